@@ -27,20 +27,3 @@ if(RETORT_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${RETORT_CCACHE})
   set(CMAKE_C_COMPILER_LAUNCHER ${RETORT_CCACHE})
 endif()
-# RETORT_SANITIZE=address,undefined: our code is instrumented, LibTorch is not (presets `asan` and
-# `tsan`).
-set(RETORT_SANITIZE "" CACHE STRING "sanitizers for -fsanitize=, e.g. address,undefined")
-if(RETORT_SANITIZE)
-  add_compile_options(
-    -fsanitize=${RETORT_SANITIZE}
-    -fno-sanitize-recover=all
-    -fno-sanitize=vptr # looks at memory through a pipe: fails in a process without descriptors
-    -fno-omit-frame-pointer
-  )
-  add_link_options(-fsanitize=${RETORT_SANITIZE})
-  if(RETORT_SANITIZE STREQUAL thread)
-    # Boost.Asio has a fence around each handler, which the sanitizer does not see; g++ warns of it.
-    # Handlers pass through a mutex besides, which it does see.
-    add_compile_options(-Wno-tsan)
-  endif()
-endif()

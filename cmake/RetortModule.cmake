@@ -77,6 +77,10 @@ function(retort_test name)
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 300)
   endif()
+  retort_is_sanitized(sanitized ${name} ${T_LABEL})
+  if(sanitized)
+    math(EXPR T_TIMEOUT "${T_TIMEOUT} * ${RETORT_SANITIZE_SLOWNESS}")
+  endif()
   add_executable(${name} ${T_SOURCES})
   target_link_libraries(${name} PRIVATE retort_test_flags retort::test_support)
   foreach(use ${T_USES})
@@ -105,10 +109,16 @@ function(retort_test name)
     RETORT_BIN=${CMAKE_BINARY_DIR}/bin/retort
     RETORT_SOURCE_DIR=${CMAKE_SOURCE_DIR}
   )
+  set(labels ${T_LABEL})
+  if(sanitized)
+    list(APPEND labels sanitized_tests)
+    list(APPEND environment ${RETORT_SANITIZE_ENVIRONMENT})
+    add_dependencies(sanitized_tests ${name})
+  endif()
   set_tests_properties(
     ${name}
     PROPERTIES
-      LABELS "${T_LABEL}"
+      LABELS "${labels}"
       TIMEOUT ${T_TIMEOUT}
       COST ${cost}
       ENVIRONMENT

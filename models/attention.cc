@@ -6,7 +6,6 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -71,6 +70,35 @@ Tensor key_grad_view(const Tensor& rows, int64_t first, int64_t count, const Hea
                          rows.storage_offset() + first * width);
 }
 
+// Rows [key_begin, + num_keys) of a block's keys or values, behind those of its prefix.
+Tensor gathered_rows(const Tensor& rows, int64_t sequence, const AttentionBlock& block) {
+  const Tensor own = rows.narrow(0, sequence + block.key_begin, block.num_keys);
+  if (block.num_prefix == 0) return own;
+  return at::cat({rows.narrow(0, sequence + block.prefix_begin, block.num_prefix), own});
+}
+
+// The keys or values of a block of the sequence that begins at row `sequence`, as key_view() has
+// them.
+Tensor block_keys(const Tensor& rows, int64_t sequence, const AttentionBlock& block,
+                  const HeadShape& shape) {
+  if (block.num_prefix == 0)
+    return key_view(rows, sequence + block.key_begin, block.num_keys, shape);
+  const Tensor gathered = gathered_rows(rows, sequence, block);
+  return key_view(gathered, 0, gathered.size(0), shape);
+}
+
+// Adds the gradient of block_keys(), [kv_heads, group, keys, head_dim] with a row for each query
+// head, to that of the rows which they were made of: the heads of a group are summed.
+void add_block_keys(const Tensor& rows, int64_t sequence, const AttentionBlock& block,
+                    const HeadShape& shape, const Tensor& gradient) {
+  const Tensor sum = shape.group() == 1 ? gradient.squeeze(1) : gradient.sum(1);
+  if (block.num_prefix > 0)
+    key_grad_view(rows, sequence + block.prefix_begin, block.num_prefix, shape)
+        .add_(sum.narrow(1, 0, block.num_prefix));
+  key_grad_view(rows, sequence + block.key_begin, block.num_keys, shape)
+      .add_(sum.narrow(1, block.num_prefix, block.num_keys));
+}
+
 std::optional<Tensor> optional_mask(const AttentionBlock& block) {
   return block.mask.defined() ? std::optional<Tensor>(block.mask) : std::nullopt;
 }
@@ -115,12 +143,11 @@ class FusedAttention : public Function<FusedAttention> {
     for_each_sequence(plan->num_sequences(), [&](int64_t s) {
       size_t slot = slots[static_cast<size_t>(s)];
       for (const AttentionBlock& block : plan->blocks(s)) {
-        const int64_t row = plan->begin(s) + block.query_begin;
-        const int64_t key_row = plan->begin(s) + block.key_begin;
+        const int64_t sequence = plan->begin(s);
+        const int64_t row = sequence + block.query_begin;
         auto [result, log_sums] = at::_scaled_dot_product_flash_attention_for_cpu(
-            query_view(q, row, block.num_queries, shape),
-            key_view(k, key_row, block.num_keys, shape),
-            key_view(v, key_row, block.num_keys, shape), 0.0, block.causal, optional_mask(block),
+            query_view(q, row, block.num_queries, shape), block_keys(k, sequence, block, shape),
+            block_keys(v, sequence, block, shape), 0.0, block.causal, optional_mask(block),
             scale_of(shape));
         query_view(out, row, block.num_queries, shape).copy_(result);
         saved[slot++] = log_sums;
@@ -152,24 +179,19 @@ class FusedAttention : public Function<FusedAttention> {
     Tensor dk = at::zeros(k.sizes(), k.options());
     Tensor dv = at::zeros(v.sizes(), v.options());
 
-    // ATen's gradient of k and v has a row for each query head: the heads of a group are summed.
     for_each_sequence(plan->num_sequences(), [&](int64_t s) {
       size_t slot = slots[static_cast<size_t>(s)];
       for (const AttentionBlock& block : plan->blocks(s)) {
-        const int64_t row = plan->begin(s) + block.query_begin;
-        const int64_t key_row = plan->begin(s) + block.key_begin;
+        const int64_t sequence = plan->begin(s);
+        const int64_t row = sequence + block.query_begin;
         auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
             query_view(dout, row, block.num_queries, shape),
-            query_view(q, row, block.num_queries, shape),
-            key_view(k, key_row, block.num_keys, shape),
-            key_view(v, key_row, block.num_keys, shape),
-            query_view(out, row, block.num_queries, shape), saved[slot++], 0.0, block.causal,
-            optional_mask(block), scale_of(shape));
+            query_view(q, row, block.num_queries, shape), block_keys(k, sequence, block, shape),
+            block_keys(v, sequence, block, shape), query_view(out, row, block.num_queries, shape),
+            saved[slot++], 0.0, block.causal, optional_mask(block), scale_of(shape));
         query_view(dq, row, block.num_queries, shape).copy_(gq);
-        key_grad_view(dk, key_row, block.num_keys, shape)
-            .add_(shape.group() == 1 ? gk.squeeze(1) : gk.sum(1));
-        key_grad_view(dv, key_row, block.num_keys, shape)
-            .add_(shape.group() == 1 ? gv.squeeze(1) : gv.sum(1));
+        add_block_keys(dk, sequence, block, shape, gk);
+        add_block_keys(dv, sequence, block, shape, gv);
       }
     });
 
@@ -193,11 +215,6 @@ Tensor plain_block(const Tensor& q, const Tensor& k, const Tensor& v, const Atte
   return y.squeeze(0).transpose(0, 1).reshape({block.num_queries, shape.heads * shape.head_dim});
 }
 
-// A mask where the queries are, in their dtype: as attention reads it, so that no call copies it.
-Tensor in_dtype_of(const at::TensorOptions& queries, const Tensor& mask) {
-  return mask.to(queries.device(), c10::typeMetaToScalarType(queries.dtype()));
-}
-
 Tensor concatenate(std::vector<Tensor> parts, const Tensor& like, int64_t num_tokens) {
   if (num_tokens < like.size(0))
     parts.push_back(at::zeros({like.size(0) - num_tokens, like.size(1)}, like.options()));
@@ -213,109 +230,16 @@ Tensor plain_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
   std::vector<Tensor> parts;
   for (int64_t s = 0; s < plan->num_sequences(); ++s) {
     for (const AttentionBlock& block : plan->blocks(s)) {
-      const int64_t row = plan->begin(s) + block.query_begin;
-      const int64_t key_row = plan->begin(s) + block.key_begin;
-      parts.push_back(plain_block(q3.narrow(0, row, block.num_queries),
-                                  k3.narrow(0, key_row, block.num_keys),
-                                  v3.narrow(0, key_row, block.num_keys), block, shape));
+      const int64_t sequence = plan->begin(s);
+      parts.push_back(plain_block(q3.narrow(0, sequence + block.query_begin, block.num_queries),
+                                  gathered_rows(k3, sequence, block),
+                                  gathered_rows(v3, sequence, block), block, shape));
     }
   }
   return concatenate(std::move(parts), q, plan->num_tokens());
 }
 
 }  // namespace
-
-AttentionPlan::AttentionPlan(HeadShape shape, const std::vector<int64_t>& cu_seqlens,
-                             const std::vector<Fork>& forks, int64_t window,
-                             const at::TensorOptions& options)
-    : shape_(shape), cu_seqlens_(cu_seqlens), window_(window) {
-  RETORT_CHECK(forks.empty() || forks.size() + 1 == cu_seqlens.size())
-      << "a fork for each sequence";
-  for (size_t s = 0; s + 1 < cu_seqlens.size(); ++s) {
-    blocks_.emplace_back();
-    const int64_t length = cu_seqlens[s + 1] - cu_seqlens[s];
-    const Fork fork = forks.empty() ? Fork{} : forks[s];
-    RETORT_CHECK(fork.prefix <= fork.begin && fork.begin <= length)
-        << "a fork outside its sequence";
-    const int64_t trunk = fork.begin > 0 ? fork.begin : length;
-    if (trunk > 0) add_blocks(trunk, options);
-    if (trunk < length) add_fork(fork, length, options);
-    has_forks_ = has_forks_ || trunk < length;
-  }
-}
-
-int64_t AttentionPlan::max_length() const {
-  int64_t longest = 0;
-  for (int64_t s = 0; s < num_sequences(); ++s)
-    longest = std::max(longest, length(s));
-  return longest;
-}
-
-const Tensor& AttentionPlan::cu_seqlens_on(const at::Device& device) {
-  if (!device_cu_seqlens_.defined() || device_cu_seqlens_.device() != device) {
-    Tensor made =
-        at::empty({static_cast<int64_t>(cu_seqlens_.size())}, at::TensorOptions().dtype(at::kInt));
-    std::copy(cu_seqlens_.begin(), cu_seqlens_.end(), made.mutable_data_ptr<int32_t>());
-    device_cu_seqlens_ = made.to(device);
-  }
-  return device_cu_seqlens_;
-}
-
-// One block of queries [begin, length) over keys [first, length); the keys between prefix and begin
-// are masked.
-void AttentionPlan::add_fork(const Fork& fork, int64_t length, const at::TensorOptions& options) {
-  const int64_t queries = length - fork.begin;
-  const int64_t first =
-      window_ > 0 ? std::min(std::max<int64_t>(0, fork.prefix - window_ + 1), fork.begin) : 0;
-  Tensor made =
-      at::full({queries, length - first}, -INFINITY, at::TensorOptions().dtype(at::kFloat));
-
-  // Open to query i: the prefix, and its own continuation up to itself, both inside the window.
-  auto* row = made.mutable_data_ptr<float>();
-  for (int64_t i = 0; i < queries; ++i, row += length - first) {
-    const int64_t position = fork.prefix + i;
-    const int64_t oldest = window_ > 0 ? std::max<int64_t>(0, position - window_ + 1) : 0;
-    for (int64_t key = std::max(first, oldest); key < fork.prefix; ++key)
-      row[key - first] = 0.0f;
-    for (int64_t j = std::max<int64_t>(0, oldest - fork.prefix); j <= i; ++j)
-      row[fork.begin + j - first] = 0.0f;
-  }
-
-  blocks_.back().push_back(
-      {fork.begin, queries, first, length - first, false, in_dtype_of(options, made)});
-}
-
-void AttentionPlan::add_blocks(int64_t length, const at::TensorOptions& options) {
-  std::vector<AttentionBlock>& blocks = blocks_.back();
-  if (window_ == 0 || length <= window_) {
-    blocks.push_back({0, length, 0, length, true, {}});
-    return;
-  }
-  const int64_t step = std::max<int64_t>(window_, 128);
-  for (int64_t begin = 0; begin < length; begin += step) {
-    const int64_t end = std::min(begin + step, length);
-    const int64_t key_begin = std::max<int64_t>(0, begin - window_ + 1);
-    AttentionBlock block{begin, end - begin, key_begin, end - key_begin, false, {}};
-    if (block.num_queries > 1)
-      block.mask = mask(block.num_queries, block.num_keys, begin - key_begin, options);
-    blocks.push_back(std::move(block));
-  }
-}
-
-Tensor AttentionPlan::mask(int64_t num_queries, int64_t num_keys, int64_t offset,
-                           const at::TensorOptions& options) {
-  Tensor& cached = masks_[{num_queries, num_keys, offset}];
-  if (cached.defined()) return cached;
-  Tensor made = at::full({num_queries, num_keys}, -INFINITY, at::TensorOptions().dtype(at::kFloat));
-  auto* row = made.mutable_data_ptr<float>();
-  for (int64_t i = 0; i < num_queries; ++i, row += num_keys) {
-    const int64_t position = i + offset;  // of the query, counted from the block's first key
-    const int64_t first = std::max<int64_t>(0, position - window_ + 1);
-    std::fill(row + first, row + position + 1, 0.0f);
-  }
-  cached = in_dtype_of(options, made);
-  return cached;
-}
 
 Tensor packed_attention(const Tensor& q, const Tensor& k, const Tensor& v, const RopeTable& table,
                         const AttentionPlanPtr& plan) {

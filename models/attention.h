@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <tuple>
@@ -30,13 +31,31 @@ struct AttentionBlock {
   int64_t key_begin = 0;
   int64_t num_keys = 0;
   bool causal = false;  // square and causal, no mask needed
-  // [num_queries, num_keys] of the queries' dtype, 0 or -inf; undefined: every query sees every key
+  // [num_queries, num_prefix + num_keys] of the queries' dtype, 0 or -inf; undefined: every query
+  // sees every key
   at::Tensor mask;
+  // Of a branch: keys [prefix_begin, prefix_begin + num_prefix), which stand before its own ones.
+  int64_t prefix_begin = 0;
+  int64_t num_prefix = 0;
 };
+
+// Queries of a block where `length` tokens are cut into blocks: about a quarter. ATen's kernel for
+// the CPU computes a causal square of less than 512 keys, and what is masked, in full, so that a
+// query pays for all keys of its block.
+inline int64_t block_queries(int64_t length) {
+  return std::clamp<int64_t>((length / 4 + 31) / 32 * 32, 64, 256);
+}
+// Whether fp32 sequences of so many tokens are cut on the CPU: below, a call costs what it saves;
+// above, the kernel itself leaves out what lies ahead.
+inline bool cut_into_blocks(int64_t length) { return length >= 128 && length < 1024; }
 
 // The blocks of each sequence for one window size; made once for each forward and shared by the
 // layers. A sequence longer than the window is cut into blocks, so that memory and time grow with
 // length * window.
+// Sequences and branches cut into block_queries(): the keys of a branch are copied behind those of
+// the prefix, so that the keys of every block follow one another as their positions do. All their
+// masks are then parts of one, of the most queries of a block by as many and the longest sequence,
+// or prefix and branch, or window.
 class AttentionPlan : public torch::CustomClassHolder {
  public:
   // window 0: full attention. `forks`: one for each sequence, or none.
@@ -60,7 +79,9 @@ class AttentionPlan : public torch::CustomClassHolder {
 
  private:
   void add_blocks(int64_t length, const at::TensorOptions& options);
-  void add_fork(const Fork& fork, int64_t length, const at::TensorOptions& options);
+  void add_cut(int64_t prefix, int64_t begin, int64_t end);
+  void make_late_mask(const std::vector<Fork>& forks, const at::TensorOptions& options);
+  at::Tensor late_mask(int64_t num_queries, int64_t keys_before) const;
   at::Tensor mask(int64_t num_queries, int64_t num_keys, int64_t offset,
                   const at::TensorOptions& options);
 
@@ -71,6 +92,9 @@ class AttentionPlan : public torch::CustomClassHolder {
   at::Tensor device_cu_seqlens_;
   std::vector<std::vector<AttentionBlock>> blocks_;
   std::map<std::tuple<int64_t, int64_t, int64_t>, at::Tensor> masks_;
+  bool cuts_;                     // sequences without a window, too
+  at::Tensor late_mask_;          // undefined if nothing is cut
+  int64_t late_keys_before_ = 0;  // its columns before the one that its first row ends with
 };
 using AttentionPlanPtr = c10::intrusive_ptr<AttentionPlan>;
 

@@ -36,6 +36,10 @@ void check_tokens(const PackedTokens& tokens, int64_t vocab_size) {
     throw fail("input_ids must be int64 of shape [" + std::to_string(cu.back()) +
                "], as cu_seqlens ends");
   }
+  if (tokens.wanted.defined() &&
+      (tokens.wanted.dim() != 1 || tokens.wanted.scalar_type() != at::kLong)) {
+    throw fail("the wanted rows must be a vector of int64");
+  }
   if (!tokens.input_ids.is_cpu()) return;
   const Tensor ids = tokens.input_ids.contiguous();
   const int64_t* id = ids.const_data_ptr<int64_t>();
@@ -47,6 +51,12 @@ void check_tokens(const PackedTokens& tokens, int64_t vocab_size) {
           .with("vocab_size", vocab_size);
     }
   }
+}
+
+// Rounded up to a row count that kernels know, by rows that are cut off at the end.
+Tensor padded_indices(const Tensor& rows) {
+  const int64_t padding = parallel::padded_rows(rows.numel()) - rows.numel();
+  return padding > 0 ? at::constant_pad_nd(rows, {0, padding}) : rows;
 }
 
 Tensor residual_sum(const Residual& x) { return x.delta.defined() ? x.sum + x.delta : x.sum; }
@@ -175,7 +185,8 @@ bool Decoder::Impl::recomputes(const Layer& layer) const {
 Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& given, const Tensor& input) const {
   // The tokens where the parameters are. The gate waits for parameters that arrive late.
   const PackedTokens tokens{given.input_ids.to(device()), given.positions.to(device()),
-                            given.cu_seqlens, given.forks};
+                            given.cu_seqlens, given.forks,
+                            given.wanted.defined() ? given.wanted.to(device()) : Tensor()};
   const int64_t count = tokens.num_tokens();
   const int64_t padding = padded_tokens(tokens) - count;
   const auto use = [&](size_t begin, size_t end) {
@@ -187,17 +198,24 @@ Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& given, const Te
   Residual x{placement.first(chunk) ? embed(tokens) : input, {}};
   const Tensor positions =
       padding > 0 ? at::constant_pad_nd(tokens.positions, {0, padding}) : tokens.positions;
-  LayerInputs inputs{&config, rope_table(positions, inverse_frequencies), {}, tp};
+  LayerInputs inputs{&config, rope_table(positions, inverse_frequencies), {}, tp, {}};
+
+  // Where the last layer ends only the rows go on that are wanted. With sequence parallelism a rank
+  // has but some of all rows there, so that they are chosen behind it.
+  const std::vector<Layer>& layers = chunks.at(static_cast<size_t>(chunk));
+  const bool chooses = placement.last(chunk) && tokens.wanted.defined();
+  const bool last_layer_chooses = chooses && !tp.sequence && !layers.empty();
 
   // Layers with the same window share an attention plan.
   std::map<int64_t, AttentionPlanPtr> plans;
-  for (const Layer& layer : chunks.at(static_cast<size_t>(chunk))) {
+  for (const Layer& layer : layers) {
     AttentionPlanPtr& plan = plans[layer.window];
     if (!plan) {
       plan = c10::make_intrusive<AttentionPlan>(head_shape(), tokens.cu_seqlens, tokens.forks,
                                                 layer.window, x.sum.options());
     }
     inputs.plan = plan;
+    if (last_layer_chooses && &layer == &layers.back()) inputs.rows = padded_indices(tokens.wanted);
     use(layer.begin, layer.end);
     x = recomputes(layer)
             ? Residual{layer_forward_checkpointed(layer.weights, inputs, residual_sum(x)), {}}
@@ -208,7 +226,9 @@ Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& given, const Te
   // The end of the pipeline: the final norm, on every rank, without the padding.
   use(chunks.back().empty() ? 0 : chunks.back().back().end, parameters.size());
   const Tensor out = enter_block(norm_residual(x, final_norm, config.rms_norm_eps).second, tp);
-  return padding > 0 ? out.narrow(0, 0, count) : out;
+  const int64_t rows = last_layer_chooses ? tokens.wanted.numel() : count;
+  const Tensor unpadded = out.size(0) > rows ? out.narrow(0, 0, rows) : out;
+  return chooses && !last_layer_chooses ? rows_at(unpadded, tokens.wanted) : unpadded;
 }
 
 Decoder::Decoder(ModelConfig config, std::vector<std::pair<std::string, Tensor>> tensors,

@@ -53,9 +53,10 @@ class Decoder {
 
   const ModelConfig& config() const;  // of the whole model
   const Placement& placement() const;
-  // The whole depth, for a placement without pipeline stages: [N, H] after the final norm, the same
-  // on every tp rank. With autograd if the parameters require grad and grad mode is on: a caller
-  // returns the gradient that its rows of the head contribute, and backward sums it over tp.
+  // The whole depth, for a placement without pipeline stages: [N, H] after the final norm, or of
+  // the rows `tokens.wanted` alone, [R, H] in their order; the same on every tp rank. With autograd
+  // if the parameters require grad and grad mode is on: a caller returns the gradient that its rows
+  // of the head contribute, and backward sums it over tp.
   at::Tensor hidden(const PackedTokens& tokens) const;
   // One chunk of a pipeline stage. `input`: the residual stream [R, H] that the chunk before
   // returned; undefined for the first chunk. Returns the residual stream [R, H]; the last chunk

@@ -25,13 +25,17 @@ Tensor head_norm(const Tensor& x, const Tensor& weight, const ModelConfig& confi
   return rms_norm(x.view({-1, config.head_dim}), weight, config.rms_norm_eps).view(x.sizes());
 }
 
+Tensor chosen_rows(const Tensor& x, const LayerInputs& inputs) {
+  return inputs.rows.defined() ? x.index_select(0, inputs.rows) : x;
+}
+
 Tensor attention_block(const LayerWeights& w, const LayerInputs& inputs, const Tensor& x) {
   const std::vector<Tensor> qkv =
       column_linear(x, {w[kQ], w[kK], w[kV]}, biases(w, {kQBias, kKBias, kVBias}), inputs.tp);
   const Tensor q = head_norm(qkv[0], w[kQNorm], *inputs.config);
   const Tensor k = head_norm(qkv[1], w[kKNorm], *inputs.config);
   const Tensor y = packed_attention(q, k, qkv[2], inputs.rope, inputs.plan);
-  return row_linear(y, w[kO], w[kOBias], inputs.tp);
+  return row_linear(chosen_rows(y, inputs), w[kO], w[kOBias], inputs.tp);
 }
 
 Tensor mlp_block(const LayerWeights& w, const LayerInputs& inputs, const Tensor& x) {
@@ -95,7 +99,8 @@ Residual layer_forward(const LayerWeights& weights, const LayerInputs& inputs, c
   const double eps = inputs.config->rms_norm_eps;
   const auto [before, normed] = norm_residual(x, weights[kInputNorm], eps);
   const Tensor attended = attention_block(weights, inputs, normed);
-  const auto [after, normed_after] = norm_residual({before, attended}, weights[kPostNorm], eps);
+  const auto [after, normed_after] =
+      norm_residual({chosen_rows(before, inputs), attended}, weights[kPostNorm], eps);
   return {after, mlp_block(weights, inputs, normed_after)};
 }
 

@@ -54,6 +54,9 @@ struct LayerInputs {
   RopeTable rope;         // of all rows
   AttentionPlanPtr plan;  // over this rank's heads
   TensorParallel tp;
+  // [S] int64: the rows that go on behind the attention, all that a last layer's reader wants;
+  // undefined: all. Not with sequence parallelism.
+  at::Tensor rows;
 };
 
 // The residual stream as an addition that is not yet done: the norm that follows does both in one
@@ -63,6 +66,7 @@ struct Residual {
   at::Tensor delta;  // [R, H], undefined before the first layer
 };
 
+// [R, H], or [S, H] of inputs.rows.
 Residual layer_forward(const LayerWeights& weights, const LayerInputs& inputs, const Residual& x);
 // sum + delta and its norm.
 std::pair<at::Tensor, at::Tensor> norm_residual(const Residual& x, const at::Tensor& weight,

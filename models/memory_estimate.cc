@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "models/attention.h"
 #include "models/placement.h"
 #include "parallel/gemm.h"
 #include "parallel/vocab_shard.h"
@@ -77,18 +78,26 @@ int64_t operator_layer_bytes(const ModelConfig& config, const Slice& slice, cons
   return rows.residual * norms + rows.all * each;
 }
 
-// Elements of the masks that AttentionPlan makes for one window, all sequences of one length.
+// Elements of the masks that AttentionPlan makes for one window, all sequences of one length; the
+// halves of one that forks are a sequence and a branch.
 int64_t mask_elements(int64_t window, const TrainingSizes& sizes) {
-  const int64_t length = sizes.tokens / std::max<int64_t>(sizes.sequences, 1);
-  if (sizes.forks) return sizes.sequences * (length / 2) * length;
-  if (window == 0 || length <= window) return 0;
+  const int64_t each = sizes.tokens / std::max<int64_t>(sizes.sequences, 1);
+  const int64_t length = sizes.forks ? each / 2 : each;
+
+  // One mask for all that is cut into blocks, and those of longer sequences than the window.
+  int64_t sum = 0;
+  if (sizes.forks || (!made_of_operators(sizes) && cut_into_blocks(length))) {
+    const int64_t queries = std::min(block_queries(length), length);
+    sum += queries * ((window > 0 ? std::min(length, window - 1) : length) + queries);
+  }
+  if (window == 0 || length <= window) return sum;
 
   // The first block, those between, the last one.
   const int64_t step = std::max<int64_t>(window, 128);
   const auto block = [&](int64_t queries) { return queries * (queries + window - 1); };
   const int64_t first = std::min(step, length);
   const int64_t last = length - (length - 1) / step * step;
-  int64_t sum = first * first;
+  sum += first * first;
   if (length > 2 * step) sum += block(step);
   if (length > step && (last != step || length <= 2 * step)) sum += block(last);
   return sum;
@@ -158,7 +167,15 @@ class Estimate {
   int64_t kept(int64_t layers) const {
     const int64_t again = std::accumulate(again_.begin(), again_.begin() + layers, int64_t{0});
     return again * residual() + (layers - again) * layer() +
-           rows_.all * slice_.head_dim * kFloatBytes + masks_ + (last_ ? final_norm() : residual());
+           rows_.all * slice_.head_dim * kFloatBytes + masks_ +
+           (last_ ? final_norm() + chosen_rows(layers) : residual());
+  }
+  // What attention gave for the rows with a target, beside what it gave for all, which it keeps
+  // itself where it is one operation: of the last of `layers`.
+  int64_t chosen_rows(int64_t layers) const {
+    const bool keeps = layers == layers_ && layers > 0 && again_.back() == 0 &&
+                       !sizes_.layout.sequence_parallel && !made_of_operators(sizes_);
+    return keeps ? bytes(rows_.all * slice_.q) : 0;
   }
   int64_t arrivals(int64_t gradient_elements) const;
   int64_t in_loss() const;
@@ -195,8 +212,12 @@ int64_t Estimate::in_loss() const {
   const int64_t table = slice_.vocab * slice_.hidden * kFloatBytes;
   const int64_t rows = bytes(sizes_.tokens * slice_.hidden);
 
-  // Hidden states, their rows with a target, and what the parts have formed.
-  const int64_t formed = bytes(rows_.all * slice_.hidden) + rows + loss.parts * (rows + table);
+  // Hidden states of rows with a target, and what the parts have formed. With sequence parallelism
+  // those rows are chosen behind the model, and lie there twice.
+  const int64_t chosen_behind = sizes_.layout.sequence_parallel ? rows : 0;
+  const int64_t kept_rows = sizes_.float16 ? sizes_.tokens * slice_.hidden * kFloatBytes : rows;
+  const int64_t formed =
+      bytes(rows_.all * slice_.hidden) + chosen_behind + loss.parts * (kept_rows + table);
 
   // A chunk's buffers, and weights that are not fp32 once more.
   const int64_t most = on_device ? kDeviceLogitsBytes : loss.logits_bytes;

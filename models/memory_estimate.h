@@ -31,6 +31,7 @@ struct TrainingSizes {
   int64_t tokens = 0;         // of a micro-batch on one dp rank
   int64_t micro_batches = 1;  // of a step
   int64_t dtype_bytes = 4;    // of weights and activations
+  bool float16 = false;       // they are, whose dH waits for the loss scale in fp32
   bool gradient_checkpointing = false;
   int64_t gradient_checkpointing_every = 1;  // Decoder::set_gradient_checkpointing
   int64_t bucket_bytes = 40 << 20;           // of gradients, as Trainer::Options
@@ -76,14 +77,14 @@ struct TrainingMemory {
 //   R' (2 H (4 + 2 b) + 8) + R (b (3 q + 2 kv + 4 I) + 4 heads + (b < 4 ? 2 b head_dim : 0)), with
 //   head norms R ((4 + b) (q + kv) + 4 (heads + kv heads)) more.
 //
-// The loss: hidden states, the rows with a target among them, and for each part dH and dW (4 V H);
-// beside weights of 2 bytes W in fp32 (and a teacher's head), a chunk of logits. Where a vocabulary
-// is split or lies on a device, its softmax is made of operators and takes the chunk
-// operator_buffers times; on a device it is of 256 MiB.
+// The loss: hidden states, the rows with a target among them, and for each part dH (in float16 of 4
+// bytes) and dW (4 V H); beside weights of 2 bytes W in fp32 (and a teacher's head), a chunk of
+// logits. Where a vocabulary is split or lies on a device, its softmax is made of operators and
+// takes the chunk operator_buffers times; on a device it is of 256 MiB.
 //
 // Measured on the CPU in float32 and bfloat16 (tests/recipes/step_memory_test.cc: whole steps of
-// sft, dpo and distill within 10 %; docs/parallel.md: layouts). Devices by formula alone.
-// kInvalidArgument as check_layout, or for a stage that is not there.
+// sft, dpo, kto, grpo and distill within 10 %; docs/parallel.md: layouts). Devices by formula
+// alone. kInvalidArgument as check_layout, or for a stage that is not there.
 TrainingMemory estimate_training_memory(const ModelConfig& config, const TrainingSizes& sizes);
 
 // Bytes that a forward pass without gradients holds at one time beside the weights: the rotary

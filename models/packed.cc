@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace retort::models {
 namespace {
@@ -31,6 +32,11 @@ PackedTokens pack_rows(const std::vector<std::vector<int32_t>>& rows) {
   packed.input_ids = to_tensor(ids);
   packed.positions = to_tensor(positions);
   return packed;
+}
+
+PackedTokens wanting(PackedTokens tokens, at::Tensor rows) {
+  tokens.wanted = std::move(rows);
+  return tokens;
 }
 
 at::Tensor rows_at(const at::Tensor& values, const at::Tensor& positions) {

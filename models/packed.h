@@ -8,22 +8,26 @@
 
 namespace retort::models {
 
-// Where a sequence forks: its tokens [begin, length) continue its first `prefix` tokens, not the
-// tokens between. They see the prefix and one another, and their positions go on from `prefix`.
-// begin 0: the sequence does not fork.
+// Where a sequence forks into branches. Branch i is its tokens [begins[i], begins[i + 1]), the last
+// one ends with the sequence. A branch continues the sequence's first `prefix` tokens, not those
+// between: it sees the prefix and itself, and its positions go on from `prefix`. What stands before
+// the first branch, the prefix among it, is an ordinary sequence.
 struct Fork {
   int64_t prefix = 0;
-  int64_t begin = 0;
+  std::vector<int64_t> begins;  // not decreasing, the first at or after `prefix`; empty: no branch
 };
 
 // N tokens of S sequences. Attention is block-diagonal over [cu_seqlens[s], cu_seqlens[s+1]) and
-// causal inside a block. A sequence with a fork holds two continuations of one beginning, which is
-// computed once; neither continuation sees the other.
+// causal inside a block. A sequence with a fork holds several continuations of one beginning, which
+// is computed once; none of them sees another.
 struct PackedTokens {
   at::Tensor input_ids;             // [N] int64
   at::Tensor positions;             // [N] int64, restart at 0 in every sequence
   std::vector<int64_t> cu_seqlens;  // S+1 offsets, host memory, first 0, last N
   std::vector<Fork> forks;          // one for each sequence, or empty: none forks
+  // [R] int64, maybe in host memory: the rows whose final hidden states are wanted, in this order,
+  // a row maybe more than once; undefined: all. The last layer computes its MLP for no others.
+  at::Tensor wanted;
 
   int64_t num_tokens() const { return cu_seqlens.empty() ? 0 : cu_seqlens.back(); }
   int64_t num_sequences() const {
@@ -34,6 +38,9 @@ struct PackedTokens {
 // Rows `positions` [R] int64 of `values` [N, ...]: [R, ...], with autograd. The positions may lie
 // in host memory.
 at::Tensor rows_at(const at::Tensor& values, const at::Tensor& positions);
+
+// The same tokens with `rows` as the rows that are wanted.
+PackedTokens wanting(PackedTokens tokens, at::Tensor rows);
 
 // From rows of different lengths, in their order.
 PackedTokens pack_rows(const std::vector<std::vector<int32_t>>& rows);

@@ -233,8 +233,9 @@ int64_t World::rank() const { return impl_->options.rank; }
 int64_t World::size() const { return impl_->options.layout.world_size(); }
 Coordinate World::coordinate() const { return coordinate_of(impl_->options.layout, rank()); }
 at::Device World::device() const {
-  return impl_->device ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(impl_->device->index))
-                       : at::Device(at::kCPU);
+  if (!impl_->device) return at::kCPU;
+  return {impl_->options.device_module->backends().device_type(),
+          static_cast<at::DeviceIndex>(impl_->device->index)};
 }
 Group& World::all() { return impl_->groups[0]; }
 Group& World::tp() { return impl_->groups[1]; }

@@ -9,7 +9,7 @@ namespace {
 using Entry = std::pair<std::string_view, std::string_view>;
 
 // `*` stands for one part of a path. The text completes "... not in this version".
-constexpr std::array<Entry, 12> kLater{{
+constexpr std::array<Entry, 10> kLater{{
     {"reward_model", "recipe: reward_model is"},
     {"lora", "LoRA is"},
     {"recipe=reward_model", "recipe: reward_model is"},
@@ -17,10 +17,8 @@ constexpr std::array<Entry, 12> kLater{{
     {"distill.replacement", "payload: sampled is"},
     {"distill.payload=sampled", "payload: sampled is"},
     {"roles.*.attach", "attaching to a served role is"},
-    {"roles.*.dtype=float16", "dtype: float16 is"},
     {"roles.*.world.cp", "context parallelism is"},
     {"roles.*.world.ep", "expert parallelism is"},
-    {"train.fp16", "fp16 training is"},
     {"train.optim", "another optimizer than AdamW is"},
 }};
 

@@ -121,6 +121,13 @@ void check_generation(const Recipe& recipe, const RecipePlaces& places) {
     places.refuse({"generation", "max_new_tokens"},
                   "leaves no room for a prompt in data.max_length = " +
                       std::to_string(recipe.data.max_length));
+
+  if (recipe.generation->eval_num_generations == 1) return;
+  if (!recipe.grpo && !recipe.rejection_sampling)
+    places.refuse({"generation", "eval_num_generations"},
+                  "has no effect: nothing is drawn to evaluate this recipe");
+  if (recipe.data.eval.empty())
+    places.refuse({"generation", "eval_num_generations"}, "has no effect without data.eval");
 }
 
 void check_draws_with_student_of_now(const Recipe& recipe, const RecipePlaces& places) {

@@ -32,7 +32,8 @@ std::function<void()> Agent::call_bytes(std::string_view peer, MethodId method, 
 
 void Agent::serve_bytes(MethodId method, std::shared_ptr<HandlerQueue> queue,
                         std::function<void(Message, const CallContext&, Responder)> handler) {
-  impl_->serve(method.name, {method.schema, std::move(queue), std::move(handler)});
+  impl_->serve(method.name, {method.schema, std::move(queue),
+                             std::make_shared<const detail::HandlerFunction>(std::move(handler))});
 }
 
 void Agent::on_peer_lost(

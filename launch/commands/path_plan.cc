@@ -8,30 +8,39 @@
 namespace retort::launch {
 namespace {
 
-// In the order of launch.hosts. `role` "": of all roles.
-std::vector<std::string> hosts_of(const recipes::Recipe& recipe, const std::string& role) {
-  if (recipe.launch.hosts.empty()) return {};
-  const Placement placement = place_processes(recipe);
-  std::set<size_t> indices;
-  for (const auto& [name, hosts] : placement.hosts)
-    if (role.empty() || name == role) indices.insert(hosts.begin(), hosts.end());
+// Which hosts the processes of a role are on, as placed once for all paths.
+class RoleHosts {
+ public:
+  explicit RoleHosts(const recipes::Recipe& recipe) : hosts_(recipe.launch.hosts) {
+    if (!hosts_.empty()) placement_ = place_processes(recipe);
+  }
 
-  std::vector<std::string> names;
-  for (const size_t index : indices)
-    names.push_back(recipe.launch.hosts[index].host);
-  return names;
-}
+  // In the order of launch.hosts; none without it. `role` "": of all roles.
+  std::vector<std::string> of(const std::string& role) const {
+    std::set<size_t> indices;
+    for (const auto& [name, hosts] : placement_.hosts)
+      if (role.empty() || name == role) indices.insert(hosts.begin(), hosts.end());
+
+    std::vector<std::string> names;
+    for (const size_t index : indices)
+      names.push_back(hosts_[index].host);
+    return names;
+  }
+
+ private:
+  const std::vector<recipes::HostOptions>& hosts_;
+  Placement placement_;
+};
 
 }  // namespace
 
 std::vector<PathPlan> plan_paths(const recipes::Recipe& recipe) {
+  const RoleHosts hosts(recipe);
   std::vector<PathPlan> paths{
-      {.key = "output_dir", .path = recipe.output_dir, .role = {}, .hosts = hosts_of(recipe, {})}};
+      {.key = "output_dir", .path = recipe.output_dir, .role = {}, .hosts = hosts.of({})}};
   for (const recipes::InputPath& input : recipes::input_paths(recipe))
-    paths.push_back({.key = input.key,
-                     .path = input.path,
-                     .role = input.role,
-                     .hosts = hosts_of(recipe, input.role)});
+    paths.push_back(
+        {.key = input.key, .path = input.path, .role = input.role, .hosts = hosts.of(input.role)});
   return paths;
 }
 

@@ -40,12 +40,12 @@ int64_t answer_bytes(const Recipe& recipe, const std::string& name, const RoleOp
                                  [&](const recipes::LinkPlan& one) { return one.role == name; });
   if (link == own.links.end()) return 0;
   const int64_t bytes = dtype_bytes(role.dtype);
+  const int64_t tokens = recipes::micro_batch_tokens(recipe, own.sequences_per_row);
   const models::TrainingSizes sizes{
       .layout = role.world,
-      .tokens = recipes::micro_batch_tokens(recipe, own.sequences_per_row),
+      .tokens = tokens,
       .dtype_bytes = bytes,
-      .sequences = recipes::micro_batch_tokens(recipe, own.sequences_per_row) /
-                   std::max<int64_t>(1, recipe.data.max_length)};
+      .sequences = tokens / std::max<int64_t>(1, recipe.data.max_length)};
   const int64_t payload = roles::payload_working_bytes(
       link->payload, sizes.tokens, config.hidden_size,
       parallel::vocab_rows_per_rank(config.vocab_size, role.world.tp), bytes);
@@ -79,6 +79,7 @@ RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOpti
                  .tokens = recipes::micro_batch_tokens(recipe, own.sequences_per_row),
                  .micro_batches = recipe.train.gradient_accumulation_steps,
                  .dtype_bytes = dtype_bytes(role.dtype),
+                 .float16 = role.dtype == recipes::FloatType::kFloat16,
                  .gradient_checkpointing = recipe.train.gradient_checkpointing,
                  .gradient_checkpointing_every = recipe.train.gradient_checkpointing_every,
                  .bucket_bytes = static_cast<int64_t>(recipe.train.grad_bucket_bytes.bytes),

@@ -46,8 +46,8 @@ struct StartOptions {
   // How often the run may go on by itself after this start.
   int64_t restarts_left = 0;
   Backend* backend = nullptr;  // SupervisorOptions::backend
-  HostPlaces* places =
-      nullptr;  // where a replica goes whose host is lost; null: on this host alone
+  // Where a replica goes whose host is lost; null: this host alone.
+  HostPlaces* places = nullptr;
 
   // The processes of this start.
   std::function<std::vector<ProcessSpec>(const RunStart&)> processes;

@@ -196,6 +196,22 @@ void check_template_settings(const data::DataOptions& data, const RecipePlaces& 
   if (data.template_date) places.refuse({"data", "template_date"}, why);
 }
 
+// Only gradients in float16 need a scale.
+void check_loss_scale(const Recipe& recipe, const RecipePlaces& places) {
+  if (recipe.student().dtype == recipes::FloatType::kFloat16) return;
+  const auto& train = recipe.train;
+  const recipes::TrainOptions defaults;
+  const auto refuse_unless = [&](bool is_default, const char* key) {
+    if (!is_default)
+      places.refuse({"train", key},
+                    "has no effect without roles.student.dtype: float16, whose range alone needs a "
+                    "loss scale; remove the key");
+  };
+  refuse_unless(train.initial_loss_scale == defaults.initial_loss_scale, "initial_loss_scale");
+  refuse_unless(train.min_loss_scale == defaults.min_loss_scale, "min_loss_scale");
+  refuse_unless(train.loss_scale_window == defaults.loss_scale_window, "loss_scale_window");
+}
+
 void check_train(const Recipe& recipe, const RecipePlaces& places) {
   const auto& train = recipe.train;
   const recipes::TrainOptions defaults;
@@ -205,6 +221,7 @@ void check_train(const Recipe& recipe, const RecipePlaces& places) {
     places.refuse({"train", "grad_bucket_bytes"},
                   "has no effect with roles.student.world.dp: 1, where gradients are not summed "
                   "over ranks; remove the key");
+  check_loss_scale(recipe, places);
 }
 
 // A time that no collective is held to. A replica of a serving role has its own collectives.

@@ -1,6 +1,5 @@
 #include "models/generation/device_step_model.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
@@ -9,7 +8,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/tensor.h>
@@ -21,6 +19,7 @@
 
 #include "base/error.h"
 #include "models/functions.h"
+#include "parallel/gemm.h"
 #include "parallel/vocab_shard.h"
 
 namespace retort::models {
@@ -29,13 +28,6 @@ namespace {
 using at::Tensor;
 
 constexpr int64_t kHeadRows = 8192;  // of the head, cast to fp32 at once
-
-int64_t size_of(const parallel::Group* tp) { return tp == nullptr ? 1 : tp->size(); }
-int64_t rank_of(const parallel::Group* tp) { return tp == nullptr ? 0 : tp->rank(); }
-
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  return bias.defined() ? at::linear(x, weight, bias) : at::linear(x, weight);
-}
 
 }  // namespace
 
@@ -125,13 +117,7 @@ class DeviceStepModel::Plan {
 };
 
 DeviceStepModel::DeviceStepModel(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens)
-    : pool_(at::get_num_threads()),
-      tp_(decoder.placement().tp_size() > 1 ? decoder.placement().tp : nullptr),
-      config_(decoder.config()),
-      device_(decoder.device()),
-      heads_(config_.num_attention_heads / decoder.placement().tp_size()),
-      kv_heads_(step_kv_heads(decoder)),
-      block_tokens_(block_tokens) {
+    : StepModel(decoder, block_tokens), placement_(decoder.placement()), device_(decoder.device()) {
   const c10::NoGradGuard no_grad;
   bind(decoder);
   const auto options = at::TensorOptions().dtype(decoder.dtype()).device(device_);
@@ -181,9 +167,9 @@ int64_t DeviceStepModel::kv_bytes() const {
 }
 
 Tensor DeviceStepModel::sum_over_ranks(const Tensor& part) const {
-  if (tp_ == nullptr) return part;
+  if (placement_.tp_size() == 1) return part;
   // In rank order, so that all ranks have the same bits.
-  const Tensor parts = tp_->all_gather(part.contiguous());
+  const Tensor parts = placement_.tp->all_gather(part.contiguous());
   Tensor sum = parts.select(0, 0);
   for (int64_t rank = 1; rank < parts.size(0); ++rank)
     sum = sum + parts.select(0, rank);
@@ -192,8 +178,9 @@ Tensor DeviceStepModel::sum_over_ranks(const Tensor& part) const {
 
 // Each rank looks up the ids whose rows it holds.
 Tensor DeviceStepModel::embed(const Tensor& ids) const {
-  if (tp_ == nullptr) return embedding_.index_select(0, ids);
-  const int64_t begin = parallel::vocab_begin(config_.vocab_size, size_of(tp_), rank_of(tp_));
+  if (placement_.tp_size() == 1) return embedding_.index_select(0, ids);
+  const int64_t begin =
+      parallel::vocab_begin(config_.vocab_size, placement_.tp_size(), placement_.tp_rank());
   const Tensor mine = ids - begin;
   const Tensor is_here = (mine >= 0).logical_and(mine < embedding_.size(0)).unsqueeze(1);
   const Tensor rows = embedding_.index_select(0, mine.clamp(0, embedding_.size(0) - 1));
@@ -235,9 +222,12 @@ Tensor DeviceStepModel::attend_part(const Layer& layer, Part& part, const Tensor
 Tensor DeviceStepModel::attend(Layer& layer, const Tensor& h) {
   const LayerWeights& w = layer.weights;
   const int64_t dim = config_.head_dim;
-  Tensor q = linear(h, w[LayerTensor::kQ], w[LayerTensor::kQBias]).view({-1, heads_, dim});
-  Tensor k = linear(h, w[LayerTensor::kK], w[LayerTensor::kKBias]).view({-1, kv_heads_, dim});
-  const Tensor v = linear(h, w[LayerTensor::kV], w[LayerTensor::kVBias]).view({-1, kv_heads_, dim});
+  Tensor q = parallel::linear_forward(h, w[LayerTensor::kQ], w[LayerTensor::kQBias])
+                 .view({-1, heads_, dim});
+  Tensor k = parallel::linear_forward(h, w[LayerTensor::kK], w[LayerTensor::kKBias])
+                 .view({-1, kv_heads_, dim});
+  const Tensor v = parallel::linear_forward(h, w[LayerTensor::kV], w[LayerTensor::kVBias])
+                       .view({-1, kv_heads_, dim});
   if (w[LayerTensor::kQNorm].defined()) {
     q = rms_norm(q, w[LayerTensor::kQNorm], config_.rms_norm_eps);
     k = rms_norm(k, w[LayerTensor::kKNorm], config_.rms_norm_eps);
@@ -262,7 +252,8 @@ void DeviceStepModel::forward(const std::vector<int32_t>& ids, const std::vector
 
   // The bias of a product over all ranks is the first rank's.
   const auto close = [&](const Tensor& x, const Tensor& weight, const Tensor& bias) {
-    return sum_over_ranks(linear(x, weight, rank_of(tp_) == 0 ? bias : Tensor()));
+    return sum_over_ranks(
+        parallel::linear_forward(x, weight, placement_.tp_rank() == 0 ? bias : Tensor()));
   };
   Tensor x = embed(plan.ids());
   for (Layer& layer : layers_) {
@@ -270,8 +261,9 @@ void DeviceStepModel::forward(const std::vector<int32_t>& ids, const std::vector
     const Tensor h = rms_norm(x, w[LayerTensor::kInputNorm], config_.rms_norm_eps);
     x = x + close(attend(layer, h), w[LayerTensor::kO], w[LayerTensor::kOBias]);
     const Tensor m = rms_norm(x, w[LayerTensor::kPostNorm], config_.rms_norm_eps);
-    const Tensor gated = swiglu(linear(m, w[LayerTensor::kGate], w[LayerTensor::kGateBias]),
-                                linear(m, w[LayerTensor::kUp], w[LayerTensor::kUpBias]));
+    const Tensor gated =
+        swiglu(parallel::linear_forward(m, w[LayerTensor::kGate], w[LayerTensor::kGateBias]),
+               parallel::linear_forward(m, w[LayerTensor::kUp], w[LayerTensor::kUpBias]));
     x = x + close(gated, w[LayerTensor::kDown], w[LayerTensor::kDownBias]);
   }
   x_ = x;
@@ -301,11 +293,11 @@ void DeviceStepModel::logits(const float* states, int64_t rows, float* out) {
   }
 
   // The ranks' rows of the vocabulary one after the other; each part is as wide as the widest.
-  if (tp_ != nullptr) {
-    const int64_t ranks = tp_->size();
+  if (placement_.tp_size() > 1) {
+    const int64_t ranks = placement_.tp_size();
     const int64_t each = parallel::vocab_rows_per_rank(config_.vocab_size, ranks);
     const Tensor parts =
-        tp_->all_gather(at::constant_pad_nd(mine, {0, each - mine.size(1)}).contiguous());
+        placement_.tp->all_gather(at::constant_pad_nd(mine, {0, each - mine.size(1)}).contiguous());
     std::vector<Tensor> columns;
     for (int64_t rank = 0; rank < ranks; ++rank)
       columns.push_back(

@@ -35,9 +35,6 @@ class DeviceStepModel : public StepModel {
   void logits(const float* states, int64_t rows, float* out) override;
   void copy_block(int32_t from, int32_t to) override;
 
-  const ModelConfig& config() const override { return config_; }
-  WorkerPool& pool() override { return pool_; }
-
  private:
   struct Layer {
     LayerWeights weights;
@@ -61,12 +58,8 @@ class DeviceStepModel : public StepModel {
   // Of a layer's last product, over all ranks.
   at::Tensor sum_over_ranks(const at::Tensor& part) const;
 
-  WorkerPool pool_;
-  parallel::Group* tp_;  // null: one rank
-  ModelConfig config_;
+  Placement placement_;
   at::Device device_;
-  int64_t heads_, kv_heads_;  // of this rank
-  int64_t block_tokens_;
   at::Tensor embedding_, final_norm_, head_, inverse_frequencies_;
   std::vector<Layer> layers_;
   // Of the current step:

@@ -1,6 +1,5 @@
 #include "models/generation/host_step_model.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 
@@ -39,13 +38,8 @@ void grow(std::vector<float>& buffer, int64_t size) {
 }  // namespace
 
 HostStepModel::HostStepModel(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens)
-    : pool_(at::get_num_threads()),
+    : StepModel(decoder, block_tokens),
       ranks_(decoder.placement().tp),
-      config_(decoder.config()),
-      heads_(config_.num_attention_heads / ranks_.size()),
-      kv_heads_(step_kv_heads(decoder)),
-      num_blocks_(num_blocks),
-      block_tokens_(block_tokens),
       padded_dim_(padded(config_.head_dim)) {
   bind(decoder);
   const c10::InferenceMode inference;

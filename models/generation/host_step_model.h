@@ -31,9 +31,6 @@ class HostStepModel : public StepModel {
   void logits(const float* states, int64_t rows, float* out) override;
   void copy_block(int32_t from, int32_t to) override;
 
-  const ModelConfig& config() const override { return config_; }
-  WorkerPool& pool() override { return pool_; }
-
  private:
   struct Layer {
     Matrix q, k, v, o, gate, up, down;
@@ -62,11 +59,8 @@ class HostStepModel : public StepModel {
   void close_block(const Matrix& matrix, const float* input, int64_t rows);
   void run_layer(Layer& layer, const std::vector<StepSpan>& spans, int64_t rows);
 
-  WorkerPool pool_;
   RankExchange ranks_;
-  ModelConfig config_;
-  int64_t heads_, kv_heads_;  // of this rank
-  int64_t num_blocks_, block_tokens_, padded_dim_;
+  int64_t padded_dim_;
   at::Tensor embedding_, final_norm_, inverse_frequencies_;
   Matrix head_;
   std::vector<Layer> layers_;

@@ -1,5 +1,7 @@
 #include "models/generation/step_model.h"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 
 #include "base/error.h"
@@ -11,6 +13,13 @@ namespace retort::models {
 int64_t step_kv_heads(const Decoder& decoder) {
   return std::max<int64_t>(1, decoder.config().num_key_value_heads / decoder.placement().tp_size());
 }
+
+StepModel::StepModel(const Decoder& decoder, int64_t block_tokens)
+    : pool_(at::get_num_threads()),
+      config_(decoder.config()),
+      heads_(config_.num_attention_heads / decoder.placement().tp_size()),
+      kv_heads_(step_kv_heads(decoder)),
+      block_tokens_(block_tokens) {}
 
 std::unique_ptr<StepModel> StepModel::make(const Decoder& decoder, int64_t num_blocks,
                                            int64_t block_tokens) {

@@ -53,9 +53,17 @@ class StepModel {
   virtual void logits(const float* states, int64_t rows, float* out) = 0;  // [rows, H] -> [rows, V]
   virtual void copy_block(int32_t from, int32_t to) = 0;
 
-  virtual const ModelConfig& config() const = 0;
+  const ModelConfig& config() const { return config_; }
   // With at::get_num_threads() threads, as it was at construction.
-  virtual WorkerPool& pool() = 0;
+  WorkerPool& pool() { return pool_; }
+
+ protected:
+  StepModel(const Decoder& decoder, int64_t block_tokens);
+
+  WorkerPool pool_;
+  ModelConfig config_;
+  int64_t heads_, kv_heads_;  // of this rank
+  int64_t block_tokens_;
 };
 
 // Key and value heads of this rank.

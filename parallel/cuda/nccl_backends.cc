@@ -39,6 +39,8 @@ void set_c10d_defaults() {
 
 class NcclBackends final : public detail::DeviceBackends {
  public:
+  at::DeviceType device_type() const override { return at::kCUDA; }
+
   std::string versions() const override {
     int runtime = 0;
     int nccl = 0;
@@ -96,6 +98,6 @@ class NcclBackends final : public detail::DeviceBackends {
 
 // detail::kDeviceBackendsFunction
 extern "C" __attribute__((visibility("default"))) retort::parallel::detail::DeviceBackends*
-retort_cuda_backends_1() {
+retort_cuda_backends_2() {
   return std::make_unique<retort::parallel::cuda::NcclBackends>().release();
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include <c10/core/DeviceType.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -23,6 +24,8 @@ struct DeviceGroupSpec {
 class DeviceBackends {
  public:
   virtual ~DeviceBackends() = default;
+  // Of the devices: CUDA's, or that of a device of the tests.
+  virtual at::DeviceType device_type() const = 0;
   virtual std::string versions() const = 0;
   virtual int64_t num_devices() const = 0;
   // Makes this device the one of this process: current for this thread, with the allocator ready.
@@ -39,7 +42,7 @@ class DeviceBackends {
 
 // The name of the module's C function that makes a DeviceBackends. Its number changes with this
 // header.
-inline constexpr const char* kDeviceBackendsFunction = "retort_cuda_backends_1";
+inline constexpr const char* kDeviceBackendsFunction = "retort_cuda_backends_2";
 using MakeDeviceBackends = DeviceBackends*();
 
 }  // namespace retort::parallel::detail

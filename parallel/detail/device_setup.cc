@@ -58,8 +58,10 @@ DeviceChoice take_device(DeviceModule& module, StoreClient* store, int64_t rank,
   }
 
   const DeviceChoice choice = choose_device(ranks, store != nullptr ? rank : 0, share);
+  const at::Device device(module.backends().device_type(),
+                          static_cast<at::DeviceIndex>(choice.index));
   module.backends().use_device(choice.index);
-  RETORT_LOG(kInfo) << "rank " << rank << " computes on cuda:" << choice.index << " ("
+  RETORT_LOG(kInfo) << "rank " << rank << " computes on " << device.str() << " ("
                     << module.versions() << ")"
                     << (choice.shared
                             ? "; ranks share devices, so their collectives go through host memory"

@@ -81,7 +81,7 @@ SharedPrompts share_prompts(const PairMicroBatch& batch) {
     const auto prompt = static_cast<int64_t>(pair.prompt_ids.size());
     const auto chosen = static_cast<int64_t>(pair.chosen_ids.size());
     shared.tokens.cu_seqlens.push_back(static_cast<int64_t>(forked.ids.size()));
-    shared.tokens.forks.push_back({.prefix = prompt, .begin = prompt + chosen});
+    shared.tokens.forks.push_back({.prefix = prompt, .begins = {prompt + chosen}});
   }
   shared.tokens.input_ids = detail::to_tensor(forked.ids);
   shared.tokens.positions = detail::to_tensor(forked.positions);

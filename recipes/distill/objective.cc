@@ -177,20 +177,24 @@ at::Tensor DistillObjective::part_loss(Part& part, const at::Tensor& rows, const
   const auto chosen = [&](const at::Tensor& all) {
     return part.rows.defined() ? models::rows_at(all, part.rows) : all;
   };
-  const auto result = losses::linear_distill(chosen(rows), head.weight, {}, chosen(targets),
+  const auto result = losses::unread_distill(chosen(rows), head.weight, {}, chosen(targets),
                                              to_signal(payload, route.head), options, head.vocab);
 
   // Each part counts with its weight; what does not depend on the teacher counts once.
-  sums.values[kKd] += part.weight * result.kd_sum;
-  sums.values[kTeacherMass] += part.weight * result.teacher_mass_sum;
-  sums.values[kStudentMass] += part.weight * result.student_mass_sum;
-  sums.values[kMaskedMass] += part.weight * (result.masked_mass_sum + payload.masked_mass_sum);
   sums.values[kTailBound] += part.weight * payload.tail_bound_sum;
-  if (only_teacher) {
-    sums.values[kCe] += result.ce_sum;
-    sums.values[kEntropy] += result.entropy_sum;
-    sums.values[kCorrect] += static_cast<double>(result.num_correct);
-  }
+  const auto take = [&sums, only_teacher, weight = part.weight,
+                     masked = payload.masked_mass_sum](const double* numbers) {
+    const auto of_rows = losses::DistillSums::of(numbers);
+    sums.values[kKd] += weight * of_rows.kd_sum;
+    sums.values[kTeacherMass] += weight * of_rows.teacher_mass_sum;
+    sums.values[kStudentMass] += weight * of_rows.student_mass_sum;
+    sums.values[kMaskedMass] += weight * (of_rows.masked_mass_sum + masked);
+    if (!only_teacher) return;
+    sums.values[kCe] += of_rows.ce_sum;
+    sums.values[kEntropy] += of_rows.entropy_sum;
+    sums.values[kCorrect] += static_cast<double>(of_rows.num_correct);
+  };
+  sums.late.add(result.numbers, take);
   return result.loss_sum;
 }
 
@@ -203,7 +207,7 @@ at::Tensor DistillObjective::batch_loss(const models::Head& head, const at::Tens
   // The tp ranks' sums are one rank's, and each of them asks for its part.
   sums.values[kBytes] += new_bytes() * (head.vocab.group == nullptr ? 1 : head.vocab.group->size());
   if (batch.num_targets() == 0)
-    return losses::linear_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab)
+    return losses::unread_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab)
         .loss_sum;
   if (parts.size() == 1 && !parts[0].rows.defined())
     return part_loss(parts[0], rows, head, batch.targets, /*only_teacher=*/true, sums);
@@ -211,11 +215,14 @@ at::Tensor DistillObjective::batch_loss(const models::Head& head, const at::Tens
   const double ratio = options_.divergence.kd_ratio;
   const auto ce = [&] {
     const c10::AutoGradMode learned(ratio < 1 && c10::GradMode::is_enabled());
-    return losses::linear_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab);
+    return losses::unread_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab);
   }();
-  sums.values[kCe] += ce.loss_sum.item<double>();
-  sums.values[kEntropy] += ce.entropy_sum;
-  sums.values[kCorrect] += static_cast<double>(ce.num_correct);
+  sums.late.add(ce.loss_sum, [&sums](const double* loss) { sums.values[kCe] += *loss; });
+  sums.late.add(ce.numbers, [&sums](const double* numbers) {
+    const auto of_rows = losses::CrossEntropySums::of(numbers);
+    sums.values[kEntropy] += of_rows.entropy_sum;
+    sums.values[kCorrect] += static_cast<double>(of_rows.num_correct);
+  });
   at::Tensor total = ce.loss_sum * (1.0 - ratio);
   for (Part& part : parts)
     if (part.num_rows > 0)

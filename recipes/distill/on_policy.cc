@@ -11,6 +11,7 @@
 #include "recipes/losses/policy.h"
 #include "recipes/rollout/drawn_ids.h"
 #include "recipes/rollout/sample_files.h"
+#include "recipes/run/host_rows.h"
 #include "recipes/run/request_id.h"
 
 namespace retort::recipes {
@@ -115,8 +116,9 @@ at::Tensor SampledTokenObjective::batch_loss(const models::Head& head, const at:
   const at::Tensor teacher =
       pending ? teacher_->receive(std::move(*pending), &sums.values[kWaitSeconds]).logps
               : at::empty({0});
-  // one number a token: from here on in host memory
-  const at::Tensor log_probs = logps.log_probs.cpu();
+  // Two numbers a token: from here on in host memory.
+  const std::vector<at::Tensor> here = in_host_memory({logps.log_probs, logps.entropy});
+  const at::Tensor& log_probs = here[0];
   losses::PolicyInputs inputs{
       .policy_logps = log_probs,
       .sequence_of_row = at::zeros({batch.num_targets()}, at::kLong),
@@ -124,7 +126,7 @@ at::Tensor SampledTokenObjective::batch_loss(const models::Head& head, const at:
       .num_sequences = 1};
   sums.count += static_cast<double>(batch.num_targets());
   sums.values[kReverseKl] -= inputs.token_advantages.to(at::kDouble).sum().item<double>();
-  sums.values[kEntropy] += logps.entropy.to(at::kDouble).sum().item<double>();
+  sums.values[kEntropy] += here[1].to(at::kDouble).sum().item<double>();
   return losses::policy_loss(inputs, {.loss_type = losses::PolicyLossType::kDapo}).loss_sum;
 }
 

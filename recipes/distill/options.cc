@@ -127,7 +127,7 @@ roles::PayloadSpec DistillOptions::payload_spec() const {
   spec.kind = payload;
   spec.top_k = loss_top_k;
   spec.temperature = temperature;
-  spec.bfloat16 = payload_dtype == FloatType::kBfloat16;
+  spec.bfloat16 = payload_dtype == PayloadDtype::kBfloat16;
   return spec;
 }
 

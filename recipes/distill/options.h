@@ -9,13 +9,15 @@
 
 #include "base/options.h"
 #include "recipes/losses/divergence.h"
-#include "recipes/run/float_type.h"
 #include "roles/payload/payload.h"
 
 namespace retort::recipes {
 
 // Whose top-k ids a top-k payload holds.
 enum class Support { kTeacher, kStudent, kUnion };
+
+// Of log-probabilities on the wire.
+enum class PayloadDtype { kFloat32, kBfloat16 };
 
 struct TeacherOptions {
   std::string role;
@@ -38,7 +40,7 @@ struct TeacherOptions {
 struct DistillOptions {
   std::vector<TeacherOptions> teachers;  // empty: the role `teacher`, once resolved
   roles::PayloadKind payload = roles::PayloadKind::kHiddenStates;
-  FloatType payload_dtype = FloatType::kFloat32;
+  PayloadDtype payload_dtype = PayloadDtype::kFloat32;
   int64_t loss_top_k = 64;
   Support support = Support::kTeacher;
   losses::Tail tail = losses::Tail::kBucket;
@@ -97,4 +99,10 @@ struct retort::EnumNames<retort::recipes::Support> {
   using E = retort::recipes::Support;
   static constexpr std::array<std::pair<std::string_view, E>, 3> values{
       {{"teacher", E::kTeacher}, {"student", E::kStudent}, {"union", E::kUnion}}};
+};
+template <>
+struct retort::EnumNames<retort::recipes::PayloadDtype> {
+  using E = retort::recipes::PayloadDtype;
+  static constexpr std::array<std::pair<std::string_view, E>, 2> values{
+      {{"float32", E::kFloat32}, {"bfloat16", E::kBfloat16}}};
 };

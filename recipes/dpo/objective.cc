@@ -17,7 +17,7 @@
 #include "recipes/dpo/counterparts.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/run/batch_objective.h"
-#include "recipes/run/mean_logits.h"
+#include "recipes/run/host_rows.h"
 #include "recipes/run/metric_sums.h"
 #include "recipes/run/sequence_sums.h"
 
@@ -59,6 +59,7 @@ DpoObjective::Drawn DpoObjective::ask(data::PairMicroBatch batch, uint64_t reque
               .completions = {},
               .counterparts = {}};
   drawn.shared = data::share_prompts(drawn.batch);
+  drawn.shared.tokens.wanted = drawn.shared.predict_positions;
   if (!reference_) return drawn;
 
   for (const data::PreferenceSample& pair : drawn.batch.pairs) {
@@ -114,11 +115,11 @@ void DpoObjective::count_chosen_tokens(parallel::Group& dp) {
 // not end.
 at::Tensor DpoObjective::sums_without_gradient(const roles::Trainer& student, Drawn& drawn) {
   const c10::NoGradGuard no_grad;
-  const at::Tensor hidden = student.hidden(drawn.shared.tokens);
-  if (!hidden.defined()) return at::zeros({4, 0}, at::kFloat);
+  const at::Tensor rows = student.hidden(drawn.shared.tokens);
+  if (!rows.defined()) return at::zeros({4, 0}, at::kFloat);
 
-  const at::Tensor rows = models::rows_at(hidden, drawn.shared.predict_positions);
-  const losses::PreferenceInputs in = compare(student.decoder().head(), rows, drawn, &drawn.waited);
+  const losses::PreferenceInputs in =
+      compare(student.decoder().head(), rows, drawn, &drawn.waited, /*logits=*/nullptr);
   at::Tensor sums =
       at::stack({in.policy_chosen, in.policy_rejected, in.reference_chosen, in.reference_rejected});
   if (!sums.isfinite().all().item<bool>())
@@ -151,17 +152,19 @@ std::vector<at::Tensor> DpoObjective::find_counterparts(
   return parts;
 }
 
-// Both completions of each pair, by the policy and by the reference.
+// Both completions of each pair, by the policy and by the reference. `logits`, if it is asked for,
+// becomes the mean logits at each row.
 losses::PreferenceInputs DpoObjective::compare(const models::Head& head, const at::Tensor& rows,
-                                               Drawn& drawn, double* waited) {
+                                               Drawn& drawn, double* waited, at::Tensor* logits) {
   const data::PairMicroBatch& batch = drawn.batch;
   const int64_t sequences = 2 * batch.num_pairs();
-  // One number a token: from here on in host memory.
-  const at::Tensor log_probs =
-      losses::linear_log_probs(rows, head.weight, {}, batch.targets, {}, head.vocab)
-          .log_probs.cpu();
+  // Numbers of tokens: from here on in host memory.
+  const std::vector<at::Tensor> here = in_host_memory(
+      {losses::linear_log_probs(rows, head.weight, {}, batch.targets, {}, head.vocab).log_probs,
+       logits != nullptr ? mean_logits_.of(head, rows) : at::Tensor()});
+  if (logits != nullptr) *logits = here[1];
 
-  const at::Tensor policy = sum_by_sequence(log_probs, batch.sequence_of_row, sequences);
+  const at::Tensor policy = sum_by_sequence(here[0], batch.sequence_of_row, sequences);
   const at::Tensor tokens = at::bincount(batch.sequence_of_row, {}, sequences).to(at::kFloat);
   losses::PreferenceInputs inputs{.policy_chosen = chosen_of(policy),
                                   .policy_rejected = rejected_of(policy),
@@ -179,11 +182,11 @@ losses::PreferenceInputs DpoObjective::compare(const models::Head& head, const a
   return inputs;
 }
 
-at::Tensor DpoObjective::pair_loss(const models::Head& head, const at::Tensor& hidden, Drawn& drawn,
+at::Tensor DpoObjective::pair_loss(const models::Head& head, const at::Tensor& rows, Drawn& drawn,
                                    double nll_scale, StepSums& sums) {
   const data::PairMicroBatch& batch = drawn.batch;
-  const at::Tensor rows = models::rows_at(hidden, drawn.shared.predict_positions);
-  losses::PreferenceInputs inputs = compare(head, rows, drawn, &sums.values[kWaitSeconds]);
+  at::Tensor logits;
+  losses::PreferenceInputs inputs = compare(head, rows, drawn, &sums.values[kWaitSeconds], &logits);
   inputs.counterparts = drawn.counterparts;
   // Counted here, where the loss is formed, so that the sums of a step hold it once.
   sums.values[kWaitSeconds] += drawn.waited;
@@ -191,20 +194,18 @@ at::Tensor DpoObjective::pair_loss(const models::Head& head, const at::Tensor& h
   const losses::PreferenceResult result = losses::preference_loss(inputs, options_.loss);
   sums.count += static_cast<double>(result.count);
   sums.num_tokens += static_cast<double>(batch.tokens.num_tokens());
-  add_sums(head, rows, batch, inputs, result, sums);
+  add_sums(logits, batch, inputs, result, sums);
   return nll_scale == 0 ? result.loss_sum : result.loss_sum + result.chosen_nll_sum * nll_scale;
 }
 
-// What the metrics are made of; without autograd.
-void DpoObjective::add_sums(const models::Head& head, const at::Tensor& rows,
-                            const data::PairMicroBatch& batch,
+// What the metrics are made of; without autograd. `mean_logits`: at each row.
+void DpoObjective::add_sums(const at::Tensor& mean_logits, const data::PairMicroBatch& batch,
                             const losses::PreferenceInputs& inputs,
-                            const losses::PreferenceResult& result, StepSums& sums) const {
+                            const losses::PreferenceResult& result, StepSums& sums) {
   const c10::NoGradGuard no_grad;
   const int64_t sequences = 2 * batch.num_pairs();
 
-  const at::Tensor logits =
-      sum_by_sequence(mean_logits(head, rows), batch.sequence_of_row, sequences);
+  const at::Tensor logits = sum_by_sequence(mean_logits, batch.sequence_of_row, sequences);
   sums.values[kLogitsChosen] += chosen_of(logits).sum().item<double>();
   sums.values[kLogitsRejected] += rejected_of(logits).sum().item<double>();
 
@@ -248,6 +249,7 @@ void DpoObjective::add_metrics(const StepSums& sums, const std::string& prefix,
 
 void DpoObjective::finish_step(const StepSums& sums, MetricsRow& row) {
   drawn_.pop_front();
+  mean_logits_.forget();
   row.add("num_truncated", static_cast<int64_t>(sums.num_truncated));
   add_metrics(sums, "", row);
   if (!reference_) return;
@@ -258,6 +260,7 @@ MetricsRow DpoObjective::evaluate(int64_t step, const roles::Trainer& student,
                                   const std::vector<data::PairMicroBatch>& batches,
                                   parallel::World& world) {
   const c10::NoGradGuard no_grad;
+  mean_logits_.forget();
   StepSums sums{.values = std::vector<double>(kValues, 0.0)};
   std::vector<at::Tensor> found;
   if (losses::needs_counterparts(options_.loss)) {
@@ -274,10 +277,12 @@ MetricsRow DpoObjective::evaluate(int64_t step, const roles::Trainer& student,
     if (batch.num_pairs() == 0) continue;
     Drawn drawn = ask(batch, next_evaluation_request_++, step);
     if (!found.empty()) drawn.counterparts = found[i];
-    const at::Tensor hidden = student.hidden(drawn.shared.tokens);
-    if (hidden.defined())
-      sums.loss += pair_loss(student.decoder().head(), hidden, drawn, 0, sums).item<double>();
+    const at::Tensor rows = student.hidden(drawn.shared.tokens);
+    if (rows.defined())
+      sums.loss += pair_loss(student.decoder().head(), rows, drawn, 0, sums).item<double>();
   }
+
+  mean_logits_.forget();
 
   // The sums of all ranks where the pipeline ends; the others add nothing.
   all_reduce(sums, world.dp_pp());

@@ -13,6 +13,7 @@
 
 #include "recipes/data/pair_batches.h"
 #include "recipes/losses/preference.h"
+#include "recipes/run/mean_logits.h"
 #include "recipes/run/objective.h"
 #include "recipes/run/reference.h"
 #include "recipes/run/request_id.h"
@@ -86,24 +87,25 @@ class DpoObjective : public Objective {
   };
   Drawn ask(data::PairMicroBatch batch, uint64_t request_id, int64_t step);
   losses::PreferenceInputs compare(const models::Head& head, const at::Tensor& rows, Drawn& drawn,
-                                   double* waited);
+                                   double* waited, at::Tensor* logits);
   at::Tensor sums_without_gradient(const roles::Trainer& student, Drawn& drawn);
   std::vector<at::Tensor> find_counterparts(size_t batches,
                                             const std::function<at::Tensor(size_t)>& sums_of,
                                             parallel::Group& ranks) const;
   void count_chosen_tokens(parallel::Group& dp);
-  at::Tensor pair_loss(const models::Head& head, const at::Tensor& hidden, Drawn& drawn,
+  at::Tensor pair_loss(const models::Head& head, const at::Tensor& rows, Drawn& drawn,
                        double nll_scale, StepSums& sums);
-  void add_sums(const models::Head& head, const at::Tensor& rows, const data::PairMicroBatch& batch,
+  void add_sums(const at::Tensor& mean_logits, const data::PairMicroBatch& batch,
                 const losses::PreferenceInputs& inputs, const losses::PreferenceResult& result,
-                StepSums& sums) const;
+                StepSums& sums);
   void add_metrics(const StepSums& sums, const std::string& prefix, MetricsRow& row) const;
 
   PairSource source_;
   std::unique_ptr<Reference> reference_;
   Options options_;
   std::deque<DrawnStep> drawn_;
-  double nll_scale_ = 0;  // pairs / chosen tokens of the global batch
+  double nll_scale_ = 0;    // pairs / chosen tokens of the global batch
+  MeanLogits mean_logits_;  // of a step's weights
   uint64_t next_evaluation_request_ = kFirstEvaluationRequest;
 };
 

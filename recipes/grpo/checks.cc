@@ -30,14 +30,33 @@ void check_batches(const Recipe& recipe, const RecipePlaces& places) {
   if (group < 2 && recipe.grpo->advantage != AdvantageType::kReinforcePlusPlus)
     places.refuse({"generation", "num_generations"},
                   "must be at least 2: a sample is compared with the others of its prompt");
-  if (train.save_steps % recipe.grpo->num_iterations != 0)
-    places.refuse({"train", "save_steps"},
-                  "must be a multiple of grpo.num_iterations, so that no checkpoint falls inside "
-                  "a round");
-  if (train.exit_interval % recipe.grpo->num_iterations != 0)
-    places.refuse({"train", "exit_interval"},
-                  "must be a multiple of grpo.num_iterations, so that no checkpoint falls inside "
-                  "a round");
+
+  const int64_t steps = recipe.grpo->steps_per_rollout();
+  const std::string message =
+      "must be a multiple of grpo.num_iterations * num_mini_batches = " + std::to_string(steps) +
+      ", so that no checkpoint falls inside a round";
+  if (train.save_steps % steps != 0) places.refuse({"train", "save_steps"}, message);
+  if (train.exit_interval % steps != 0) places.refuse({"train", "exit_interval"}, message);
+}
+
+void check_lengths(const Recipe& recipe, const RecipePlaces& places) {
+  const int64_t longest = recipe.generation->max_new_tokens;
+  if (recipe.grpo->overlong_penalty_tokens > longest)
+    places.refuse({"grpo", "overlong_penalty_tokens"},
+                  "must be at most generation.max_new_tokens = " + std::to_string(longest));
+}
+
+// The KL in a reward is made of the probabilities of the draws, over what the loss is made of.
+void check_reward_kl(const Recipe& recipe, const RecipePlaces& places) {
+  if (!recipe.grpo->kl_in_reward) return;
+  if (!recipe.generation->whole_distribution())
+    places.refuse({"grpo", "kl_in_reward"},
+                  "compares the probabilities that completions were drawn with to the reference's; "
+                  "leave top_p, top_k, min_p and repetition_penalty alone");
+  if (recipe.grpo->mask_truncated_completions)
+    places.refuse({"grpo", "kl_in_reward"},
+                  "is not for mask_truncated_completions: the reference is not asked about "
+                  "completions without a loss, whose rewards would stay as they are");
 }
 
 void check_staleness(const Recipe& recipe, const RecipePlaces& places) {
@@ -53,23 +72,24 @@ void check_staleness(const Recipe& recipe, const RecipePlaces& places) {
 
   // Generation runs ahead by whole rounds, within what the last step on samples that do not run
   // ahead lies behind already. 0 says only that none does.
-  const bool runs_ahead = left >= grpo.num_iterations;
+  const int64_t steps = grpo.steps_per_rollout();
+  const bool runs_ahead = left >= steps;
   const int64_t without = sync.every_steps > 1 ? oldest : 0;
   if (!runs_ahead && grpo.max_staleness > without)
     places.refuse({"grpo", "max_staleness"},
                   "does not let generation run ahead, which it does by whole rounds of "
-                  "grpo.num_iterations steps, up to the last of them: set it to " +
-                      std::to_string(oldest + grpo.num_iterations) + " or more, or to " +
+                  "grpo.num_iterations * num_mini_batches steps, up to the last of them: set it "
+                  "to " +
+                      std::to_string(oldest + steps) + " or more, or to " +
                       std::to_string(without));
   if (!runs_ahead && sync.in_flight != InFlight::kFinish)
     places.refuse({"weight_sync", "in_flight"},
                   "has no effect unless grpo.max_staleness lets generation run ahead, from " +
-                      std::to_string(oldest + grpo.num_iterations) +
+                      std::to_string(oldest + steps) +
                       " on: nothing is in flight when weights are pushed; remove it");
 
-  if (grpo.max_staleness > 0 && grpo.correction() == losses::SamplingCorrection::kNone &&
-      !recipe.generation->whole_distribution())
-    places.refuse({"grpo", "max_staleness"},
+  if (grpo.ratio_to_generator() && !recipe.generation->whole_distribution())
+    places.refuse({"grpo", grpo.max_staleness > 0 ? "max_staleness" : "num_mini_batches"},
                   "compares with the probabilities that the samples were drawn with; leave top_p, "
                   "top_k, min_p and repetition_penalty alone, or set sampling_correction");
 }
@@ -79,13 +99,20 @@ void check_staleness(const Recipe& recipe, const RecipePlaces& places) {
 void check_ratio(const Recipe& recipe, const RecipePlaces& places) {
   const GrpoOptions& grpo = *recipe.grpo;
   const GrpoOptions defaults;
-  const bool stale =
-      grpo.max_staleness > 0 && grpo.correction() == losses::SamplingCorrection::kNone;
-  if (grpo.num_iterations > 1 || stale) return;
+  if (grpo.num_iterations > 1 || grpo.ratio_to_generator()) return;
 
+  const bool corrected = grpo.correction() != losses::SamplingCorrection::kNone;
   const std::string message =
-      "has no effect: with num_iterations: 1 and samples of the student itself the ratio of new to "
-      "old probabilities is 1; remove it, or raise num_iterations or max_staleness";
+      corrected ? "has no effect: with num_iterations: 1 and a sampling_correction the ratio of "
+                  "new to old "
+                  "probabilities is 1; remove it, or raise num_iterations"
+                : "has no effect: with num_iterations: 1 and samples of the student itself the "
+                  "ratio of new to "
+                  "old probabilities is 1; remove it, or raise num_iterations, num_mini_batches or "
+                  "max_staleness";
+  if (grpo.loss_type == losses::PolicyLossType::kCispo)
+    places.refuse({"grpo", "loss_type"}, message);
+  if (grpo.delta) places.refuse({"grpo", "delta"}, message);
   if (grpo.epsilon != defaults.epsilon) places.refuse({"grpo", "epsilon"}, message);
   if (grpo.epsilon_high != defaults.epsilon_high) places.refuse({"grpo", "epsilon_high"}, message);
   if (grpo.importance_sampling_level != defaults.importance_sampling_level)
@@ -96,6 +123,8 @@ void check_ratio(const Recipe& recipe, const RecipePlaces& places) {
 
 void check_grpo(const Recipe& recipe, const RecipePlaces& places) {
   check_batches(recipe, places);
+  check_lengths(recipe, places);
+  check_reward_kl(recipe, places);
   check_staleness(recipe, places);
   check_samples_differ(recipe, places);
   check_ratio(recipe, places);

@@ -22,9 +22,22 @@ struct SamplesWithoutSignal {
   int64_t tokens = 0;  // those of their prompts too
 };
 
+// Samples that were cut off and have no loss for that: they count where TRL counts them
+// (losses::policy_divisor).
+struct MaskedSamples {
+  int64_t samples = 0;
+  int64_t rows = 0;
+  int64_t tokens = 0;
+};
+
 struct GrpoMicroBatch {
-  data::MicroBatch batch;
+  data::MicroBatch batch;  // a sequence for each completion, as the reference is asked
+  // The same with what the completions of a prompt begin with computed once; wanted are the rows
+  // that predict the batch's targets. On a device, whose kernels know no forks, nothing is shared.
+  models::PackedTokens tokens;
   SamplesWithoutSignal left_out;
+  MaskedSamples masked;
+  std::vector<int64_t> places;  // of its samples in this rank's rollout
   at::Tensor sequence_of_row, advantages, generator_logps;
   at::Tensor old_logps;        // of the first iteration; undefined: this is it
   at::Tensor reference_logps;  // once received
@@ -35,16 +48,21 @@ struct GrpoMicroBatch {
 class OpenGrpoMicroBatch {
  public:
   void leave_out(const data::PromptSample& prompt, const RolloutSample& sample);
+  void mask(const data::PromptSample& prompt, const RolloutSample& sample);
   // kMismatch for a sample without the generator's log-probabilities.
-  void add(const data::PromptSample& prompt, const RolloutSample& sample, float advantage);
-  GrpoMicroBatch close() &&;
+  void add(const data::PromptSample& prompt, const RolloutSample& sample, float advantage,
+           int64_t place);
+  // `share`: see GrpoMicroBatch::tokens.
+  GrpoMicroBatch close(bool share) &&;
 
  private:
   std::vector<data::Sample> samples_;
   std::vector<int64_t> sequences_;  // of each target row
   std::vector<float> logps_;        // of each target row, by the generator
   std::vector<float> advantages_;   // of each sample
+  std::vector<int64_t> places_;     // of each sample
   SamplesWithoutSignal left_out_;
+  MaskedSamples masked_;
 };
 
 }  // namespace retort::recipes

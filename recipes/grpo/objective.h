@@ -14,9 +14,11 @@
 #include "parallel/world.h"
 #include "recipes/data/index_stream.h"
 #include "recipes/data/prompt_dataset.h"
+#include "recipes/grpo/batch_places.h"
 #include "recipes/grpo/micro_batch.h"
 #include "recipes/grpo/options.h"
 #include "recipes/grpo/reference_questions.h"
+#include "recipes/grpo/resampler.h"
 #include "recipes/rollout/rollout_scorer.h"
 #include "recipes/rollout/sample_source.h"
 #include "recipes/run/objective.h"
@@ -25,14 +27,17 @@
 
 namespace retort::recipes {
 
-// A round is one rollout: prompts_per_round prompts with num_generations completions each, trained
-// on in num_iterations optimizer steps. With max_staleness the rollouts of the next rounds are
-// drawn while this one is trained on, as many as GrpoOptions::staleness_left allows; none is drawn
-// across a step that saves a checkpoint, so that a resumed run draws with the same weights as one
+// A round is one rollout: prompts_per_round prompts with num_generations completions each, shared
+// out over num_mini_batches optimizer steps and trained on num_iterations times. With max_staleness
+// the rollouts of the next rounds are drawn while this one is trained on, as many as
+// GrpoOptions::staleness_left allows; none is drawn across a step that saves a checkpoint, so that
+// a resumed run draws with the same weights as one
 // that went on.
 // Threads: compute. Collectives: votes on the world, those of SampleSource and RolloutScorer, one
-// all-gather of rewards and one all-reduce over dp for a round; with a reference a vote and a
-// broadcast over tp for each micro-batch of a round, where the pipeline ends.
+// all-gather of rewards (one more for each resampling and with kl_in_reward) and one all-reduce
+// over dp for a round; with a reference a vote and a broadcast over tp for each micro-batch of a
+// round, where the pipeline ends; with kl_in_reward a broadcast over pp; with entropy_coef an
+// all-reduce over dp in begin_step.
 class GrpoObjective : public Objective {
  public:
   struct Options {
@@ -42,7 +47,7 @@ class GrpoObjective : public Objective {
     double temperature = 1.0;                   // at which they are drawn
     int64_t num_ids = 0;                        // that they are drawn from (num_drawn_ids)
     int64_t sync_every_steps = 1;               // between pushes of the weights that draw them
-    int64_t prompts_per_round = 1;              // of all ranks
+    int64_t prompts_per_round = 1;              // of all ranks and mini-batches
     int64_t micro_batches = 1;                  // of a step on each rank
     int64_t rows_per_micro_batch = 8;           // completions
     int64_t save_steps = 0, exit_interval = 0;  // steps after which a checkpoint is saved
@@ -64,11 +69,10 @@ class GrpoObjective : public Objective {
   bool pushes_after(int64_t done) const;
 
   StepInfo next_step(int64_t step) override;
+  void begin_step(parallel::Group& dp) override;
   std::string origins(size_t index) const override;
   size_t num_values() const override { return kValues; }
-  const models::PackedTokens& tokens(size_t index) const override {
-    return batches_.at(index).batch.tokens;
-  }
+  const models::PackedTokens& tokens(size_t index) const override { return batch(index).tokens; }
   at::Tensor loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index,
                       StepSums& sums) override;
   double divisor(const StepSums& sums) const override;
@@ -79,10 +83,12 @@ class GrpoObjective : public Objective {
     kSequences,
     kRows,  // tokens that were trained on
     kWithoutSignal,
+    kMaskedRows,
     kKl,
     kClipLow,
     kClipHigh,
     kClipRegion,
+    kClipDelta,
     kClipCount,
     kEntropy,
     kRatio,
@@ -103,9 +109,13 @@ class GrpoObjective : public Objective {
   bool push_is_due(int64_t done) const;
   void request_rounds(int64_t round, int64_t step);
   void prepare(Round round, int64_t step);
-  std::vector<GrpoMicroBatch> make_batches(const Rollout& rollout, const at::Tensor& advantages);
-  void measure(const Rollout& rollout, const losses::Advantages& advantages, int64_t step);
-  at::Tensor gather_rewards(const Rollout& rollout, int64_t num_groups) const;
+  Rollout draw(Round& round, int64_t step);
+  std::vector<GrpoMicroBatch> make_batches(const Rollout& rollout, int64_t num_prompts,
+                                           const at::Tensor& advantages);
+  at::Tensor rewards_of(const Rollout& rollout, const Round& round) const;
+  static void count(const GrpoMicroBatch& batch, StepSums& sums);
+  GrpoMicroBatch& batch(size_t index) { return batches_.at(first_batch_ + index); }
+  const GrpoMicroBatch& batch(size_t index) const { return batches_.at(first_batch_ + index); }
 
   parallel::World& world_;
   const roles::Trainer& trainer_;
@@ -114,13 +124,19 @@ class GrpoObjective : public Objective {
   std::shared_ptr<SampleSource> samples_;
   std::shared_ptr<RolloutScorer> scorer_;
   Options options_;
+  const bool shares_prompts_;  // GrpoMicroBatch::tokens
+  BatchSizes sizes_;
   std::unique_ptr<ReferenceQuestions> reference_;  // with beta
+  Resampler resampler_;
   data::Cursor drawn_to_;
   std::deque<Round> requested_;
   int64_t next_round_ = 0;
   std::vector<GrpoMicroBatch> batches_;  // of the round that is trained on
+  size_t first_batch_ = 0;               // of the step
   StepInfo info_;                        // of its last step
   data::Cursor before_;                  // where the round began
+  int64_t num_resampled_ = 0;            // prompts of the round that others stand in for
+  double entropy_weight_ = 0;            // in the sum of the step's losses; with entropy_coef
   MetricsRow round_metrics_;
   uint64_t weight_version_ = 0;  // that the round was drawn with
 };

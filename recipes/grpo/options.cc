@@ -1,5 +1,7 @@
 #include "recipes/grpo/options.h"
 
+#include <cmath>
+
 #include "base/error.h"
 
 namespace retort::recipes {
@@ -9,7 +11,8 @@ losses::PolicyOptions GrpoOptions::policy() const {
           .importance_sampling_level = importance_sampling_level,
           .epsilon = epsilon,
           .epsilon_high = epsilon_high,
-          .beta = beta,
+          .delta = delta,
+          .beta = kl_in_reward ? 0 : beta,
           .sampling_correction = correction(),
           .importance_sampling_cap = importance_sampling_cap};
 }
@@ -29,8 +32,9 @@ losses::SamplingCorrection GrpoOptions::correction() const {
 
 int64_t GrpoOptions::staleness_left(int64_t sync_every_steps) const {
   // Weights are pushed where a round begins, once as many steps have passed.
-  const int64_t rounds = (sync_every_steps + num_iterations - 1) / num_iterations;
-  const int64_t oldest = (rounds - 1) * num_iterations + (num_iterations - 1);
+  const int64_t steps = steps_per_rollout();
+  const int64_t rounds = (sync_every_steps + steps - 1) / steps;
+  const int64_t oldest = rounds * steps - 1;
   return max_staleness - oldest;
 }
 
@@ -39,10 +43,20 @@ void GrpoOptions::validate() const {
     if (!good) throw Error(ErrorCode::kInvalidArgument, message);
   };
   policy().validate();
+  require(num_mini_batches >= 1, "num_mini_batches must be at least 1");
   require(num_iterations >= 1, "num_iterations must be at least 1");
   require(max_staleness >= 0, "max_staleness must be 0 or above");
   require(advantage == AdvantageType::kGrpo || scale_rewards == losses::ScaleRewards::kGroup,
           "scale_rewards has no effect without advantage: grpo");
+  require(entropy_coef >= 0 && std::isfinite(entropy_coef),
+          "entropy_coef must be finite and not negative");
+  require(max_resamples >= 0, "max_resamples must be 0 or above");
+  require(
+      max_resamples == 0 || advantage != AdvantageType::kReinforcePlusPlus,
+      "max_resamples has no effect with advantage: reinforce_plus_plus, which compares a sample "
+      "with the batch's, not with those of its prompt");
+  require(overlong_penalty_tokens >= 0, "overlong_penalty_tokens must be 0 or above");
+  require(beta > 0 || !kl_in_reward, "kl_in_reward has no effect with beta: 0");
 }
 
 }  // namespace retort::recipes

@@ -29,30 +29,52 @@ struct GrpoOptions {
   double beta = 0.0;
   double epsilon = 0.2;
   std::optional<double> epsilon_high;
+  std::optional<double> delta;
   losses::PolicyLossType loss_type = losses::PolicyLossType::kDapo;
   AdvantageType advantage = AdvantageType::kGrpo;
   losses::ScaleRewards scale_rewards = losses::ScaleRewards::kGroup;
+  int64_t num_mini_batches = 1;
   int64_t num_iterations = 1;
   losses::ImportanceSamplingLevel importance_sampling_level =
       losses::ImportanceSamplingLevel::kToken;
   CorrectionChoice sampling_correction = CorrectionChoice::kAuto;
   double importance_sampling_cap = 3.0;
   int64_t max_staleness = 0;
+  int64_t max_resamples = 0;
+  bool mask_truncated_completions = false;
+  int64_t overlong_penalty_tokens = 0;
+  bool kl_in_reward = false;
+  double entropy_coef = 0.0;
   std::string reference = "reference";
 
   template <class V>
   void fields(V& visit) {
+    // The loss.
     visit("beta", beta, "weight of the k3 KL to the reference; 0: no reference role");
     visit("epsilon", epsilon,
           "the ratio to the old policy is clipped to [1 - epsilon, 1 + epsilon_high]");
-    visit("epsilon_high", epsilon_high, "upper clip range; null: epsilon");
-    visit("loss_type", loss_type, "how token losses are averaged");
+    visit("epsilon_high", epsilon_high,
+          "upper clip range; null: epsilon; with loss_type: cispo the cap of the ratio itself");
+    visit(
+        "delta", delta,
+        "two-sided clip: the ratio of samples worse than the others counts as at most this; null: "
+        "no bound");
+    visit(
+        "loss_type", loss_type,
+        "how token losses are averaged; cispo: as dapo, but the capped ratio is a weight of log p, "
+        "so that no token loses its gradient");
+
+    // Advantages.
     visit("advantage", advantage,
           "grpo: against the group's mean; rloo: against the others' mean; reinforce_plus_plus: "
           "against the batch's");
     visit("scale_rewards", scale_rewards,
           "what divides the advantage: the group's deviation, the batch's, nothing; advantage: "
           "grpo only");
+
+    // Steps on a rollout, and how old it may be.
+    visit("num_mini_batches", num_mini_batches,
+          "optimizer steps that share out the samples of a rollout");
     visit("num_iterations", num_iterations, "optimizer steps on the same samples");
     visit("importance_sampling_level", importance_sampling_level,
           "ratios of tokens, or of whole sequences (GSPO)");
@@ -65,17 +87,47 @@ struct GrpoOptions {
         "max_staleness", max_staleness,
         "optimizer steps that the samples' weights may lie behind in the last step on them; above "
         "0 generation overlaps training; 0: drawn with the weights of the first of num_iterations "
-        "steps");
+        "* num_mini_batches steps");
+
+    // Which samples count, and what rewards and loss are made of besides.
+    visit("max_resamples", max_resamples,
+          "how often other prompts are drawn in the place of those whose completions score alike");
+    visit(
+        "mask_truncated_completions", mask_truncated_completions,
+        "completions cut off at generation.max_new_tokens have no loss; their rewards are compared "
+        "with the others'");
+    visit(
+        "overlong_penalty_tokens", overlong_penalty_tokens,
+        "the last tokens before generation.max_new_tokens, over which a completion's reward falls "
+        "by up to 1; 0: none");
+    visit(
+        "kl_in_reward", kl_in_reward,
+        "beta weighs the k1 KL of the whole completion, taken from its reward, instead of a k3 KL "
+        "in the loss");
+    visit("entropy_coef", entropy_coef,
+          "weight of the mean entropy of a token's distribution, which the loss is lessened by");
     visit("reference", reference, "the role of the KL's reference; beta above 0 only");
   }
   // kInvalidArgument naming the field.
   void validate() const;
   losses::PolicyOptions policy() const;
+  // Whether a sample whose advantage is 0 changes the gradient, or what is measured.
+  bool all_samples_count() const {
+    return beta > 0 || entropy_coef > 0 || correction() != losses::SamplingCorrection::kNone;
+  }
+  // From one rollout to the next.
+  int64_t steps_per_rollout() const { return num_iterations * num_mini_batches; }
+  // Whether ratios are to the probabilities that the generator reports. Samples are older than the
+  // weights that are trained in the first step on them, or in the next ones that share them out.
+  bool ratio_to_generator() const {
+    return (max_staleness > 0 || num_mini_batches > 1) &&
+           correction() == losses::SamplingCorrection::kNone;
+  }
   // auto: none; a recipe has resolved it.
   losses::SamplingCorrection correction() const;
   // Of max_staleness, what generation may run ahead by. The oldest samples that do not run ahead
   // are drawn with weights that lie behind because not every step pushes them, and are trained on
-  // for num_iterations steps; below 0 these alone are more than max_staleness.
+  // for steps_per_rollout() steps; below 0 these alone are more than max_staleness.
   int64_t staleness_left(int64_t sync_every_steps) const;
 };
 

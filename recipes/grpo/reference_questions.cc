@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/equal.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "recipes/data/completion_sample.h"
@@ -21,31 +20,33 @@ ReferenceQuestions::ReferenceQuestions(std::unique_ptr<Reference> reference, Opt
     : reference_(std::move(reference)), options_(options) {}
 
 uint64_t ReferenceQuestions::id(size_t index) const {
-  return request_id(step_, index, static_cast<uint64_t>(options_.micro_batches), options_.dp_rank,
-                    options_.dp_size);
+  const int64_t batches = options_.sizes.num_mini_batches * options_.sizes.micro_batches;
+  return request_id(step_, index, static_cast<uint64_t>(batches), options_.sizes.dp_rank,
+                    options_.sizes.dp_size);
 }
 
-void ReferenceQuestions::begin_round(int64_t step) {
+void ReferenceQuestions::begin_round(int64_t step, int64_t num_prompts) {
   step_ = step;
+  num_prompts_ = num_prompts;
   early_.clear();
 }
 
 void ReferenceQuestions::ask_early(const RolloutRequest& request, RolloutScorer& scorer) {
-  const auto rows = static_cast<size_t>(options_.rows_per_micro_batch);
-  const auto generations = static_cast<size_t>(options_.num_generations);
-  const size_t all = request.sample_ids.size();
-  for (size_t index = early_.size(); index * rows < all; ++index) {
-    const size_t first = index * rows;
-    const size_t count = std::min(rows, all - first);
-    const auto scored = scorer.peek(request.number, first, count);
+  const auto generations = static_cast<size_t>(options_.sizes.num_generations);
+  const auto batches = batch_places(num_prompts_, options_.sizes);
+  for (size_t index = early_.size(); index < batches.size(); ++index) {
+    const std::vector<size_t>& places = batches[index];
+    const auto scored = scorer.peek(request.number, places);
     if (!scored) return;
 
-    // An unscorable sample takes part in nothing.
+    // An unscorable sample takes part in nothing, nor one that has no loss.
     std::vector<data::Sample> samples;
-    for (size_t i = 0; i < count; ++i)
-      if ((*scored)[i].scorable)
-        samples.push_back(data::completion_sample(request.prompts[(first + i) / generations],
-                                                  (*scored)[i].token_ids));
+    for (size_t i = 0; i < places.size(); ++i) {
+      const ScoringQueue::Peek& sample = (*scored)[i];
+      if (!sample.scorable || (options_.mask_truncated && sample.truncated)) continue;
+      samples.push_back(
+          data::completion_sample(request.prompts[places[i] / generations], sample.token_ids));
+    }
     const data::MicroBatch batch = data::make_micro_batch(std::move(samples));
     Early early;
     if (batch.num_targets() > 0) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "recipes/data/batches.h"
+#include "recipes/grpo/batch_places.h"
 #include "recipes/rollout/rollout_scorer.h"
 #include "recipes/run/reference.h"
 
@@ -19,15 +20,14 @@ namespace retort::recipes {
 class ReferenceQuestions {
  public:
   struct Options {
-    int64_t num_generations = 8;
-    int64_t micro_batches = 1;         // of a round on each rank
-    int64_t rows_per_micro_batch = 8;  // completions
-    int64_t dp_rank = 0, dp_size = 1;
+    BatchSizes sizes;
+    bool mask_truncated = false;  // GrpoOptions::mask_truncated_completions
   };
   ReferenceQuestions(std::unique_ptr<Reference> reference, Options options);
 
-  // Forgets what was asked of the round before. `step`: the round's first.
-  void begin_round(int64_t step);
+  // Forgets what was asked of the round before. `step`: the round's first; `num_prompts`: of all
+  // ranks.
+  void begin_round(int64_t step, int64_t num_prompts);
   // Asks for the next micro-batches of the round's `request`, in their order, as far as `scorer`
   // has scored their samples. On the rank that scores, if that is also the one that asks.
   void ask_early(const RolloutRequest& request, RolloutScorer& scorer);
@@ -48,6 +48,7 @@ class ReferenceQuestions {
   std::unique_ptr<Reference> reference_;
   Options options_;
   int64_t step_ = 0;
+  int64_t num_prompts_ = 0;
   std::vector<Early> early_;  // of the first micro-batches
 };
 

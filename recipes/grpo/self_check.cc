@@ -82,9 +82,14 @@ void check_ratio(SelfCheck& check, const Recipe& recipe, const SampledLogProbs& 
       options.loss_type, {.sequences = 1, .tokens = tokens, .max_completion_tokens = tokens});
   const double loss = result.loss_sum.item<double>() / divisor;
   const double one = corrected_one(options);
-  check.check("ratio at equal weights", std::abs(loss + one) < 1e-5 && result.clip_region_sum == 0,
+  // With cispo the ratio is a weight of log p.
+  const bool weighs = options.loss_type == losses::PolicyLossType::kCispo;
+  const double expected = weighs ? -one * log_p.trainer.mean().item<double>() : -one;
+  check.check("ratio at equal weights",
+              std::abs(loss - expected) < 1e-5 * std::max(1.0, std::abs(expected)) &&
+                  result.clip_region_sum == 0,
               "the loss of a sample with advantage 1 is " + scientific(loss) + ", must be " +
-                  scientific(-one) + "; " + scientific(result.clip_region_sum) +
+                  scientific(expected) + "; " + scientific(result.clip_region_sum) +
                   " ratios clipped, must be 0");
   check.check("importance_sampling_cap", one > 0,
               "a ratio of 1 counts " + scientific(one) + " times" +

@@ -46,7 +46,8 @@ class GrpoRun : public RolloutRun {
             .temperature = generation.sampling.temperature,
             .num_ids = num_drawn_ids(context_),
             .sync_every_steps = recipe.weight_sync->every_steps,
-            .prompts_per_round = per_rank * context_.world.dp().size() / generation.num_generations,
+            .prompts_per_round = per_rank * context_.world.dp().size() /
+                                 generation.num_generations * recipe.grpo->num_mini_batches,
             .micro_batches = train.gradient_accumulation_steps,
             .rows_per_micro_batch = *train.per_device_train_batch_size,
             .save_steps = train.save_steps,
@@ -85,7 +86,8 @@ class GrpoType : public RecipeType {
     RecipePlan plan;
     plan.loss.kept_logits_bytes = losses::LogProbsOptions{}.kept_bytes;
     for (const std::string& role : frozen_roles(recipe))
-      plan.links.push_back(plan_reference_link(recipe, role, tokens_per_step(recipe, 1), 0));
+      plan.links.push_back(plan_reference_link(recipe, role, tokens_per_step(recipe, 1),
+                                               recipe.grpo->num_mini_batches - 1));
     return plan;
   }
 

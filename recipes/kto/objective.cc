@@ -9,12 +9,14 @@
 #include <array>
 #include <cmath>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "parallel/vote.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/run/batch_objective.h"
-#include "recipes/run/mean_logits.h"
+#include "recipes/run/host_rows.h"
 #include "recipes/run/metric_sums.h"
 #include "recipes/run/sequence_sums.h"
 
@@ -29,13 +31,15 @@ std::vector<CompletionIds> ids_of(const data::CompletionBatch& batch) {
   return ids;
 }
 
-// log pi of each completion from the hidden states before its tokens: [B] float32 in host memory.
-at::Tensor policy_log_probs(const models::Head& head, const at::Tensor& rows,
-                            const data::CompletionBatch& batch) {
-  const at::Tensor log_probs =
-      losses::linear_log_probs(rows, head.weight, {}, batch.targets, {}, head.vocab)
-          .log_probs.cpu();
-  return sum_by_sequence(log_probs, batch.sequence_of_row, batch.num_completions());
+// log pi of each completion's tokens, from the hidden states before them.
+at::Tensor token_log_probs(const models::Head& head, const at::Tensor& rows,
+                           const data::CompletionBatch& batch) {
+  return losses::linear_log_probs(rows, head.weight, {}, batch.targets, {}, head.vocab).log_probs;
+}
+
+// [B] of numbers of its tokens.
+at::Tensor by_completion(const at::Tensor& tokens, const data::CompletionBatch& batch) {
+  return sum_by_sequence(tokens, batch.sequence_of_row, batch.num_completions());
 }
 
 std::vector<bool> labels_of(const data::UnpairedMicroBatch& batch) {
@@ -77,6 +81,8 @@ StepInfo KtoObjective::next_step(int64_t step) {
   DrawnStep step_batches;
   for (uint64_t i = 0; i < count; ++i) {
     Drawn drawn{.batch = std::move(batches.micro_batches[i]), .own = {}, .mismatched = {}};
+    data::CompletionBatch& own = drawn.batch.own;
+    own.tokens.wanted = own.predict_positions;  // all that the loss reads
     if (losses::needs_kl(options_.loss))
       drawn.mismatched = ask(drawn.batch.mismatched, id(2 * i), step);
     drawn.own = ask(drawn.batch.own, id(2 * i + 1), step);
@@ -90,18 +96,23 @@ std::string KtoObjective::origins(size_t index) const {
   return list_origins(drawn_.front().at(index).batch.samples);
 }
 
-// The sum of the log-ratios of a micro-batch's mismatched completions; stays 0 on stages before the
-// pipeline's end.
-void KtoObjective::compare_mismatched(Drawn& drawn) {
+// Of the tokens of a micro-batch's mismatched completions, where the student computes; undefined if
+// there are none, or on stages before the pipeline's end.
+at::Tensor KtoObjective::mismatched_log_probs(const data::CompletionBatch& batch) const {
+  const c10::NoGradGuard no_grad;
+  if (batch.num_completions() == 0) return {};
+  const at::Tensor rows = student_.hidden(models::wanting(batch.tokens, batch.predict_positions));
+  if (!rows.defined()) return {};
+  return token_log_probs(student_.decoder().head(), rows, batch);
+}
+
+// The sum of the log-ratios of a micro-batch's mismatched completions, from their tokens'
+// log-probabilities in host memory; stays 0 without these.
+void KtoObjective::compare_mismatched(Drawn& drawn, const at::Tensor& log_probs) {
   const c10::NoGradGuard no_grad;
   const data::CompletionBatch& batch = drawn.batch.mismatched;
-  if (batch.num_completions() == 0) return;
-  const at::Tensor hidden = student_.hidden(batch.tokens);
-  if (!hidden.defined()) return;
-
-  const models::Head head = student_.decoder().head();
-  const at::Tensor rows = models::rows_at(hidden, batch.predict_positions);
-  const at::Tensor policy = policy_log_probs(head, rows, batch);
+  if (!log_probs.defined()) return;
+  const at::Tensor policy = by_completion(log_probs, batch);
   const at::Tensor reference = reference_->completion_log_probs(
       drawn.mismatched, ids_of(batch), batch.sequence_of_row, &drawn.waited);
   drawn.mismatched_log_ratios =
@@ -119,8 +130,14 @@ void KtoObjective::begin_step(parallel::Group& dp) {
   double* sum = sums.mutable_data_ptr<double>();
   // A vote, because each data-parallel rank waits for answers of its own.
   parallel::run_on_all(dp, [&] {
+    std::vector<at::Tensor> log_probs;
+    for (const Drawn& drawn : drawn_.front())
+      log_probs.push_back(mismatched_log_probs(drawn.batch.mismatched));
+    log_probs = in_host_memory(std::move(log_probs));
+
+    auto next = log_probs.begin();
     for (Drawn& drawn : drawn_.front()) {
-      compare_mismatched(drawn);
+      compare_mismatched(drawn, *next++);
       sum[0] += drawn.mismatched_log_ratios;
       sum[1] += static_cast<double>(drawn.batch.num_rows());
     }
@@ -131,12 +148,10 @@ void KtoObjective::begin_step(parallel::Group& dp) {
 }
 
 // Counts a micro-batch's logits at the positions before completion tokens: their mean over the
-// vocabulary.
-void KtoObjective::add_logits(const models::Head& head, const at::Tensor& rows,
-                              const data::UnpairedMicroBatch& batch, StepSums& sums) const {
-  const at::Tensor logits =
-      sum_by_sequence(mean_logits(head, rows), batch.own.sequence_of_row, batch.num_rows())
-          .contiguous();
+// vocabulary at each.
+void KtoObjective::add_logits(const at::Tensor& mean_logits, const data::UnpairedMicroBatch& batch,
+                              StepSums& sums) const {
+  const at::Tensor logits = by_completion(mean_logits, batch.own).contiguous();
   const float* logit = logits.const_data_ptr<float>();
   for (size_t i = 0; i < batch.samples.size(); ++i) {
     const bool chosen = batch.samples[i].desirable;
@@ -146,11 +161,12 @@ void KtoObjective::add_logits(const models::Head& head, const at::Tensor& rows,
   }
 }
 
-at::Tensor KtoObjective::batch_loss(const models::Head& head, const at::Tensor& hidden,
-                                    Drawn& drawn, double kl, StepSums& sums) {
+at::Tensor KtoObjective::batch_loss(const models::Head& head, const at::Tensor& rows, Drawn& drawn,
+                                    double kl, StepSums& sums) {
   const data::CompletionBatch& own = drawn.batch.own;
-  const at::Tensor rows = models::rows_at(hidden, own.predict_positions);
-  const at::Tensor policy = policy_log_probs(head, rows, own);
+  const std::vector<at::Tensor> here =
+      in_host_memory({token_log_probs(head, rows, own), mean_logits_.of(head, rows)});
+  const at::Tensor policy = by_completion(here[0], own);
   const at::Tensor reference = reference_->completion_log_probs(
       drawn.own, ids_of(own), own.sequence_of_row, &sums.values[kWaitSeconds]);
   const losses::KtoResult result = losses::kto_loss(
@@ -165,7 +181,7 @@ at::Tensor KtoObjective::batch_loss(const models::Head& head, const at::Tensor& 
   sums.values[kRewardsRejected] += result.rejected.rewards_sum;
   sums.values[kLogpsChosen] += result.chosen.logps_sum;
   sums.values[kLogpsRejected] += result.rejected.logps_sum;
-  add_logits(head, rows, drawn.batch, sums);
+  add_logits(here[1], drawn.batch, sums);
   return result.loss_sum;
 }
 
@@ -208,6 +224,7 @@ void KtoObjective::add_metrics(const StepSums& sums, const std::string& prefix,
 
 void KtoObjective::finish_step(const StepSums& sums, MetricsRow& row) {
   drawn_.pop_front();
+  mean_logits_.forget();
   row.add("num_truncated", static_cast<int64_t>(sums.num_truncated));
   add_metrics(sums, "", row);
   row.add("reference_wait_time", sums.values[kWaitSeconds] / static_cast<double>(options_.dp_size));
@@ -222,7 +239,8 @@ double KtoObjective::evaluate_kl(int64_t step, const std::vector<data::UnpairedM
   for (const data::UnpairedMicroBatch& batch : batches) {
     Drawn drawn{.batch = batch, .own = {}, .mismatched = {}};
     drawn.mismatched = ask(drawn.batch.mismatched, next_evaluation_request_++, step);
-    compare_mismatched(drawn);
+    compare_mismatched(drawn,
+                       in_host_memory({mismatched_log_probs(drawn.batch.mismatched)}).front());
     sum[0] += drawn.mismatched_log_ratios;
     if (world.forms_loss()) sum[1] += static_cast<double>(batch.num_rows());
   }
@@ -237,16 +255,20 @@ MetricsRow KtoObjective::evaluate(int64_t step,
                                   const std::vector<data::UnpairedMicroBatch>& batches,
                                   parallel::World& world) {
   const c10::NoGradGuard no_grad;
+  mean_logits_.forget();
   StepSums sums{.values = std::vector<double>(kValues, 0.0)};
   const double kl = evaluate_kl(step, batches, world, sums);
   for (const data::UnpairedMicroBatch& batch : batches) {
     if (batch.num_rows() == 0) continue;
     Drawn drawn{.batch = batch, .own = {}, .mismatched = {}};
     drawn.own = ask(drawn.batch.own, next_evaluation_request_++, step);
-    const at::Tensor hidden = student_.hidden(batch.own.tokens);
-    if (hidden.defined())
-      sums.loss += batch_loss(student_.decoder().head(), hidden, drawn, kl, sums).item<double>();
+    const at::Tensor rows =
+        student_.hidden(models::wanting(batch.own.tokens, batch.own.predict_positions));
+    if (rows.defined())
+      sums.loss += batch_loss(student_.decoder().head(), rows, drawn, kl, sums).item<double>();
   }
+
+  mean_logits_.forget();
 
   // The sums of all ranks where the pipeline ends; the others add nothing.
   all_reduce(sums, world.dp_pp());

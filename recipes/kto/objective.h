@@ -23,6 +23,7 @@
 
 #include "recipes/data/unpaired_batches.h"
 #include "recipes/losses/kto.h"
+#include "recipes/run/mean_logits.h"
 #include "recipes/run/objective.h"
 #include "recipes/run/reference.h"
 #include "recipes/run/request_id.h"
@@ -89,11 +90,12 @@ class KtoObjective : public Objective {
   using DrawnStep = std::vector<Drawn>;
 
   Reference::Pending ask(const data::CompletionBatch& batch, uint64_t request_id, int64_t step);
-  void compare_mismatched(Drawn& drawn);
-  at::Tensor batch_loss(const models::Head& head, const at::Tensor& hidden, Drawn& drawn, double kl,
+  at::Tensor mismatched_log_probs(const data::CompletionBatch& batch) const;
+  void compare_mismatched(Drawn& drawn, const at::Tensor& log_probs);
+  at::Tensor batch_loss(const models::Head& head, const at::Tensor& rows, Drawn& drawn, double kl,
                         StepSums& sums);
-  void add_logits(const models::Head& head, const at::Tensor& rows,
-                  const data::UnpairedMicroBatch& batch, StepSums& sums) const;
+  void add_logits(const at::Tensor& mean_logits, const data::UnpairedMicroBatch& batch,
+                  StepSums& sums) const;
   double evaluate_kl(int64_t step, const std::vector<data::UnpairedMicroBatch>& batches,
                      parallel::World& world, StepSums& sums);
   void add_metrics(const StepSums& sums, const std::string& prefix, MetricsRow& row) const;
@@ -103,7 +105,8 @@ class KtoObjective : public Objective {
   std::unique_ptr<Reference> reference_;
   Options options_;
   std::deque<DrawnStep> drawn_;
-  double kl_ = 0;  // z of the oldest drawn step
+  double kl_ = 0;           // z of the oldest drawn step
+  MeanLogits mean_logits_;  // of a step's weights
   uint64_t next_evaluation_request_ = kFirstEvaluationRequest;
 };
 

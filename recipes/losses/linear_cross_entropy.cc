@@ -1,6 +1,8 @@
 #include "recipes/losses/linear_cross_entropy.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/tensor.h>
 
 #include <vector>
 
@@ -34,9 +36,10 @@ class CrossEntropyChunks : public detail::ChunkLoss {
       num_correct_ += rows_[r].correct;
     }
   }
-  double loss_sum() const override { return loss_; }
-  double entropy_sum() const { return entropy_; }
-  int64_t num_correct() const { return num_correct_; }
+  at::Tensor loss_sum() const override { return at::scalar_tensor(loss_, at::kDouble); }
+  at::Tensor numbers() const {
+    return at::tensor({entropy_, static_cast<double>(num_correct_)}, at::kDouble);
+  }
 
  private:
   const detail::RowKernels& kernels_ = detail::row_kernels();
@@ -50,7 +53,17 @@ class CrossEntropyChunks : public detail::ChunkLoss {
 
 }  // namespace
 
+CrossEntropySums CrossEntropySums::of(const double* numbers) {
+  return {.entropy_sum = numbers[0], .num_correct = static_cast<int64_t>(numbers[1])};
+}
+
 CrossEntropyResult linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
+                                        const at::Tensor& bias, const at::Tensor& targets,
+                                        int64_t chunk_tokens, const parallel::VocabShard& vocab) {
+  return detail::read(unread_cross_entropy(hidden, weight, bias, targets, chunk_tokens, vocab));
+}
+
+UnreadCrossEntropy unread_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                         const at::Tensor& bias, const at::Tensor& targets,
                                         int64_t chunk_tokens, const parallel::VocabShard& vocab) {
   if (!vocab.whole() || !detail::on_cpu(hidden))
@@ -61,12 +74,11 @@ CrossEntropyResult linear_cross_entropy(const at::Tensor& hidden, const at::Tens
   detail::check_chunk_tokens(chunk_tokens);
 
   CrossEntropyChunks chunks(targets, whole.total());
-  CrossEntropyResult result;
+  UnreadCrossEntropy result;
   result.loss_sum =
       detail::run_linear_head(head, detail::chunk_rows(chunk_tokens, head.vocab()), chunks);
   result.count = head.rows();
-  result.entropy_sum = chunks.entropy_sum();
-  result.num_correct = chunks.num_correct();
+  result.numbers = chunks.numbers();
   return result;
 }
 

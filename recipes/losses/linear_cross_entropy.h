@@ -9,11 +9,25 @@
 
 namespace retort::losses {
 
-struct CrossEntropyResult {
-  at::Tensor loss_sum;      // scalar float32 with autograd: sum over rows of -log p(target)
-  int64_t count = 0;        // R
+// What the host is told of the rows beside their loss.
+struct CrossEntropySums {
   double entropy_sum = 0;   // of the student's distribution, nats
   int64_t num_correct = 0;  // argmax == target
+
+  // From UnreadCrossEntropy::numbers, in host memory.
+  static CrossEntropySums of(const double* numbers);
+};
+
+struct CrossEntropyResult : CrossEntropySums {
+  at::Tensor loss_sum;  // scalar float32 with autograd: sum over rows of -log p(target)
+  int64_t count = 0;    // R
+};
+
+// The same before anybody has waited for a device.
+struct UnreadCrossEntropy {
+  at::Tensor loss_sum;  // as above
+  int64_t count = 0;
+  at::Tensor numbers;  // [2] float64, where hidden is: what CrossEntropySums::of() reads
 };
 
 // The cross-entropy of R rows, with its gradient and metrics.
@@ -30,14 +44,22 @@ struct CrossEntropyResult {
 // Collectives: none for a whole vocabulary; else a vote on the arguments, then two all-reduces a
 //   chunk, and none in backward. Every rank must call.
 // Memory: chunk*V*4*2 + R*H + V*H*4 bytes; on a device, or of a split vocabulary, about 5*chunk*V*4
-//   for the chunk.
+//   for the chunk. A weight that is not float32 is copied (V*H*4 more), unless weight and hidden
+//   are bfloat16 on a device.
+// Precision: products in float32; of bfloat16 on a device in bfloat16 with float32 sums, where the
+//   gradient by the logits is rounded to bfloat16 before its two products. Softmax in float32.
 // Errors: kInvalidArgument for shapes, dtypes, devices, chunk_tokens, a target outside [0, V) (with
 //   its row). An error of one rank is thrown on all of them.
 // Devices: a whole vocabulary on the CPU has row kernels, everything else ATen operators. It is
 //   computed where hidden is; weight and bias must be there too. targets may be there or on the
 //   host, which is better: ids on a device are waited for to be checked, host ids are checked and
-//   copied. The call waits for the device.
+//   copied. The call waits for the device once, for the sums; unread_cross_entropy() does not, so
+//   that the numbers of many calls can be read together.
 CrossEntropyResult linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
+                                        const at::Tensor& bias, const at::Tensor& targets,
+                                        int64_t chunk_tokens = 0,
+                                        const parallel::VocabShard& vocab = {});
+UnreadCrossEntropy unread_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                         const at::Tensor& bias, const at::Tensor& targets,
                                         int64_t chunk_tokens = 0,
                                         const parallel::VocabShard& vocab = {});

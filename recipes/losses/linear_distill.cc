@@ -1,5 +1,9 @@
 #include "recipes/losses/linear_distill.h"
 
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/tensor.h>
+
 #include <vector>
 
 #include "recipes/losses/detail/aten_losses.h"
@@ -42,10 +46,16 @@ class DistillChunks : public detail::ChunkLoss {
     }
   }
 
-  double loss_sum() const override {
-    return detail::mixed_loss(kd_ratio_, sums_.kd_sum, sums_.ce_sum);
+  at::Tensor loss_sum() const override {
+    return at::scalar_tensor(detail::mixed_loss(kd_ratio_, sums_.kd_sum, sums_.ce_sum),
+                             at::kDouble);
   }
-  const DistillResult& sums() const { return sums_; }
+  at::Tensor numbers() const {
+    return at::tensor({sums_.kd_sum, sums_.ce_sum, sums_.teacher_mass_sum, sums_.student_mass_sum,
+                       sums_.masked_mass_sum, sums_.entropy_sum,
+                       static_cast<double>(sums_.num_correct), detail::kNoRowRefused},
+                      at::kDouble);
+  }
 
  private:
   void add(const detail::RowResult& row) {
@@ -56,7 +66,6 @@ class DistillChunks : public detail::ChunkLoss {
     sums_.masked_mass_sum += row.masked_mass;
     sums_.entropy_sum += row.entropy;
     sums_.num_correct += row.correct;
-    ++sums_.count;
   }
 
   at::Tensor targets_;
@@ -67,12 +76,30 @@ class DistillChunks : public detail::ChunkLoss {
   double kd_factor_;
   detail::RowLoss loss_;
   std::vector<detail::RowResult> rows_;
-  DistillResult sums_;  // loss_sum stays undefined here
+  DistillSums sums_;
 };
 
 }  // namespace
 
+DistillSums DistillSums::of(const double* numbers) {
+  detail::refuse_coded(numbers[7]);
+  return {.kd_sum = numbers[0],
+          .ce_sum = numbers[1],
+          .teacher_mass_sum = numbers[2],
+          .student_mass_sum = numbers[3],
+          .masked_mass_sum = numbers[4],
+          .entropy_sum = numbers[5],
+          .num_correct = static_cast<int64_t>(numbers[6])};
+}
+
 DistillResult linear_distill(const at::Tensor& hidden, const at::Tensor& weight,
+                             const at::Tensor& bias, const at::Tensor& targets,
+                             const TeacherSignal& signal, const DivergenceOptions& options,
+                             const parallel::VocabShard& vocab) {
+  return detail::read(unread_distill(hidden, weight, bias, targets, signal, options, vocab));
+}
+
+UnreadDistill unread_distill(const at::Tensor& hidden, const at::Tensor& weight,
                              const at::Tensor& bias, const at::Tensor& targets,
                              const TeacherSignal& signal, const DivergenceOptions& options,
                              const parallel::VocabShard& vocab) {
@@ -88,9 +115,7 @@ DistillResult linear_distill(const at::Tensor& hidden, const at::Tensor& weight,
   const int64_t rows_at_once =
       detail::chunk_rows(options.chunk_tokens, head.vocab() + teacher->floats_per_row());
   const at::Tensor loss_sum = detail::run_linear_head(head, rows_at_once, chunks);
-  DistillResult result = chunks.sums();
-  result.loss_sum = loss_sum;
-  return result;
+  return {.loss_sum = loss_sum, .count = head.rows(), .numbers = chunks.numbers()};
 }
 
 }  // namespace retort::losses

@@ -12,11 +12,9 @@
 
 namespace retort::losses {
 
-struct DistillResult {
-  // scalar float32 with autograd: sum over rows of (1-kd_ratio)*CE + kd_ratio*KD
-  at::Tensor loss_sum;
-  int64_t count = 0;  // R
-  double kd_sum = 0;  // of the same rows, unweighted
+// What the host is told of the rows beside their loss.
+struct DistillSums {
+  double kd_sum = 0;  // unweighted
   double ce_sum = 0;  // likewise; always computed
   // sum over rows of the teacher's mass on its K ids (hidden, full: R)
   double teacher_mass_sum = 0;
@@ -25,6 +23,23 @@ struct DistillResult {
   double masked_mass_sum = 0;
   double entropy_sum = 0;  // of the student at temperature 1
   int64_t num_correct = 0;
+
+  // From UnreadDistill::numbers, in host memory. kCorrupt, kMismatch with the row: a teacher's row
+  // was no distribution, or had ids that cannot be.
+  static DistillSums of(const double* numbers);
+};
+
+struct DistillResult : DistillSums {
+  // scalar float32 with autograd: sum over rows of (1-kd_ratio)*CE + kd_ratio*KD
+  at::Tensor loss_sum;
+  int64_t count = 0;  // R
+};
+
+// The same before anybody has waited for a device.
+struct UnreadDistill {
+  at::Tensor loss_sum;  // as above
+  int64_t count = 0;
+  at::Tensor numbers;  // [8] float64, where hidden is: what DistillSums::of() reads
 };
 
 // The loss of R rows against a teacher, with its gradient and metrics.
@@ -54,8 +69,14 @@ struct DistillResult {
 // Devices: a whole vocabulary on the CPU has row kernels, everything else ATen operators. It is
 //   computed where hidden is; weight and bias must be there too. targets and each tensor of the
 //   signal may be there or on the host, as they came: what is on the host is copied once in each
-//   call, so keep a teacher's head on the device. The call waits for the device.
+//   call, so keep a teacher's head on the device. The call waits for the device once, for the sums
+//   and to know that the teacher's rows can be; unread_distill() does not, and leaves both to
+//   DistillSums::of().
 DistillResult linear_distill(const at::Tensor& hidden, const at::Tensor& weight,
+                             const at::Tensor& bias, const at::Tensor& targets,
+                             const TeacherSignal& signal, const DivergenceOptions& options,
+                             const parallel::VocabShard& vocab = {});
+UnreadDistill unread_distill(const at::Tensor& hidden, const at::Tensor& weight,
                              const at::Tensor& bias, const at::Tensor& targets,
                              const TeacherSignal& signal, const DivergenceOptions& options,
                              const parallel::VocabShard& vocab = {});

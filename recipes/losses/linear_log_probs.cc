@@ -26,7 +26,7 @@ class LogProbChunks : public detail::ChunkLoss {
         vocab_(vocab),
         inv_temperature_(static_cast<float>(1 / temperature)) {}
 
-  double loss_sum() const override { return 0; }  // there is no scalar
+  at::Tensor loss_sum() const override { return {}; }  // there is no scalar
 
  protected:
   float inv_temperature() const { return inv_temperature_; }
@@ -80,13 +80,16 @@ class ForwardChunks : public LogProbChunks {
   std::vector<at::Tensor> kept_;
 };
 
-// d log p / d logits = 1[target] - p, times the row's incoming gradient.
+// d log p / d logits = 1[target] - p, times the row's incoming gradient; that of the entropy
+// besides where there is one.
 class BackwardChunks : public LogProbChunks {
  public:
   BackwardChunks(const at::Tensor& targets, int64_t vocab, double temperature,
-                 const at::Tensor& incoming, std::vector<at::Tensor> kept)
+                 const at::Tensor& incoming, const at::Tensor& of_entropy,
+                 std::vector<at::Tensor> kept)
       : LogProbChunks(targets, vocab, temperature),
         incoming_(incoming.contiguous()),
+        of_entropy_(of_entropy.defined() ? of_entropy.contiguous() : of_entropy),
         kept_(std::move(kept)) {}
 
   detail::KeptChunk kept(int64_t begin, int64_t count) override {
@@ -98,27 +101,34 @@ class BackwardChunks : public LogProbChunks {
   void chunk(int64_t begin, int64_t count, at::Tensor chunk, bool) override {
     float* logits = chunk.data_ptr<float>();
     const float* incoming = incoming_.data_ptr<float>() + begin;
+    const float* of_entropy =
+        of_entropy_.defined() ? of_entropy_.data_ptr<float>() + begin : nullptr;
     detail::for_rows(count, [&](int64_t first, int64_t last, int) {
       for (int64_t r = first; r < last; ++r)
         run_row(begin + r, logits + r * vocab(),
-                {.ce_weight = -incoming[r] * inv_temperature(), .gradient = true});
+                {.ce_weight = -incoming[r] * inv_temperature(),
+                 .entropy_weight = of_entropy ? of_entropy[r] * inv_temperature() : 0,
+                 .gradient = true});
     });
   }
 
  private:
-  at::Tensor incoming_;
+  at::Tensor incoming_, of_entropy_;
   std::vector<at::Tensor> kept_;
   size_t next_ = 0;
 };
 
 class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
  public:
-  // The log-probabilities are computed already; this only ties them to their inputs.
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& hidden,
-                            const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-                            const at::Tensor& targets, const at::Tensor* computed,
-                            const std::vector<at::Tensor>* kept, double temperature,
-                            int64_t rows_at_once) {
+  // The log-probabilities (and entropies) are computed already; this only ties them to their
+  // inputs.
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx,
+                                                const at::Tensor& hidden, const at::Tensor& weight,
+                                                const std::optional<at::Tensor>& bias,
+                                                const at::Tensor& targets,
+                                                const torch::autograd::variable_list* computed,
+                                                const std::vector<at::Tensor>* kept,
+                                                double temperature, int64_t rows_at_once) {
     torch::autograd::variable_list saved{hidden, weight, bias.value_or(at::Tensor()), targets};
     saved.insert(saved.end(), kept->begin(), kept->end());
     ctx->save_for_backward(std::move(saved));
@@ -133,7 +143,8 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
     const auto saved = ctx->get_saved_variables();
     const detail::LinearHead head{saved[0], saved[1], saved[2]};
     BackwardChunks chunks(saved[3], head.vocab(), ctx->saved_data["temperature"].toDouble(),
-                          incoming[0], {saved.begin() + 4, saved.end()});
+                          incoming[0], incoming.size() > 1 ? incoming[1] : at::Tensor(),
+                          {saved.begin() + 4, saved.end()});
     const int64_t rows_at_once = ctx->saved_data["rows_at_once"].toInt();
     const detail::HeadGradients grads = detail::in_dtypes_of(
         head,
@@ -150,6 +161,8 @@ void detail::check_log_probs_options(const LogProbsOptions& options) {
   if (!(options.temperature > 0 && std::isfinite(options.temperature)))
     throw Error(ErrorCode::kInvalidArgument, "temperature must be positive and finite")
         .with("temperature", options.temperature);
+  if (options.entropy_gradient && !options.entropy)
+    throw Error(ErrorCode::kInvalidArgument, "entropy_gradient has no effect without entropy");
   if (options.kept_bytes < 0)
     throw Error(ErrorCode::kInvalidArgument, "kept_bytes must be 0 or more")
         .with("kept_bytes", options.kept_bytes);
@@ -170,10 +183,10 @@ LogProbs linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight,
   LogProbs result;
   result.log_probs = at::empty({head.rows()}, f32);
   if (options.entropy) result.entropy = at::empty({head.rows()}, f32);
-  ForwardChunks chunks(targets, whole.total(), options.temperature,
-                       result.log_probs.data_ptr<float>(),
-                       options.entropy ? result.entropy.data_ptr<float>() : nullptr,
-                       detail::wants_gradient(head) ? options.kept_bytes : 0);
+  const bool keeps = detail::wants_gradient(head) && !options.entropy_gradient;
+  ForwardChunks chunks(
+      targets, whole.total(), options.temperature, result.log_probs.data_ptr<float>(),
+      options.entropy ? result.entropy.data_ptr<float>() : nullptr, keeps ? options.kept_bytes : 0);
   const int64_t rows_at_once = detail::chunk_rows(options.chunk_tokens, head.vocab());
   detail::run_linear_head_forward(head, rows_at_once, chunks);
 
@@ -181,9 +194,13 @@ LogProbs linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight,
   if (detail::wants_gradient(head)) {
     const std::optional<at::Tensor> optional_bias =
         bias.defined() ? std::optional(bias) : std::nullopt;
-    const at::Tensor computed = result.log_probs;
-    result.log_probs = LogProbsFunction::apply(hidden, weight, optional_bias, targets, &computed,
-                                               &chunks.kept(), options.temperature, rows_at_once);
+    torch::autograd::variable_list computed{result.log_probs};
+    if (options.entropy_gradient) computed.push_back(result.entropy);
+    const torch::autograd::variable_list tied =
+        LogProbsFunction::apply(hidden, weight, optional_bias, targets, &computed, &chunks.kept(),
+                                options.temperature, rows_at_once);
+    result.log_probs = tied[0];
+    if (options.entropy_gradient) result.entropy = tied[1];
   }
   return result;
 }

@@ -13,6 +13,8 @@ namespace retort::losses {
 struct LogProbsOptions {
   double temperature = 1.0;  // divides the logits, of the entropy as well; positive and finite
   bool entropy = false;      // fill LogProbs::entropy
+  // LogProbs::entropy with autograd, as log_probs; of no row is anything kept then
+  bool entropy_gradient = false;
   int64_t chunk_tokens = 0;  // rows formed at once; 0: chosen from sizes alone
   // At most, of d log p / d logits kept for backward by the first rows of a whole vocabulary on the
   // CPU; 0: none
@@ -22,7 +24,8 @@ struct LogProbsOptions {
 struct LogProbs {
   // [R] float32, with autograd if grad mode is on and hidden, weight or bias requires grad
   at::Tensor log_probs;
-  at::Tensor entropy;  // [R] float32 nats, never with a gradient; undefined unless asked for
+  // [R] float32 nats; with a gradient only by entropy_gradient; undefined unless asked for
+  at::Tensor entropy;
 };
 
 // log p(target) of R rows, as a function of hidden, weight and bias.
@@ -37,9 +40,10 @@ struct LogProbs {
 //   backward needs no collective.
 // Memory: beyond the inputs chunk*V*4 + R*8 bytes in forward (also under no-grad); chunk*V*4 +
 //   R*H*sizeof(hidden) + V*H*4 in backward; in both, and in between, min(R*V*4, kept_bytes); in
-//   each V*H*4 more for a float32 copy of a weight of another dtype.
+//   each V*H*4 more for a float32 copy of a weight of another dtype, unless it is bfloat16 on a
+//   device, with hidden states of bfloat16.
 // Errors: kInvalidArgument for shapes, dtypes, devices, a target outside [0, V) (with its row),
-//   temperature, chunk_tokens, kept_bytes.
+//   temperature, chunk_tokens, kept_bytes, entropy_gradient without entropy.
 // Devices: as linear_cross_entropy. The results are where hidden is, and the call does not wait for
 //   them: pinned targets must stay as they are until then.
 LogProbs linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight,

@@ -81,20 +81,46 @@ std::vector<double> log_ratios(const PolicyRows& rows, bool whole_sequences) {
   return of_row;
 }
 
-// -min(ratio A, clip(ratio) A) and its derivative with respect to log(ratio).
+// Where ratios are clipped.
+struct ClipRange {
+  explicit ClipRange(const PolicyOptions& options)
+      : low(1 - options.epsilon),
+        high(1 + options.epsilon_high.value_or(options.epsilon)),
+        delta(options.delta.value_or(std::numeric_limits<double>::infinity())),
+        cap(options.epsilon_high.value_or(std::numeric_limits<double>::infinity())) {}
+
+  double low, high;
+  double delta;  // with A < 0
+  double cap;    // kCispo's
+};
+
+enum class Clip { kNone, kLow, kHigh, kDelta };
+
+// A row's loss and its derivative with respect to what is differentiated.
 struct Clipped {
   double value;
   double slope;
-  bool low;   // whether it was clipped at the lower end
-  bool high;  // or at the upper one
+  Clip clip = Clip::kNone;
 };
-Clipped clipped_surrogate(double log_ratio, double advantage, double low, double high) {
+
+// -min(ratio A, clip(ratio) A), by log(ratio).
+Clipped clipped_surrogate(double log_ratio, double advantage, const ClipRange& range) {
   const double ratio = std::exp(log_ratio);
-  if (advantage < 0 && ratio < low) return {-low * advantage, 0, true, false};
-  if (advantage > 0 && ratio > high) return {-high * advantage, 0, false, true};
+  if (advantage < 0 && ratio < range.low) return {-range.low * advantage, 0, Clip::kLow};
+  if (advantage < 0 && ratio > range.delta) return {-range.delta * advantage, 0, Clip::kDelta};
+  if (advantage > 0 && ratio > range.high) return {-range.high * advantage, 0, Clip::kHigh};
   // 0 times the logarithm: NaN stays, and an infinite ratio does not become one.
-  if (advantage == 0) return {0 * log_ratio, 0, false, false};
-  return {-ratio * advantage, -ratio * advantage, false, false};
+  if (advantage == 0) return {0 * log_ratio, 0};
+  return {-ratio * advantage, -ratio * advantage};
+}
+
+// -min(ratio, cap) A log p, by log p.
+Clipped capped_weight(double log_ratio, double advantage, double logp, const ClipRange& range) {
+  if (advantage == 0) return {0 * log_ratio, 0};
+  const double ratio = std::exp(log_ratio);
+  const double weight = ratio > range.cap ? range.cap : ratio;  // NaN stays
+  return {-weight * advantage * logp, -weight * advantage,
+          ratio > range.cap && advantage > 0 ? Clip::kHigh : Clip::kNone};
 }
 
 // A sequence's clipping is counted once where its rows share ratio and advantage.
@@ -105,9 +131,10 @@ void count_clips(const PolicyRows& rows, const std::vector<Clipped>& terms, bool
   for (int64_t r = 0; r < rows.count; ++r) {
     if (whole_sequences && seen[rows.sequence[r]]) continue;
     seen[rows.sequence[r]] = true;
-    result.clip_low_sum += terms[r].low;
-    result.clip_high_sum += terms[r].high;
-    result.clip_region_sum += terms[r].low || terms[r].high;
+    result.clip_low_sum += terms[r].clip == Clip::kLow;
+    result.clip_high_sum += terms[r].clip == Clip::kHigh;
+    result.clip_region_sum += terms[r].clip == Clip::kLow || terms[r].clip == Clip::kHigh;
+    result.clip_delta_sum += terms[r].clip == Clip::kDelta;
   }
 }
 
@@ -118,6 +145,18 @@ void PolicyOptions::validate() const {
   if (epsilon_high)
     check_option(*epsilon_high > 0 && std::isfinite(*epsilon_high), "epsilon_high",
                  "must be positive and finite", *epsilon_high);
+  if (loss_type == PolicyLossType::kCispo) {
+    check_option(epsilon_high && *epsilon_high >= 1, "epsilon_high",
+                 "must be given with loss_type: cispo, at least 1: the cap of the ratio itself",
+                 epsilon_high.value_or(0));
+    check_option(epsilon == PolicyOptions().epsilon, "epsilon",
+                 "has no effect with loss_type: cispo, which caps the ratio at epsilon_high",
+                 epsilon);
+    check_option(!delta, "delta", "has no effect with loss_type: cispo", delta.value_or(0));
+  }
+  if (delta)
+    check_option(*delta > 1 + epsilon_high.value_or(epsilon) && std::isfinite(*delta), "delta",
+                 "must be finite and above 1 + epsilon_high", *delta);
   check_option(beta >= 0 && std::isfinite(beta), "beta", "must be finite and not negative", beta);
   check_option(importance_sampling_cap > 0 && std::isfinite(importance_sampling_cap),
                "importance_sampling_cap", "must be positive and finite", importance_sampling_cap);
@@ -144,6 +183,7 @@ double policy_divisor(PolicyLossType type, const PolicyCounts& global) {
     case PolicyLossType::kGrpo: count = static_cast<double>(global.sequences); break;
     case PolicyLossType::kBnpo: count = static_cast<double>(global.tokens); break;
     case PolicyLossType::kDapo:
+    case PolicyLossType::kCispo:
       count = static_cast<double>(global.tokens + global.masked_tokens);
       break;
     case PolicyLossType::kDrGrpo:
@@ -165,8 +205,8 @@ PolicyResult policy_loss(const PolicyInputs& inputs, const PolicyOptions& option
   const bool by_sequence = options.importance_sampling_level == ImportanceSamplingLevel::kSequence;
   const std::vector<double> correction = sampling_ratios(rows, options, result);
   const std::vector<double> log_ratio = log_ratios(rows, by_sequence);
-  const double low = 1 - options.epsilon;
-  const double high = 1 + options.epsilon_high.value_or(options.epsilon);
+  const ClipRange range(options);
+  const bool cispo = options.loss_type == PolicyLossType::kCispo;
   const auto weight = [&](int64_t r) {
     return options.loss_type == PolicyLossType::kGrpo
                ? 1.0 / static_cast<double>(rows.tokens[rows.sequence[r]])
@@ -174,21 +214,23 @@ PolicyResult policy_loss(const PolicyInputs& inputs, const PolicyOptions& option
   };
 
   // The clipped surrogate. With sequence-level ratios a row's slope belongs to its sequence's
-  // ratio.
+  // ratio, unless the ratio has no gradient.
+  const bool shared_slope = by_sequence && !cispo;
   double loss = 0;
   std::vector<Clipped> terms(rows.count);
   std::vector<double> gradient(rows.count, 0.0);
   std::vector<double> of_sequence(rows.sequences, 0.0);
   for (int64_t r = 0; r < rows.count; ++r) {
-    terms[r] = clipped_surrogate(log_ratio[r], rows.advantage(r), low, high);
+    terms[r] = cispo ? capped_weight(log_ratio[r], rows.advantage(r), rows.policy[r], range)
+                     : clipped_surrogate(log_ratio[r], rows.advantage(r), range);
     const double scale = weight(r) * correction[r];
     if (scale == 0) continue;  // dropped by the mask, whatever its ratio
     loss += scale * terms[r].value;
-    (by_sequence ? of_sequence[rows.sequence[r]] : gradient[r]) += scale * terms[r].slope;
+    (shared_slope ? of_sequence[rows.sequence[r]] : gradient[r]) += scale * terms[r].slope;
   }
 
   // A sequence's ratio is the mean of its rows' logarithms, so each row gets its share.
-  if (by_sequence)
+  if (shared_slope)
     for (int64_t r = 0; r < rows.count; ++r)
       gradient[r] =
           of_sequence[rows.sequence[r]] / static_cast<double>(rows.tokens[rows.sequence[r]]);

@@ -11,8 +11,9 @@
 
 namespace retort::losses {
 
-// How token losses become one number; see policy_divisor.
-enum class PolicyLossType { kGrpo, kBnpo, kDrGrpo, kDapo };
+// How token losses become one number; see policy_divisor. kCispo has another token loss besides:
+// the ratio is a weight of log p that has no gradient, capped, so that no token loses its gradient.
+enum class PolicyLossType { kGrpo, kBnpo, kDrGrpo, kDapo, kCispo };
 // The ratio to the old policy: of each token, or of the sequence (the geometric mean of its tokens'
 // ratios: GSPO).
 enum class ImportanceSamplingLevel { kToken, kSequence };
@@ -31,8 +32,13 @@ struct PolicyOptions {
   ImportanceSamplingLevel importance_sampling_level = ImportanceSamplingLevel::kToken;
   // the ratio is clipped to [1 - epsilon, 1 + epsilon_high]; in (0, 1)
   double epsilon = 0.2;
-  std::optional<double> epsilon_high;  // null: epsilon
-  double beta = 0.0;                   // of the k3 KL to the reference; 0: no reference is needed
+  // null: epsilon. With kCispo the cap of the ratio itself (as TRL's epsilon_high), at least 1,
+  // which must be given, and epsilon must not.
+  std::optional<double> epsilon_high;
+  // Two-sided clip: where A < 0 the ratio counts as at most this. Above 1 + epsilon_high; null: no
+  // bound; not with kCispo.
+  std::optional<double> delta;
+  double beta = 0.0;  // of the k3 KL to the reference; 0: no reference is needed
   // TRL's vllm_importance_sampling_correction, _mode and _cap; its defaults are sequence_mask and
   // 3.
   SamplingCorrection sampling_correction = SamplingCorrection::kNone;
@@ -70,6 +76,7 @@ struct PolicyResult {
   double clip_low_sum = 0;
   double clip_high_sum = 0;    // clipped with A > 0
   double clip_region_sum = 0;  // either
+  double clip_delta_sum = 0;   // at delta, with A < 0; not in clip_region_sum, as in TRL
   int64_t clip_count = 0;      // R; S with sequence-level ratios and one advantage a sequence
 
   // With a sampling_correction:
@@ -89,14 +96,14 @@ struct PolicyResult {
 struct PolicyCounts {
   int64_t sequences = 0;  // those without rows included
   int64_t tokens = 0;     // rows
-  // of completions that were left without rows because they were cut off; dapo only
+  // of completions that were left without rows because they were cut off; dapo and cispo only
   int64_t masked_tokens = 0;
   int64_t max_completion_tokens = 0;  // the generation limit; dr_grpo only
 };
 // The one number that the summed loss is divided by, as in TRL 1.4; at least 1, as TRL's clamp.
 //   grpo     sequences: the mean over sequences of each one's mean over its tokens
 //   dr_grpo  sequences * max_completion_tokens
-//   dapo     tokens + masked_tokens (0: the mean over trained tokens, not TRL's)
+//   dapo     tokens + masked_tokens (0: the mean over trained tokens, not TRL's); cispo too
 //   bnpo     tokens (of the global batch; TRL takes each micro-batch's own)
 // A sequence without rows adds 0 to the sum. In the divisor it counts as one sequence with grpo and
 // dr_grpo, with its masked tokens with dapo, and not at all with bnpo.
@@ -104,7 +111,8 @@ struct PolicyCounts {
 // Errors: kInvalidArgument for negative counts, or dr_grpo without max_completion_tokens.
 double policy_divisor(PolicyLossType type, const PolicyCounts& global);
 
-// The sum over tokens of -min(ratio A, clip(ratio) A) * sampling ratio + beta * k3.
+// The sum over tokens of -min(ratio A, clip(ratio) A) * sampling ratio + beta * k3; kCispo: of
+// -min(ratio, epsilon_high) A log p * sampling ratio + beta * k3, ratio without a gradient.
 //
 // Arithmetic: value and gradient are formed in one pass in float64; a ratio that overflows leaves
 //   no NaN in tokens that are clipped.
@@ -137,8 +145,11 @@ void require_policy_gradient(SampledKl estimate, bool policy_gradient);
 template <>
 struct retort::EnumNames<retort::losses::PolicyLossType> {
   using E = retort::losses::PolicyLossType;
-  static constexpr std::array<std::pair<std::string_view, E>, 4> values{
-      {{"grpo", E::kGrpo}, {"bnpo", E::kBnpo}, {"dr_grpo", E::kDrGrpo}, {"dapo", E::kDapo}}};
+  static constexpr std::array<std::pair<std::string_view, E>, 5> values{{{"grpo", E::kGrpo},
+                                                                         {"bnpo", E::kBnpo},
+                                                                         {"dr_grpo", E::kDrGrpo},
+                                                                         {"dapo", E::kDapo},
+                                                                         {"cispo", E::kCispo}}};
 };
 template <>
 struct retort::EnumNames<retort::losses::ImportanceSamplingLevel> {

@@ -10,6 +10,10 @@
 
 namespace retort::recipes {
 
+// The next `count` prompts; at the end of an epoch as many as it has, but at least `least`, of
+// which the next epoch has the rest.
+data::IndexStream::Step next_prompts(data::IndexStream& stream, int64_t count, int64_t least);
+
 // What one rank has been dealt.
 struct DealtPrompts {
   std::vector<data::PromptSample> prompts;
@@ -21,5 +25,9 @@ struct DealtPrompts {
 // order of the whole run times `num_generations` plus its own: the same whatever the layout.
 void deal(const data::PromptDataset& prompts, const data::IndexStream::Step& rows,
           int64_t first_place, int64_t num_generations, parallel::Group& dp, DealtPrompts& dealt);
+// For the places in `places`, one for each row.
+void deal(const data::PromptDataset& prompts, const data::IndexStream::Step& rows,
+          const std::vector<int64_t>& places, int64_t num_generations, parallel::Group& dp,
+          DealtPrompts& dealt);
 
 }  // namespace retort::recipes

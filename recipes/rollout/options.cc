@@ -1,5 +1,7 @@
 #include "recipes/rollout/options.h"
 
+#include <cmath>
+
 #include "base/error.h"
 #include "models/generation/engine.h"
 
@@ -21,6 +23,12 @@ void GenerationOptions::validate() const {
           "temperature");
   require(kv_cache.bytes >= (int64_t{1} << 20), "kv_cache must be at least 1MiB");
   engine().validate();
+  require(eval_num_generations >= 1, "eval_num_generations must be at least 1");
+  require(sampling.temperature > 0 || eval_num_generations == 1,
+          "eval_num_generations above 1 with temperature: 0 would repeat one greedy completion");
+  require(std::isfinite(eval_pass_reward), "eval_pass_reward must be finite");
+  require(eval_num_generations > 1 || eval_pass_reward == GenerationOptions().eval_pass_reward,
+          "eval_pass_reward has no effect with eval_num_generations: 1");
   for (const std::string& text : stop)
     require(!text.empty(), "stop must not hold an empty text");
 }

@@ -27,6 +27,8 @@ struct GenerationOptions {
   int64_t max_sequences = 64;
   Duration timeout{600'000};
   bool save_samples = false;
+  int64_t eval_num_generations = 1;
+  double eval_pass_reward = 1.0;
 
   template <class V>
   void fields(V& visit) {
@@ -42,6 +44,11 @@ struct GenerationOptions {
     visit("save_samples", save_samples,
           "write every sample with its rewards to samples/step-<step>-rank-<rank>.jsonl of the "
           "run's folder");
+    visit("eval_num_generations", eval_num_generations,
+          "completions of each prompt of data.eval; 1: greedy; above: drawn as in training, for "
+          "eval_pass@k");
+    visit("eval_pass_reward", eval_pass_reward,
+          "a completion passes an evaluation with at least this reward");
   }
   // kInvalidArgument naming the field: ranges.
   void validate() const;

@@ -38,8 +38,8 @@
 //                                                           nothing with in_flight: abort
 //   a generator          nobody: the next request after 256 that are not collected is refused
 //   grpo's next rounds   the round that is trained on       (max_staleness - (every_steps - 1)) /
-//                                                           num_iterations rounds ahead, none of
-//                                                           them past a step that saves
+//                                                           steps_per_rollout() rounds ahead, none
+//                                                           of them past a step that saves
 #pragma once
 
 #include <cstdint>
@@ -58,6 +58,7 @@ struct RolloutSample {
   uint64_t weight_version = 0;
   std::string text;              // without special tokens
   std::optional<double> reward;  // nullopt: unscorable, or not scored
+  double adjustment = 0;         // that the recipe adds to the reward before samples are compared
   std::vector<std::optional<double>> components;
 };
 struct RolloutGroup {

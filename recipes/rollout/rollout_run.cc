@@ -1,7 +1,9 @@
 #include "recipes/rollout/rollout_run.h"
 
 #include "base/error.h"
+#include "base/sizes.h"
 #include "parallel/vote.h"
+#include "recipes/rollout/pass_at_k.h"
 #include "recipes/rollout/prompts.h"
 #include "recipes/rollout/reward_connector.h"
 #include "recipes/rollout/rollout_worker_setup.h"
@@ -12,20 +14,41 @@ namespace {
 // Evaluations' requests have numbers above those of all rounds.
 constexpr uint64_t kFirstEvaluation = uint64_t{1} << 41;
 
-// Of one greedy completion for each prompt, on all dp ranks.
-struct EvaluationSums {
-  double reward = 0, scored = 0, tokens = 0, count = 0;
+// Samples of evaluations have numbers above those of all others: the same ones each time.
+constexpr uint64_t kFirstEvaluationSample = uint64_t{1} << 62;
 
-  void add(const RolloutSample& sample) {
-    reward += sample.reward.value_or(0);
-    scored += sample.reward ? 1 : 0;
-    tokens += static_cast<double>(sample.completion.token_ids.size());
-    count += 1;
+// Of the completions of held-out prompts, on all dp ranks.
+struct EvaluationSums {
+  explicit EvaluationSums(const GenerationOptions& options)
+      : pass_reward(options.eval_pass_reward),
+        ks(options.eval_num_generations > 1 ? reported_ks(options.eval_num_generations)
+                                            : std::vector<int64_t>()),
+        passes(ks.size(), 0.0) {}
+
+  void add(const RolloutGroup& group) {
+    int64_t passed = 0;
+    for (const RolloutSample& sample : group.samples) {
+      reward += sample.reward.value_or(0);
+      scored += sample.reward ? 1 : 0;
+      tokens += static_cast<double>(sample.completion.token_ids.size());
+      count += 1;
+      passed += sample.reward && *sample.reward >= pass_reward;
+    }
+    prompts += 1;
+    for (size_t i = 0; i < ks.size(); ++i)
+      passes[i] += pass_at_k(to_int64(group.samples.size()), passed, ks[i]);
   }
   void reduce(parallel::Group& dp) {
-    for (double* sum : {&reward, &scored, &tokens, &count})
+    for (double* sum : {&reward, &scored, &tokens, &count, &prompts})
       *sum = dp.all_reduce(*sum);
+    for (double& sum : passes)
+      sum = dp.all_reduce(sum);
   }
+
+  double reward = 0, scored = 0, tokens = 0, count = 0, prompts = 0;
+  double pass_reward;
+  std::vector<int64_t> ks;     // none: a prompt has one completion
+  std::vector<double> passes;  // of each k, over prompts
 };
 
 }  // namespace
@@ -70,17 +93,25 @@ std::unique_ptr<data::IndexStream> RolloutRun::order_from(const data::Cursor& cu
       cursor);
 }
 
-// One completion for each held-out prompt of this dp rank, by the student as it is after `step`, or
-// as it was when its weights were last pushed: an evaluation changes nothing of the training.
-Rollout RolloutRun::draw_greedily(int64_t step) {
+// Completions for each held-out prompt of this dp rank, by the student as it is after `step`, or as
+// it was when its weights were last pushed: an evaluation changes nothing of the training.
+Rollout RolloutRun::draw_for_evaluation(int64_t step) {
   parallel::Group& dp = context_.world.dp();
+  const auto generations =
+      static_cast<uint64_t>(context_.recipe().generation->eval_num_generations);
   RolloutRequest request{.step = step,
                          .number = kFirstEvaluation + static_cast<uint64_t>(step),
-                         .num_generations = 1,
-                         .greedy = true};
+                         .prompts = {},
+                         .num_generations = static_cast<int64_t>(generations),
+                         .sample_ids = {},
+                         .greedy = generations == 1};
   for (int64_t row = dp.rank(); row < eval_->size(); row += dp.size())
-    if (auto prompt = eval_->get(row)) request.prompts.push_back(std::move(*prompt));
-  request.sample_ids.resize(request.prompts.size(), 0);
+    if (auto prompt = eval_->get(row)) {
+      request.prompts.push_back(std::move(*prompt));
+      for (uint64_t g = 0; g < generations; ++g)
+        request.sample_ids.push_back(kFirstEvaluationSample +
+                                     static_cast<uint64_t>(row) * generations + g);
+    }
 
   if (may_push_after(step))
     samples_->sync(trainer_->decoder(), static_cast<uint64_t>(step) + 1, in_flight());
@@ -92,20 +123,21 @@ Rollout RolloutRun::draw_greedily(int64_t step) {
 // others learn it by the vote, before they come to the sums.
 MetricsRow RolloutRun::evaluate(int64_t step) {
   const Rollout rollout =
-      parallel::run_on_all(context_.world.all(), [&] { return draw_greedily(step); });
+      parallel::run_on_all(context_.world.all(), [&] { return draw_for_evaluation(step); });
 
-  EvaluationSums sums;
+  EvaluationSums sums(*context_.recipe().generation);
   for (const RolloutGroup& group : rollout.groups)
-    for (const RolloutSample& sample : group.samples)
-      sums.add(sample);
+    sums.add(group);
   sums.reduce(context_.world.dp());
 
   MetricsRow row{.step = step, .values = {}};
   row.add("eval_reward", sums.reward / sums.scored)
-      .add("eval_num_prompts", static_cast<int64_t>(sums.count))
+      .add("eval_num_prompts", static_cast<int64_t>(sums.prompts))
       .add("eval_num_unscorable", static_cast<int64_t>(sums.count - sums.scored))
       .add("eval_completions/mean_length", sums.tokens / sums.count)
       .add("eval_weight_version", static_cast<int64_t>(rollout.weight_version));
+  for (size_t i = 0; i < sums.ks.size(); ++i)
+    row.add("eval_pass@" + std::to_string(sums.ks[i]), sums.passes[i] / sums.prompts);
   return row;
 }
 

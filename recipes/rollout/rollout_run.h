@@ -1,5 +1,5 @@
 // A run over prompts, which grpo and rejection_sampling are: prompts in order, the generators, the
-// rewards, and an evaluation by greedy completions.
+// rewards, and an evaluation by completions of held-out prompts.
 #pragma once
 
 #include <memory>
@@ -39,7 +39,7 @@ class RolloutRun : public RecipeRun {
 
  private:
   std::shared_ptr<data::PromptDataset> open(const std::vector<data::Source>& sources) const;
-  Rollout draw_greedily(int64_t step);
+  Rollout draw_for_evaluation(int64_t step);
   MetricsRow evaluate(int64_t step);
 };
 

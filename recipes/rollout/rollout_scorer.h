@@ -46,8 +46,9 @@ class RolloutScorer {
   // SampleSource::begin.
   PendingRollout begin(SampleSource& source, RolloutRequest request);
   // As ScoringQueue::peek, on the rank that scores.
-  std::optional<std::vector<ScoringQueue::Peek>> peek(uint64_t number, size_t first, size_t count) {
-    return queue_->peek(number, first, count);
+  std::optional<std::vector<ScoringQueue::Peek>> peek(uint64_t number,
+                                                      const std::vector<size_t>& places) {
+    return queue_->peek(number, places);
   }
   // SampleSource::finish of what was begun here; every sample has its scores. The first rank of
   // `mp`, the ranks that have this rollout, scores; the others get what it got. Collectives: the

@@ -32,16 +32,17 @@ std::string sample_line(const RolloutGroup& group, const RolloutSample& sample,
   for (size_t i = 0; i < names.size() && i < sample.components.size(); ++i)
     components.raw(names[i], number(sample.components[i]));
 
-  return JsonLine()
-      .add("prompt", std::string_view(group.prompt.prompt_text))
+  JsonLine line;
+  line.add("prompt", std::string_view(group.prompt.prompt_text))
       .add("completion", std::string_view(sample.text))
       .raw("prompt_ids", list(group.prompt.prompt_ids, integer))
       .raw("token_ids", list(sample.completion.token_ids, integer))
       .raw("logps", numbers(sample.completion.logps))
       .raw("sampling_logps", numbers(sample.completion.sampling_logps))
       .raw("reward", number(sample.reward))
-      .raw("rewards", components.str())
-      .add("finish_reason", enum_name(sample.completion.finish_reason))
+      .raw("rewards", components.str());
+  if (sample.adjustment != 0) line.add("reward_adjustment", sample.adjustment);
+  return line.add("finish_reason", enum_name(sample.completion.finish_reason))
       .add("sample_id", static_cast<int64_t>(sample.sample_id))
       .add("weight_version", static_cast<int64_t>(sample.weight_version))
       .add("origin", std::string_view(group.prompt.origin))

@@ -99,7 +99,8 @@ void ScoringQueue::finish(const Batch& batch, std::vector<rewards::Scored> score
     for (size_t i = 0; i < scores.size(); ++i) {
       const size_t place = batch.samples[i].place;
       attempt.scored.at(place) = {.token_ids = batch.samples[i].token_ids,
-                                  .scorable = scores[i].total.has_value()};
+                                  .scorable = scores[i].total.has_value(),
+                                  .truncated = batch.samples[i].truncated};
       attempt.scores.samples[place] = std::move(scores[i]);
     }
     attempt.num_scored += scores.size();
@@ -126,13 +127,13 @@ void ScoringQueue::close() {
   arrived_.notify_all();
 }
 
-std::optional<std::vector<ScoringQueue::Peek>> ScoringQueue::peek(uint64_t number, size_t first,
-                                                                  size_t count) {
+std::optional<std::vector<ScoringQueue::Peek>> ScoringQueue::peek(
+    uint64_t number, const std::vector<size_t>& places) {
   std::lock_guard lock(mutex_);
   const std::shared_ptr<Attempt>& attempt = at(number).attempt;
   if (!attempt) return std::nullopt;
   std::vector<Peek> samples;
-  for (size_t place = first; place < first + count; ++place) {
+  for (const size_t place : places) {
     const std::optional<Peek>& sample = attempt->scored.at(place);
     if (!sample) return std::nullopt;
     samples.push_back(*sample);

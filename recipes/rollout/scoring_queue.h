@@ -29,6 +29,7 @@ class ScoringQueue {
   struct Peek {
     std::vector<int32_t> token_ids;
     bool scorable = false;
+    bool truncated = false;
   };
   struct Scores {
     std::vector<rewards::Scored> samples;  // by place
@@ -63,8 +64,8 @@ class ScoringQueue {
   void fail(std::exception_ptr error);
   void close();
 
-  // Of the request's samples at places [first, first + count), if all of them are scored.
-  std::optional<std::vector<Peek>> peek(uint64_t number, size_t first, size_t count);
+  // Of the request's samples at `places`, if all of them are scored.
+  std::optional<std::vector<Peek>> peek(uint64_t number, const std::vector<size_t>& places);
   // The scores of a request all of whose samples were put: waits for as long as the rewards take,
   // which have timeouts of their own, and calls `meanwhile` now and then. kClosed once closed.
   Scores wait(uint64_t number, const std::function<void()>& meanwhile = {});

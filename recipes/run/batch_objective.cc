@@ -14,6 +14,9 @@ void BatchObjective::announce(int64_t, const data::BatchStream::Step&) {}
 StepInfo BatchObjective::next_step(int64_t step) {
   drawn_.push_back(source_(step));
   announce(step, drawn_.back());
+  // The losses read no other rows.
+  for (data::MicroBatch& batch : drawn_.back().micro_batches)
+    batch.tokens.wanted = batch.predict_positions;
   return {.micro_batches = drawn_.back().micro_batches.size(),
           .after = drawn_.back().after,
           .epoch = drawn_.back().epoch};
@@ -29,7 +32,7 @@ at::Tensor BatchObjective::loss_sum(const models::Head& head, const at::Tensor& 
   const data::MicroBatch& batch = drawn_.front().micro_batches.at(index);
   sums.num_tokens += static_cast<double>(batch.tokens.num_tokens());
   sums.num_truncated += count_truncated(batch.samples);
-  return batch_loss(head, models::rows_at(hidden, batch.predict_positions), batch, sums);
+  return batch_loss(head, hidden, batch, sums);
 }
 
 void BatchObjective::finish_step(const StepSums& sums, MetricsRow& row) {

@@ -15,18 +15,21 @@ Evaluation evaluate(const roles::Trainer& trainer, const std::vector<data::Micro
   StepSums sums{.values = std::vector<double>(kValues, 0.0)};
   for (const data::MicroBatch& batch : batches) {
     if (batch.num_targets() == 0) continue;
-    const at::Tensor hidden = trainer.hidden(batch.tokens);
-    if (!hidden.defined()) continue;  // the pipeline ends elsewhere
+    const at::Tensor rows = trainer.hidden(models::wanting(batch.tokens, batch.predict_positions));
+    if (!rows.defined()) continue;  // the pipeline ends elsewhere
 
     const models::Head head = trainer.decoder().head();
-    const at::Tensor rows = models::rows_at(hidden, batch.predict_positions);
     const auto result =
-        losses::linear_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab);
-    sums.loss += result.loss_sum.item<double>();
+        losses::unread_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab);
     sums.count += static_cast<double>(result.count);
-    sums.values[kEntropy] += result.entropy_sum;
-    sums.values[kCorrect] += static_cast<double>(result.num_correct);
+    sums.late.add(result.loss_sum, [&](const double* loss) { sums.loss += *loss; });
+    sums.late.add(result.numbers, [&](const double* numbers) {
+      const auto rows_sums = losses::CrossEntropySums::of(numbers);
+      sums.values[kEntropy] += rows_sums.entropy_sum;
+      sums.values[kCorrect] += static_cast<double>(rows_sums.num_correct);
+    });
   }
+  sums.late.read();
 
   // The sums of all ranks where the pipeline ends; the others add nothing.
   all_reduce(sums, world.dp_pp());

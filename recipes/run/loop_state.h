@@ -14,8 +14,8 @@ struct LoopState {
   int64_t step = 0;        // optimizer steps done
   data::Cursor cursor;     // data consumed
   int64_t num_tokens = 0;  // tokens seen so far, all ranks
-  // steps that changed nothing (train.skip_nonfinite_steps): of all that were done, and the last
-  // ones in a row
+  // steps that changed nothing (train.skip_nonfinite_steps, and with them those of loss scales that
+  // were too large): of all that were done; and the last ones in a row, without the latter
   int64_t skipped_steps = 0, skipped_in_a_row = 0;
   uint64_t seed = 0;
   // of the student, `threads` as resolved; with another the numbers agree but not bit for bit

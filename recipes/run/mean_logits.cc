@@ -11,19 +11,22 @@ namespace {
 
 // The mean over the vocabulary of the head's rows [H].
 at::Tensor mean_row(const models::Head& head) {
-  const at::Tensor weight = head.weight.detach().to(at::kFloat);
-  if (head.vocab.whole()) return weight.mean(0);
-  at::Tensor sum = weight.sum(0);
+  // On a device elements are converted as they are summed, on the host before.
+  at::Tensor weight = head.weight.detach();
+  if (weight.is_cpu()) weight = weight.to(at::kFloat);
+  if (head.vocab.whole()) return weight.mean(0, /*keepdim=*/false, at::kFloat);
+  at::Tensor sum = weight.sum(0, /*keepdim=*/false, at::kFloat);
   head.vocab.group->all_reduce(sum);
   return sum / static_cast<double>(head.vocab.total);
 }
 
 }  // namespace
 
-at::Tensor mean_logits(const models::Head& head, const at::Tensor& rows) {
+at::Tensor MeanLogits::of(const models::Head& head, const at::Tensor& rows) {
   const c10::NoGradGuard no_grad;
+  if (!mean_row_.defined()) mean_row_ = mean_row(head);
   // The mean of the logits at a row is the row times the mean of the head's rows.
-  return at::mv(rows.detach().to(at::kFloat), mean_row(head)).cpu();
+  return at::mv(rows.detach().to(at::kFloat), mean_row_);
 }
 
 }  // namespace retort::recipes

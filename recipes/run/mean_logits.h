@@ -7,8 +7,19 @@
 
 namespace retort::recipes {
 
-// The mean over the vocabulary of the logits of each of `rows` [R, H]: [R] float32 in host memory,
-// without autograd. Collectives: one all-reduce on tp where the vocabulary is split.
-at::Tensor mean_logits(const models::Head& head, const at::Tensor& rows);
+// Keeps the mean of the head's rows, so that the head is read once for as many micro-batches as see
+// the same weights. Threads: compute.
+class MeanLogits {
+ public:
+  // The mean over the vocabulary of the logits of each of `rows` [R, H]: [R] float32 where
+  // they are, without autograd. Collectives: after forget() one all-reduce on tp where the
+  // vocabulary is split, else none.
+  at::Tensor of(const models::Head& head, const at::Tensor& rows);
+  // The weights have changed, or will; the same calls on all ranks of tp.
+  void forget() { mean_row_ = at::Tensor(); }
+
+ private:
+  at::Tensor mean_row_;  // [H], undefined: not known
+};
 
 }  // namespace retort::recipes

@@ -12,6 +12,7 @@
 
 #include "models/decoder.h"
 #include "recipes/data/batches.h"
+#include "recipes/run/late_numbers.h"
 #include "recipes/run/metrics_writer.h"
 
 namespace retort::recipes {
@@ -24,6 +25,8 @@ struct StepSums {
   double num_tokens = 0;     // all tokens, targets or not
   double num_truncated = 0;  // rows that were cut at data.max_length
   std::vector<double> values;
+  // What the losses of a device have yet to add to the others. Empty once the step is computed.
+  LateNumbers late;
 };
 
 // A step that was drawn.
@@ -52,9 +55,11 @@ class Objective {
   // What the student reads in micro-batch `index` of the oldest drawn step: the same on all ranks
   // of one dp rank. Valid until finish_step.
   virtual const models::PackedTokens& tokens(size_t index) const = 0;
-  // Sum of the loss over that micro-batch from the student's final hidden states of its tokens [N,
-  // H]; adds to `sums`. Called where the pipeline ends, on all its tp ranks, which get equal sums
-  // (collectives of the losses on tp). May wait for a remote payload until its deadline.
+  // Sum of the loss over that micro-batch from what the student's decoder gives for tokens(index):
+  // its final hidden states, of the wanted rows alone where tokens name them; adds to `sums`, which
+  // must stay where they are until sums.late.read(). Called where the pipeline ends, on all its tp
+  // ranks, which get equal sums (collectives of the losses on tp). May wait for a remote payload
+  // until its deadline.
   virtual at::Tensor loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index,
                               StepSums& sums) = 0;
   // What the step's loss and gradient are divided by, once; from global sums.

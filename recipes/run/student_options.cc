@@ -64,7 +64,8 @@ roles::Trainer::Options trainer_options(const TrainOptions& train, int64_t max_s
                        .warmup_steps = warmup,
                        .max_steps = schedule_steps},
           .max_grad_norm = train.max_grad_norm,
-          .bucket_bytes = static_cast<int64_t>(train.grad_bucket_bytes.bytes)};
+          .bucket_bytes = static_cast<int64_t>(train.grad_bucket_bytes.bytes),
+          .loss_scale = train.loss_scale()};
 }
 
 TrainLoopOptions loop_options(const TrainOptions& train, int64_t max_steps) {

@@ -23,11 +23,21 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+void check_finite(double value, const Objective& objective, size_t micro_batch, bool may_skip) {
+  if (std::isfinite(value)) return;
+  const std::string what =
+      "the loss is " + std::to_string(value) + " on samples " + objective.origins(micro_batch);
+  if (!may_skip) throw Error(ErrorCode::kInvalidArgument, what);
+  RETORT_LOG(kWarning) << what;
+}
+
 // The forward passes and backward passes of one step. Every rank votes once, after its last forward
 // pass or its first failure, so that no rank enters the gradient reduction alone. In a pipeline a
 // failing rank ends the run instead: the others wait for its activations, and see it gone.
 //
-// A loss that is not finite is an error, or with `may_skip` makes that of the sums not finite.
+// A loss that is not finite is an error, or with `may_skip` makes that of the sums not finite. On a
+// device the losses are looked at after the last backward pass, all together: the host waits for
+// the device once, and one more vote tells all ranks.
 StepSums compute_gradients(roles::Trainer& trainer, parallel::World& world, size_t micro_batches,
                            Objective& objective, bool may_skip) {
   StepSums sums;
@@ -37,14 +47,10 @@ StepSums compute_gradients(roles::Trainer& trainer, parallel::World& world, size
 
   const auto loss_of = [&](size_t i, const at::Tensor& hidden) {
     const at::Tensor loss = objective.loss_sum(trainer.decoder().head(), hidden, i, sums);
-    const double value = loss.item<double>();
-    if (!std::isfinite(value)) {
-      const std::string what =
-          "the loss is " + std::to_string(value) + " on samples " + objective.origins(i);
-      if (!may_skip) throw Error(ErrorCode::kInvalidArgument, what);
-      RETORT_LOG(kWarning) << what;
-    }
-    sums.loss += value;
+    sums.late.add(loss, [&, i](const double* value) {
+      check_finite(*value, objective, i, may_skip);
+      sums.loss += *value;
+    });
     return loss;
   };
 
@@ -62,6 +68,8 @@ StepSums compute_gradients(roles::Trainer& trainer, parallel::World& world, size
       trainer.backward(loss, last);
     }
   }
+  if (!trainer.decoder().device().is_cpu())
+    parallel::run_on_all(world.all(), [&] { sums.late.read(); });
   all_reduce(sums, world.dp_pp());
   return sums;
 }
@@ -90,6 +98,19 @@ roles::Trainer::Update update_or_skip(roles::Trainer& trainer, double loss, doub
   if (!may_skip)
     throw Error(ErrorCode::kInvalidArgument, "the sum of the loss over all ranks is not finite");
   return trainer.skip_step(divisor);
+}
+
+// A step that a smaller loss scale may mend counts among all skipped ones, but not for how many in
+// a row may be: the scale bounds these by itself.
+void count_overflow(double loss_scale, bool tells, LoopState& state) {
+  state.skipped_steps += 1;
+  if (tells) {
+    RETORT_LOG(kWarning) << "step " << state.step
+                         << " is skipped, because a gradient in float16 is not finite at the loss "
+                            "scale "
+                         << loss_scale << "; the next step has a smaller one; "
+                         << state.skipped_steps << " skipped in all";
+  }
 }
 
 void count_skipped(bool skipped, int64_t allowed, bool tells, LoopState& state) {
@@ -165,11 +186,17 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
     const double divisor = objective.divisor(sums);
     const roles::Trainer::Update update = update_or_skip(trainer, sums.loss, divisor, may_skip);
     state.step += 1;
-    count_skipped(update.skipped, options.skip_nonfinite_steps, world.rank() == 0, state);
+    const bool tells = world.rank() == 0;
+    if (update.overflowed)
+      count_overflow(update.loss_scale.value(), tells, state);
+    else
+      count_skipped(update.skipped, options.skip_nonfinite_steps, tells, state);
     state.cursor = step.after;
     state.num_tokens += static_cast<int64_t>(sums.num_tokens);
     MetricsRow row = make_row(sums, divisor, update, state, step.epoch, seconds_since(start));
-    if (options.skip_nonfinite_steps > 0) row.add("skipped_steps", state.skipped_steps);
+    if (update.loss_scale) row.add("loss_scale", *update.loss_scale);
+    if (options.skip_nonfinite_steps > 0 || update.loss_scale)
+      row.add("skipped_steps", state.skipped_steps);
     objective.finish_step(sums, row);
 
     // What is told of the step, and evaluated after it.

@@ -47,10 +47,12 @@ struct TrainLoopResult {
 // Runs from start.step to max_steps; `evaluator` may be empty. Before the first collective of a
 // step the ranks vote, so that a failure on one rank raises on all of them. A stop request on any
 // rank stops all after the same step, with a checkpoint. A step whose loss or gradient is not
-// finite is skipped on all ranks, or ends the run: TrainLoopOptions::skip_nonfinite_steps.
-// Collectives on the world: the trainer's, the objective's, and for each step two votes, one
-// all-reduce of the sums and one of the stop flag; those of CheckpointStore::save and finish: a
-// checkpoint that is written meanwhile is finished after the step in which every rank has written.
+// finite is skipped on all ranks, or ends the run: TrainLoopOptions::skip_nonfinite_steps. One
+// whose gradient in float16 is not, at a loss scale that can be lowered, is always skipped.
+// Collectives on the world: the trainer's, the objective's, and for each step two votes (three on a
+// device), one all-reduce of the sums and one of the stop flag; those of CheckpointStore::save and
+// finish: a checkpoint that is written meanwhile is finished after the step in which every rank has
+// written.
 TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
                                Objective& objective, const Evaluator& evaluator,
                                CheckpointStore& checkpoints, LoopState start,

@@ -71,6 +71,7 @@ void TrainOptions::validate() const {
     refuse("no_decay has no effect with weight_decay: 0, which decays nothing: remove it");
   not_negative("max_grad_norm", max_grad_norm);
   at_least("skip_nonfinite_steps", skip_nonfinite_steps, 0);
+  loss_scale().validate();
 
   // What happens when.
   at_least("logging_steps", logging_steps, 1);
@@ -98,6 +99,12 @@ void TrainOptions::resolve() {
   if (!max_steps && !num_train_epochs) max_steps = kDefaultMaxSteps;
   if (!per_device_train_batch_size && !tokens_per_batch)
     per_device_train_batch_size = kDefaultBatchSize;
+}
+
+parallel::LossScaler::Options TrainOptions::loss_scale() const {
+  return {.initial_scale = initial_loss_scale,
+          .min_scale = min_loss_scale,
+          .window = loss_scale_window};
 }
 
 std::vector<std::string> TrainOptions::no_decay_suffixes() const {

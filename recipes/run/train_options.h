@@ -9,6 +9,7 @@
 
 #include "base/options.h"
 #include "base/units.h"
+#include "parallel/loss_scaler.h"
 #include "parallel/lr_schedule.h"
 
 namespace retort::recipes {
@@ -40,6 +41,9 @@ struct TrainOptions {
   std::vector<NoDecay> no_decay{NoDecay::kNorm, NoDecay::kBias};
   double max_grad_norm = 1.0;        // 0: gradients are not clipped
   int64_t skip_nonfinite_steps = 0;  // in a row; 0: the first one ends the run
+  double initial_loss_scale = parallel::LossScaler::Options().initial_scale;
+  double min_loss_scale = parallel::LossScaler::Options().min_scale;
+  int64_t loss_scale_window = parallel::LossScaler::Options().window;
   bool gradient_checkpointing = false;
   int64_t gradient_checkpointing_every = 1;
   int64_t logging_steps = 1;
@@ -90,6 +94,15 @@ struct TrainOptions {
     visit("skip_nonfinite_steps", skip_nonfinite_steps,
           "how many steps in a row may be skipped, changing nothing, as their loss or gradient is "
           "not finite; one more ends the run; 0: the first does");
+    visit(
+        "initial_loss_scale", initial_loss_scale,
+        "roles.student.dtype: float16: what the loss is multiplied with before its backward pass, "
+        "at first; halved, and the step skipped, where a gradient is not finite");
+    visit("min_loss_scale", min_loss_scale,
+          "the least that the loss scale is halved to; a gradient that is not finite there counts "
+          "for skip_nonfinite_steps, or ends the run");
+    visit("loss_scale_window", loss_scale_window,
+          "steps in a row without such a gradient after which the loss scale is doubled");
 
     // Memory.
     visit("gradient_checkpointing", gradient_checkpointing,
@@ -125,6 +138,7 @@ struct TrainOptions {
   void validate() const;
   // Fills in what holds when neither of two alternatives was given.
   void resolve();
+  parallel::LossScaler::Options loss_scale() const;
   // The ends of the names of what no_decay lists.
   std::vector<std::string> no_decay_suffixes() const;
 };

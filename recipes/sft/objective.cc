@@ -12,10 +12,13 @@ namespace retort::recipes {
 at::Tensor SftObjective::batch_loss(const models::Head& head, const at::Tensor& rows,
                                     const data::MicroBatch& batch, StepSums& sums) {
   const auto result =
-      losses::linear_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab);
+      losses::unread_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab);
   sums.count += static_cast<double>(result.count);
-  sums.values[kEntropy] += result.entropy_sum;
-  sums.values[kCorrect] += static_cast<double>(result.num_correct);
+  sums.late.add(result.numbers, [&sums](const double* numbers) {
+    const auto of_rows = losses::CrossEntropySums::of(numbers);
+    sums.values[kEntropy] += of_rows.entropy_sum;
+    sums.values[kCorrect] += static_cast<double>(of_rows.num_correct);
+  });
   return result.loss_sum;
 }
 

@@ -1,5 +1,6 @@
 #include "roles/teacher/answer_computer.h"
 
+#include <ATen/ops/cat.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 
@@ -24,7 +25,11 @@ void AnswerComputer::compute(const std::vector<ForwardRequest>& requests, const 
   const c10::InferenceMode inference(pipeline_ == nullptr);
   const c10::NoGradGuard no_grad;
 
-  const MergedPacks merged = merge_packs(requests, decoder_.config().vocab_size);
+  // What sequences begin with alike, as completions of one prompt do, is computed once; not on a
+  // device, whose kernels know no forks.
+  MergedPacks merged = merge_packs(requests, decoder_.config().vocab_size);
+  if (decoder_.device().is_cpu()) share_prefixes(merged);
+  merged.tokens.wanted = at::cat(merged.rows);
   const at::Tensor hidden =
       pipeline_ ? pipeline_->hidden(merged.tokens) : decoder_.hidden(merged.tokens);
   ++forwards_;
@@ -33,8 +38,11 @@ void AnswerComputer::compute(const std::vector<ForwardRequest>& requests, const 
     return;
   }
 
+  int64_t begin = 0;  // of the request's rows
   for (size_t i = 0; i < requests.size(); ++i) {
-    Payload whole = answer(requests[i], models::rows_at(hidden, merged.rows[i]));
+    const int64_t count = merged.rows[i].numel();
+    Payload whole = answer(requests[i], hidden.narrow(0, begin, count));
+    begin += count;
     ++served_;
     deliver(i, std::move(whole));
   }

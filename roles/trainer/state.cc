@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -14,6 +15,8 @@ namespace retort::roles {
 namespace {
 
 constexpr const char* kStateFile = "optimizer.safetensors";
+constexpr const char* kScale = "loss_scale";
+constexpr const char* kGoodSteps = "loss_scale_good_steps";
 
 std::vector<models::TensorInfo> state_infos(const models::Decoder& decoder) {
   std::vector<models::TensorInfo> infos;
@@ -51,24 +54,55 @@ void check_names(const models::SafetensorsReader& reader, const models::Decoder&
     if (!expected.contains(name)) throw mismatch(file, name, "belongs to no parameter here");
 }
 
+// A number of the metadata; nullopt if it is not there, kCorrupt if it is none.
+template <class T>
+std::optional<T> read_number(const models::SafetensorsReader& reader, const char* name,
+                             const std::filesystem::path& file) {
+  const auto found = reader.metadata().find(name);
+  if (found == reader.metadata().end()) return std::nullopt;
+  const std::string& text = found->second;
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size())
+    throw Error(ErrorCode::kCorrupt,
+                file.string() + ": '" + name + "' in its metadata is no number: '" + text + "'");
+  return value;
+}
+
 int64_t read_step(const models::SafetensorsReader& reader, const std::filesystem::path& file) {
-  const auto found = reader.metadata().find("step");
-  int64_t step = -1;
-  if (found != reader.metadata().end()) {
-    const std::string& text = found->second;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);
-    if (error != std::errc() || end != text.data() + text.size()) step = -1;
-  }
-  if (step < 0) throw Error(ErrorCode::kCorrupt, file.string() + " has no step in its metadata");
-  return step;
+  const auto step = read_number<int64_t>(reader, "step", file);
+  if (!step || *step < 0)
+    throw Error(ErrorCode::kCorrupt, file.string() + " has no step in its metadata");
+  return *step;
+}
+
+// Digits that read back as the same number.
+std::string exact_text(double value) {
+  char text[32];
+  const auto [end, error] = std::to_chars(text, text + sizeof text, value);
+  RETORT_CHECK(error == std::errc()) << value;
+  return {text, end};
+}
+
+void read_scale(parallel::LossScaler& scaler, const models::SafetensorsReader& reader,
+                const std::filesystem::path& file) {
+  const auto scale = read_number<double>(reader, kScale, file);
+  const auto good_steps = read_number<int64_t>(reader, kGoodSteps, file);
+  if (scale.has_value() != good_steps.has_value())
+    throw Error(ErrorCode::kCorrupt, file.string() + " has half a loss scale in its metadata");
+  if (scale) scaler.load_state({.scale = *scale, .good_steps = *good_steps});
 }
 
 }  // namespace
 
 models::CheckpointPart optimizer_part(const parallel::AdamW& optimizer,
+                                      const std::optional<parallel::LossScaler>& scaler,
                                       const models::Decoder& decoder, parallel::World& world) {
-  const std::map<std::string, std::string> metadata{
-      {"step", std::to_string(optimizer.num_steps())}};
+  std::map<std::string, std::string> metadata{{"step", std::to_string(optimizer.num_steps())}};
+  if (scaler) {
+    metadata[kScale] = exact_text(scaler->scale());
+    metadata[kGoodSteps] = std::to_string(scaler->state().good_steps);
+  }
   models::SafetensorsLayout layout(state_infos(decoder), metadata);
   models::CheckpointPart part{"", models::SafetensorsFiles::one(kStateFile, std::move(layout)), {}};
   // Without sharding every dp rank has the same state.
@@ -77,13 +111,17 @@ models::CheckpointPart optimizer_part(const parallel::AdamW& optimizer,
   return part;
 }
 
-void load_optimizer(parallel::AdamW& optimizer, const models::Decoder& decoder,
-                    const std::filesystem::path& folder) {
+void load_optimizer(parallel::AdamW& optimizer, std::optional<parallel::LossScaler>& scaler,
+                    const models::Decoder& decoder, const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / kStateFile;
   const models::SafetensorsReader reader(file);
   check_names(reader, decoder, file);
-  optimizer.load_state(read_step(reader, file),
+  const int64_t step = read_step(reader, file);
+  std::optional<parallel::LossScaler> read = scaler;
+  if (read) read_scale(*read, reader, file);
+  optimizer.load_state(step,
                        [&](const parallel::TensorPiece& wanted) { return reader.get(wanted); });
+  scaler = read;
 }
 
 }  // namespace retort::roles

@@ -1,5 +1,6 @@
 #include "roles/trainer/trainer.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
@@ -46,21 +47,30 @@ Trainer::Trainer(models::Decoder decoder, parallel::World& world, Options option
     decoder_.set_parameter_gate([this](size_t begin, size_t end) { gather_->wait(begin, end); });
   optimizer_ = std::make_unique<parallel::AdamW>(*buckets_, options_.adamw);
   pipeline_ = std::make_unique<Pipeline>(decoder_, world_.pp());
+  if (decoder_.dtype() == at::kHalf) scaler_.emplace(options_.loss_scale);
 }
 
 void Trainer::begin_step() { buckets_->begin_step(); }
 
+// What the backward pass begins with.
+at::Tensor Trainer::scaled(const at::Tensor& loss_sum) const {
+  return scaler_ ? loss_sum * scaler_->scale() : loss_sum;
+}
+
 void Trainer::backward(const at::Tensor& loss_sum, bool last_micro_batch) {
   buckets_->set_last_micro_batch(last_micro_batch);
-  loss_sum.backward();
+  scaled(loss_sum).backward();
 }
 
 void Trainer::run_pipeline(size_t micro_batches,
                            std::function<const models::PackedTokens&(size_t)> tokens,
                            std::function<at::Tensor(size_t, const at::Tensor& hidden)> loss_sum) {
+  const auto loss = [this, loss_sum = std::move(loss_sum)](size_t i, const at::Tensor& hidden) {
+    return scaled(loss_sum(i, hidden));
+  };
   pipeline_->run({.micro_batches = micro_batches,
                   .tokens = std::move(tokens),
-                  .loss = std::move(loss_sum),
+                  .loss = loss,
                   .before_backward = [this](bool last) { buckets_->set_last_micro_batch(last); }});
 }
 
@@ -70,8 +80,12 @@ void Trainer::refuse_gradient(double learning_rate) {
   parallel::run_on_all(world_.all(), [&] {
     const std::vector<std::string> names = buckets_->non_finite();
     if (names.empty()) return;
+    const std::string scale = scaler_
+                                  ? ", though the loss scale is at its least, " +
+                                        std::to_string(scaler_->scale()) + " (train.min_loss_scale)"
+                                  : "";
     throw Error(ErrorCode::kInvalidArgument,
-                "the gradient is not finite in " + join(names, 8) +
+                "the gradient is not finite in " + join(names, 8) + scale +
                     "; look at the learning rate, the data of this step and the teacher's payload")
         .with("step", step() + 1)
         .with("rank", world_.rank())
@@ -90,7 +104,8 @@ Trainer::Update Trainer::reduce_gradient(double count) {
   if (count <= 0)
     throw Error(ErrorCode::kInvalidArgument, "a global batch has no target token")
         .with("step", step() + 1);
-  buckets_->scale(1.0 / count);
+  buckets_->scale(1.0 / (scaler_ ? count * scaler_->scale() : count));
+  if (scaler_) update.loss_scale = scaler_->scale();
   update.grad_norm = buckets_->norm();
   clip_factor_ = 1;
   return update;
@@ -99,12 +114,19 @@ Trainer::Update Trainer::reduce_gradient(double count) {
 Trainer::Update Trainer::skip_step(double count) {
   Update update = reduce_gradient(count);
   update.skipped = true;
+  if (scaler_) scaler_->back_off();
   return update;
 }
 
 Trainer::Update Trainer::finish_step(double count, NonFinite non_finite) {
   Update update = reduce_gradient(count);
   if (!std::isfinite(update.grad_norm)) {
+    if (scaler_ && scaler_->can_back_off()) {
+      scaler_->back_off();
+      update.skipped = true;
+      update.overflowed = true;
+      return update;
+    }
     if (non_finite == NonFinite::kRefuse) refuse_gradient(update.learning_rate);
     // The norm is the same on all ranks: none of them goes on to the update.
     const std::vector<std::string> names = buckets_->non_finite();
@@ -123,6 +145,7 @@ Trainer::Update Trainer::finish_step(double count, NonFinite non_finite) {
   if (clip_factor_ < 1) buckets_->scale(clip_factor_);
   optimizer_->step(*buckets_, update.learning_rate);
   gather_->launch();
+  if (scaler_) scaler_->grow_after_good_step();
   return update;
 }
 
@@ -151,11 +174,11 @@ std::vector<std::pair<std::string, double>> Trainer::layer_grad_norms() const {
 }
 
 models::CheckpointPart Trainer::state_part() const {
-  return optimizer_part(*optimizer_, decoder_, world_);
+  return optimizer_part(*optimizer_, scaler_, decoder_, world_);
 }
 
 void Trainer::load_state(const std::filesystem::path& folder) {
-  load_optimizer(*optimizer_, decoder_, folder);
+  load_optimizer(*optimizer_, scaler_, decoder_, folder);
 }
 
 }  // namespace retort::roles

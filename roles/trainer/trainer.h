@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "models/decoder.h"
 #include "parallel/adamw.h"
 #include "parallel/grad_buckets.h"
+#include "parallel/loss_scaler.h"
 #include "parallel/lr_schedule.h"
 #include "parallel/parameter_gather.h"
 #include "parallel/world.h"
@@ -30,9 +32,11 @@ namespace retort::roles {
 //   // reduce, 1/count, check, clip, AdamW
 //   auto update = trainer.finish_step(global_count);
 // Gradients accumulate as unnormalised fp32 sums and are scaled once by 1/count after the reduction
-// and before clipping. Threads: compute. Collectives: the decoder's on tp, the pipeline's on pp,
-// and in backward/finish_step those of parallel::GradBuckets and ParameterGather on dp, tp, mp and
-// the embedding group; every rank must call.
+// and before clipping. A float16 decoder's loss is multiplied by a dynamic scale before its
+// backward pass, which is divided out with the count: parallel::LossScaler. Threads: compute.
+// Collectives: the decoder's on tp, the pipeline's on pp, and in backward/finish_step those of
+// parallel::GradBuckets and ParameterGather on dp, tp, mp and the embedding group; every rank must
+// call.
 class Trainer {
  public:
   struct Options {
@@ -40,6 +44,7 @@ class Trainer {
     parallel::LrSchedule schedule;
     double max_grad_norm = 1.0;  // 0: no clipping
     int64_t bucket_bytes = 40 << 20;
+    parallel::LossScaler::Options loss_scale;  // of float16 parameters; others have none
   };
   Trainer(models::Decoder decoder, parallel::World& world, Options options);
 
@@ -67,11 +72,16 @@ class Trainer {
     double grad_norm = 0;  // before clipping, of the mean gradient
     double learning_rate = 0;
     bool skipped = false;  // nothing has changed, neither parameters nor the optimizer's state
+    // It was skipped because a gradient in float16 was not finite, and the next step has a smaller
+    // scale.
+    bool overflowed = false;
+    std::optional<double> loss_scale;  // that the gradient was formed with, in float16
   };
   // What becomes of a step that is not finite.
   enum class NonFinite { kRefuse, kSkip };
   // `count`: target tokens of the global batch. When a gradient is not finite: kInvalidArgument
-  // naming the parameters, or the update is skipped, on all ranks alike.
+  // naming the parameters, or the update is skipped, on all ranks alike. In float16 it is skipped
+  // whatever `non_finite` says as long as the loss scale can be lowered.
   Update finish_step(double count, NonFinite non_finite = NonFinite::kRefuse);
   // Ends a step whose loss is not finite: as finish_step, but nothing changes, whatever the
   // gradient is.
@@ -84,11 +94,12 @@ class Trainer {
   // Updates so far: the steps that were not skipped, which the learning rate follows.
   int64_t step() const { return optimizer_->num_steps(); }
 
-  // The optimizer's state on disk: roles/trainer/state.h.
+  // The state of the optimizer and the loss scale on disk: roles/trainer/state.h.
   models::CheckpointPart state_part() const;
   void load_state(const std::filesystem::path& folder);
 
  private:
+  at::Tensor scaled(const at::Tensor& loss_sum) const;
   Update reduce_gradient(double count);
   [[noreturn]] void refuse_gradient(double learning_rate);
   models::Decoder decoder_;
@@ -98,7 +109,8 @@ class Trainer {
   std::unique_ptr<parallel::ParameterGather> gather_;
   std::unique_ptr<parallel::AdamW> optimizer_;
   std::unique_ptr<Pipeline> pipeline_;
-  double clip_factor_ = 1;  // what the last gradient was multiplied with
+  std::optional<parallel::LossScaler> scaler_;  // of a float16 decoder
+  double clip_factor_ = 1;                      // what the last gradient was multiplied with
 };
 
 }  // namespace retort::roles

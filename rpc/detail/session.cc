@@ -81,9 +81,9 @@ void IncomingCall::run() {
         failed(Error(ErrorCode::kTimeout, "rpc.queue_timeout passed in the queue of handlers")));
   context.clock->begin();
   try {
-    handler->run(
-        std::move(request), context,
-        [self = shared_from_this()](Outcome<Message> outcome) { self->reply(std::move(outcome)); });
+    (*handler)(std::move(request), context, [self = shared_from_this()](Outcome<Message> outcome) {
+      self->reply(std::move(outcome));
+    });
   } catch (...) {
     reply({std::nullopt, std::current_exception()});
   }
@@ -253,21 +253,21 @@ void Session::on_request(const Envelope& envelope, Message request, std::shared_
   if (incoming_.size() > kMaxIncomingCalls)
     return answer(
         Error(ErrorCode::kResourceExhausted, "too many calls of one peer are unanswered"));
-  call->handler = host_.handler(envelope.method);
-  if (!call->handler)
-    return answer(Error(ErrorCode::kUnavailable, "the peer serves no such method"));
-  if (call->handler->schema != envelope.schema)
+  const auto handler = host_.handler(envelope.method);
+  if (!handler) return answer(Error(ErrorCode::kUnavailable, "the peer serves no such method"));
+  if (handler->schema != envelope.schema)
     return answer(Error(ErrorCode::kMismatch,
                         "the two processes have different types for this method; both must be the "
                         "same retort version")
                       .with("called_as", schema_name(envelope.schema))
-                      .with("served_as", schema_name(call->handler->schema)));
+                      .with("served_as", schema_name(handler->schema)));
 
   // A queue that takes no job, because it is full or closed, leaves the answer to us.
+  call->handler = handler->run;
   auto job = std::make_shared<Job>(call);
-  if (call->handler->queue->try_push([job] { job->call->run(); })) return;
+  if (handler->queue->try_push([job] { job->call->run(); })) return;
   if (!call->start()) return;
-  const bool closed = call->handler->queue->closed();
+  const bool closed = handler->queue->closed();
   answer(closed ? Error(ErrorCode::kPeerLost, "the peer no longer runs handlers")
                 : Error(ErrorCode::kResourceExhausted,
                         "the peer's queue of handlers is full; try again later"));

@@ -31,11 +31,14 @@ namespace retort::rpc::detail {
 
 class Session;
 
+// Answers through the function it is given, now or later, or throws.
+using HandlerFunction =
+    std::function<void(Message, const CallContext&, std::function<void(Outcome<Message>)>)>;
+
 struct Handler {
   uint64_t schema = 0;  // method_schema() where it is served
   std::shared_ptr<HandlerQueue> queue;
-  // Answers through the function it is given, now or later, or throws.
-  std::function<void(Message, const CallContext&, std::function<void(Outcome<Message>)>)> run;
+  std::shared_ptr<const HandlerFunction> run;
 };
 
 Outcome<Message> failed(Error error);
@@ -72,7 +75,8 @@ struct IncomingCall : std::enable_shared_from_this<IncomingCall> {
   explicit IncomingCall(CallContext c) : context(std::move(c)) {}
   std::optional<Deadline> queue_deadline;
   Message request;
-  std::shared_ptr<const Handler> handler;
+  // Not the whole Handler: its queue holds calls that nobody has taken, which must not hold it.
+  std::shared_ptr<const HandlerFunction> handler;
   std::weak_ptr<Session> session;
   std::shared_ptr<Loop> loop;
   std::shared_ptr<DeviceTransfer> devices;  // may be null

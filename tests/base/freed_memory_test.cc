@@ -5,13 +5,13 @@
 
 #include <cstdlib>
 
+#include "tests/support/sanitizer.h"
+
 namespace retort {
 namespace {
 
 TEST(FreedMemory, StaysWithTheProcess) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer's allocator has no such settings";
-#endif
+  if (test::kSanitized) GTEST_SKIP() << "a sanitizer's allocator has no such settings";
   constexpr size_t kBytes = size_t{200} << 20;
   keep_freed_memory();
   const size_t mapped = ::mallinfo2().hblkhd;

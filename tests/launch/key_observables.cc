@@ -121,6 +121,22 @@ std::string device_maps(const Seen& seen) {
   return all;
 }
 
+std::string agents(const Seen& seen) {
+  std::string all;
+  for (const auto& [name, role] : seen.recipe.roles) {
+    recipes::RankContext context;
+    context.recipe = seen.recipe;
+    context.role = name;
+    const rpc::RpcOptions o = recipes::agent_options(context, at::kCPU).rpc;
+    all += text(name, list(o.transports), o.bind, o.advertise, o.port, enum_name(o.encryption),
+                o.spin.count(), list(o.channels), o.timeout.count(),
+                o.queue_timeout.value_or(Duration(-1)).count(), o.heartbeat_interval.count(),
+                o.peer_timeout.count(), o.max_inflight_bytes.bytes, o.max_inflight_calls,
+                o.receive_budget.bytes, o.max_message_bytes.bytes);
+  }
+  return all;
+}
+
 std::string inputs(const Seen& seen) {
   std::string all;
   for (const auto& input : recipes::recipe_type(seen.recipe).inputs(seen.recipe))
@@ -136,9 +152,11 @@ std::string trainer(const Seen& seen) {
   });
   const auto options = recipes::trainer_options(recipe.train, steps);
 
-  std::string all = text(steps, options.adamw.beta1, options.adamw.beta2, options.adamw.eps,
-                         options.adamw.weight_decay, list(options.adamw.no_decay_suffixes),
-                         options.max_grad_norm, options.bucket_bytes);
+  std::string all =
+      text(steps, options.adamw.beta1, options.adamw.beta2, options.adamw.eps,
+           options.adamw.weight_decay, list(options.adamw.no_decay_suffixes), options.max_grad_norm,
+           options.bucket_bytes, options.loss_scale.initial_scale, options.loss_scale.min_scale,
+           options.loss_scale.window);
   for (int64_t step = 0; step < steps; ++step)
     all += text(options.schedule.at(step));
   return all;

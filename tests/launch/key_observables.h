@@ -15,6 +15,7 @@ std::string manifests(const Seen&);    // what Kubernetes is told
 std::string timeout(const Seen&);      // of the student's collectives
 std::string roles(const Seen&);        // those that serve, in order
 std::string device_maps(const Seen&);  // of the agents of every role
+std::string agents(const Seen&);       // what they are made with, but for their device maps
 std::string inputs(const Seen&);       // files and folders besides models and data
 std::string trainer(const Seen&);      // the trainer's options, and the learning rate of each step
 std::string loop(const Seen&);         // steps between lines, evaluations and checkpoints

@@ -30,6 +30,14 @@ std::vector<KeyRow> draw_rows() {
       acts(kGrpoBase, "generation.max_tokens_per_step=1024", engine),
       acts(kGrpoBase, "generation.max_sequences=8", engine),
       acts(kGrpoBase, "generation.timeout=20m", timeout),
+      in_run("generation.eval_num_generations", "tests/recipes/evaluation_run_test.cc",
+             R"({"eval_num_generations", "4"})"),
+      in_run("generation.eval_pass_reward", "tests/recipes/rollout_run_test.cc",
+             "eval_pass_reward = 0.5"),
+      refused(kGrpoBase, "generation.eval_num_generations=4", "has no effect without data.eval"),
+      refused(kOnPolicyBase, "generation.eval_num_generations=4", "nothing is drawn to evaluate"),
+      refused(kGrpoBase, "generation.eval_pass_reward=0.5",
+              "has no effect with eval_num_generations: 1"),
       in_run("generation.save_samples", kOnPolicyRuns, R"(generation["save_samples"] = "true")"),
   };
 }

@@ -18,6 +18,11 @@ std::vector<KeyRow> ratio_rows() {
       acts(kGrpoBase, "grpo.epsilon=0.1", policy, {twice}),
       acts(kGrpoBase, "grpo.epsilon_high=0.4", policy, {twice}),
       acts(kGrpoBase, "grpo.importance_sampling_level=sequence", policy, {twice}),
+      acts(kGrpoBase, "grpo.delta=1.3", policy, {twice}),
+      acts(kGrpoBase, "grpo.loss_type=cispo", policy, {twice, "grpo.epsilon_high=1.2"}),
+      refused(kGrpoBase, "grpo.delta=1.1", "must be finite and above 1 + epsilon_high", {twice}),
+      refused(kGrpoBase, "grpo.delta=1.3", is_one),
+      refused(kGrpoBase, "grpo.loss_type=cispo", "must be given with loss_type: cispo", {twice}),
       // once dead, all three
       refused(kGrpoBase, "grpo.epsilon=0.1", is_one),
       refused(kGrpoBase, "grpo.epsilon_high=0.4", is_one),
@@ -40,11 +45,31 @@ std::vector<KeyRow> grpo_rows() {
       // once dead
       refused(kGrpoBase, "grpo.reference=other", "has no effect: grpo.beta is 0"),
 
+      acts(kGrpoBase, "grpo.kl_in_reward=true", policy, with_reference),
+      refused(kGrpoBase, "grpo.kl_in_reward=true", "has no effect with beta: 0"),
+      refused(kGrpoBase, "grpo.kl_in_reward=true", "leave top_p, top_k, min_p",
+              {with_reference[0], with_reference[1], "generation.top_p=0.9"}),
+      refused(kGrpoBase, "grpo.kl_in_reward=true", "is not for mask_truncated_completions",
+              {with_reference[0], with_reference[1], "grpo.mask_truncated_completions=true"}),
+      in_run("grpo.entropy_coef", kOnPolicyRuns, R"("entropy_coef")"),
+      refused(kGrpoBase, "grpo.entropy_coef=-1", "must be finite and not negative"),
+      in_run("grpo.mask_truncated_completions", kOnPolicyRuns, R"("mask_truncated_completions")"),
+      in_run("grpo.overlong_penalty_tokens", kOnPolicyRuns, R"("overlong_penalty_tokens")"),
+      refused(kGrpoBase, "grpo.overlong_penalty_tokens=100000",
+              "must be at most generation.max_new_tokens"),
+      in_run("grpo.max_resamples", kOnPolicyRuns, R"("max_resamples")"),
+      refused(kGrpoBase, "grpo.max_resamples=1",
+              "has no effect with advantage: reinforce_plus_plus",
+              {"grpo.advantage=reinforce_plus_plus"}),
+
       in_run("grpo.advantage", kGoldenRuns, R"("rloo")"),
       in_run("grpo.scale_rewards", kGoldenRuns, R"("batch_scale")"),
       refused(kGrpoBase, "grpo.scale_rewards=none", "has no effect without advantage: grpo",
               {"grpo.advantage=rloo"}),
 
+      in_run("grpo.num_mini_batches", kOnPolicyRuns, R"(block["num_mini_batches"] = "2")"),
+      refused(kGrpoBase, "grpo.num_mini_batches=2", "leave top_p, top_k, min_p",
+              {"generation.top_p=0.9"}),
       in_run("grpo.num_iterations", kOnPolicyRuns, R"(block["num_iterations"] = "2")"),
       in_run("grpo.max_staleness", kOnPolicyRuns, R"(column(first[1], "staleness"))"),
       // once dead: no whole round fits into it

@@ -64,6 +64,27 @@ std::vector<KeyRow> optimizer_rows() {
   };
 }
 
+std::vector<KeyRow> loss_scale_rows() {
+  const std::vector<std::string> half{"roles.student.dtype=float16"};
+  const std::string run = "tests/recipes/float16_run_test.cc";
+  const std::string wide = "has no effect without roles.student.dtype: float16";
+  return {
+      acts(kSftBase, "train.initial_loss_scale=1024", trainer, half),
+      in_run("train.initial_loss_scale", run, "train.initial_loss_scale=16777216"),
+      refused(kSftBase, "train.initial_loss_scale=1024", wide),
+      refused(kSftBase, "train.initial_loss_scale=1024", wide, {"roles.student.dtype=bfloat16"}),
+      refused(kSftBase, "train.initial_loss_scale=0.5", "must not be below min_loss_scale", half),
+      acts(kSftBase, "train.min_loss_scale=0.5", trainer, half),
+      in_run("train.min_loss_scale", "tests/recipes/train_loop_test.cc", ".min_scale = 4"),
+      refused(kSftBase, "train.min_loss_scale=0.5", wide),
+      refused(kSftBase, "train.min_loss_scale=0", "above 0", half),
+      acts(kSftBase, "train.loss_scale_window=10", trainer, half),
+      in_run("train.loss_scale_window", run, "train.loss_scale_window=3"),
+      refused(kSftBase, "train.loss_scale_window=10", wide),
+      refused(kSftBase, "train.loss_scale_window=0", "must be at least 1", half),
+  };
+}
+
 std::vector<KeyRow> memory_rows() {
   const std::string two = "roles.student.world.dp=2";
   return {
@@ -109,7 +130,7 @@ std::vector<KeyRow> when_rows() {
 
 std::vector<KeyRow> train_rows() {
   std::vector<KeyRow> all;
-  for (const auto& part : {length_rows, optimizer_rows, memory_rows, when_rows})
+  for (const auto& part : {length_rows, optimizer_rows, loss_scale_rows, memory_rows, when_rows})
     for (KeyRow& row : part())
       all.push_back(std::move(row));
   return all;

@@ -66,17 +66,20 @@ Outcome on_device(const Problem& p, const at::Tensor& targets, const TeacherSign
 Outcome on_host(const Problem& p, const TeacherSignal& signal, const DivergenceOptions& options,
                 const parallel::VocabShard& vocab, at::ScalarType dtype) {
   const at::Tensor h = leaf(p.hidden, dtype), w = leaf(p.weight, dtype), b = leaf(p.bias, dtype);
-  return run(h, w, b,
-             [&] { return detail::aten_distill(h, w, b, p.targets, signal, options, vocab); });
+  return run(h, w, b, [&] {
+    return detail::read(detail::aten_distill(h, w, b, p.targets, signal, options, vocab));
+  });
 }
 
-void compare(const Outcome& got, const Outcome& expected, const std::string& name) {
+// `bound`: of gradients, which bfloat16 rounds on a device before their products.
+void compare(const Outcome& got, const Outcome& expected, const std::string& name,
+             double bound = 1e-6) {
   const auto a = numbers_of(got), b = numbers_of(expected);
   for (size_t i = 0; i < a.size(); ++i)
     require_near(a[i].second, b[i].second, 1e-6, name + ": " + a[i].first);
-  require_near(got.dh, expected.dh, 1e-6, name + ": dh");
-  require_near(got.dw, expected.dw, 1e-6, name + ": dw");
-  if (got.db.defined()) require_near(got.db, expected.db, 1e-6, name + ": db");
+  require_near(got.dh, expected.dh, bound, name + ": dh");
+  require_near(got.dw, expected.dw, bound, name + ": dw");
+  if (got.db.defined()) require_near(got.db, expected.db, bound, name + ": db");
 }
 
 // Of every divergence and payload every second case (payloads follow one another in threes),
@@ -93,7 +96,8 @@ TEST(AnyDevice, Distillation) {
     const at::Tensor targets = turn % 2 == 0 ? p.targets : there(p.targets);
     const Outcome got =
         on_device(p, targets, turn % 3 == 0 ? c.signal : there(c.signal), c.options, {}, dtype);
-    ASSERT_NO_THROW(compare(got, on_host(p, c.signal, c.options, {}, dtype), c.name));
+    const double bound = dtype == at::kBFloat16 ? 4e-3 : 1e-6;
+    ASSERT_NO_THROW(compare(got, on_host(p, c.signal, c.options, {}, dtype), c.name, bound));
     ++turn;
   }
   EXPECT_GT(test::stand_in_operators() - before, static_cast<int64_t>(50 * turn));
@@ -114,7 +118,8 @@ TEST(AnyDevice, CrossEntropyAndLogProbabilities) {
       const at::Tensor b2 = leaf_there(p.bias);
 
       // The same operators on the host give what the device has to.
-      const CrossEntropyResult expected = detail::aten_cross_entropy(h, w, b, p.targets, chunk, {});
+      const CrossEntropyResult expected =
+          detail::read(detail::aten_cross_entropy(h, w, b, p.targets, chunk, {}));
       const CrossEntropyResult got = linear_cross_entropy(h2, w2, b2, targets, chunk);
       EXPECT_EQ(got.loss_sum.device(), h2.device());
       EXPECT_NEAR(got.loss_sum.item<double>(), expected.loss_sum.item<double>(), 1e-6);
@@ -128,8 +133,8 @@ TEST(AnyDevice, CrossEntropyAndLogProbabilities) {
       EXPECT_LT(relative_difference(mine.log_probs.cpu(), rows.log_probs), 1e-7);
       EXPECT_LT(relative_difference(mine.entropy.cpu(), rows.entropy), 1e-7);
 
-      (expected.loss_sum + (rows.log_probs * scale).sum()).backward();
-      (got.loss_sum + (mine.log_probs * there(scale)).sum()).backward();
+      (expected.loss_sum * 0.3 + (rows.log_probs * scale).sum()).backward();
+      (got.loss_sum * 0.3 + (mine.log_probs * there(scale)).sum()).backward();
       EXPECT_LT(relative_difference(h2.grad().cpu(), h.grad()), 1e-6);
       EXPECT_LT(relative_difference(w2.grad().cpu(), w.grad()), 1e-6);
       EXPECT_LT(relative_difference(b2.grad().cpu(), b.grad()), 1e-6);

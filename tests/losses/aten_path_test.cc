@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "recipes/losses/detail/aten_losses.h"
@@ -24,7 +25,7 @@ Outcome aten_path(const Problem& p, const TeacherSignal& signal, const Divergenc
   };
   const at::Tensor h = leaf(p.hidden), w = leaf(p.weight), b = leaf(p.bias);
   Outcome outcome;
-  outcome.result = detail::aten_distill(h, w, b, p.targets, signal, options, {});
+  outcome.result = detail::read(detail::aten_distill(h, w, b, p.targets, signal, options, {}));
   outcome.loss = outcome.result.loss_sum.item<double>();
   outcome.result.loss_sum.backward();
   outcome.dh = h.grad();
@@ -196,7 +197,8 @@ TEST(AtenPath, CrossEntropyAndLogProbabilities) {
       {.rows = 45, .vocab = 131, .width = 12, .teacher_vocab = 1, .teacher_width = 1, .bias = true},
       61);
   const auto leaf = [](const at::Tensor& t) { return t.detach().clone().requires_grad_(); };
-  for (const int64_t chunk : {0, 8}) {
+  for (const auto& [chunk, entropy_gradient] :
+       {std::pair<int64_t, bool>{0, false}, {8, false}, {8, true}}) {
     const at::Tensor h = leaf(p.hidden);
     const at::Tensor w = leaf(p.weight);
     const at::Tensor b = leaf(p.bias);
@@ -205,21 +207,29 @@ TEST(AtenPath, CrossEntropyAndLogProbabilities) {
     const at::Tensor b2 = leaf(p.bias);
 
     const CrossEntropyResult expected = linear_cross_entropy(h, w, b, p.targets, chunk);
-    const CrossEntropyResult got = detail::aten_cross_entropy(h2, w2, b2, p.targets, chunk, {});
+    const CrossEntropyResult got =
+        detail::read(detail::aten_cross_entropy(h2, w2, b2, p.targets, chunk, {}));
     EXPECT_NEAR(got.loss_sum.item<double>(), expected.loss_sum.item<double>(),
                 1e-6 * expected.loss_sum.item<double>());
     EXPECT_NEAR(got.entropy_sum, expected.entropy_sum, 1e-6 * expected.entropy_sum);
     EXPECT_EQ(got.num_correct, expected.num_correct);
 
-    const LogProbsOptions options{.temperature = 0.7, .entropy = true, .chunk_tokens = chunk};
+    const LogProbsOptions options{.temperature = 0.7,
+                                  .entropy = true,
+                                  .entropy_gradient = entropy_gradient,
+                                  .chunk_tokens = chunk};
     const LogProbs rows = linear_log_probs(h, w, b, p.targets, options);
     const LogProbs mine = detail::aten_log_probs(h2, w2, b2, p.targets, options, {});
     EXPECT_LT(relative_difference(mine.log_probs, rows.log_probs), 1e-6);
     EXPECT_LT(relative_difference(mine.entropy, rows.entropy), 1e-6);
 
     const at::Tensor scale = at::sin(at::arange(45, at::kFloat));
-    (expected.loss_sum + (rows.log_probs * scale).sum()).backward();
-    (got.loss_sum + (mine.log_probs * scale).sum()).backward();
+    const double of_entropy = entropy_gradient ? 0.7 : 0;
+    const auto sum_of = [&](const LogProbs& both) {
+      return (both.log_probs * scale).sum() + of_entropy * (both.entropy * scale.flip(0)).sum();
+    };
+    (expected.loss_sum + sum_of(rows)).backward();
+    (got.loss_sum + sum_of(mine)).backward();
     EXPECT_LT(relative_difference(h2.grad(), h.grad()), 1e-6);
     EXPECT_LT(relative_difference(w2.grad(), w.grad()), 1e-6);
     EXPECT_LT(relative_difference(b2.grad(), b.grad()), 1e-6);

@@ -301,5 +301,35 @@ TEST(Dtypes, Bfloat16InputsAreComputedInFloat32) {
   EXPECT_NEAR(distill(rounded, top, options).loss, wide.loss, 5e-3 * wide.loss);
 }
 
+// Of a model that is sure of its targets: gradients that float16 has no numbers for, unless the
+// loss scale comes before they are rounded.
+TEST(Dtypes, Float16GradientsAreRoundedAfterTheLossScale) {
+  constexpr double kLossScale = 1 << 20;
+  Problem p = random_problem(
+      {.rows = 70, .vocab = 40, .width = 64, .teacher_vocab = 40, .teacher_width = 9}, 23);
+  p.hidden = 13 * p.weight.index_select(0, p.targets) / p.weight.square().sum(1).mean().sqrt();
+  p.hidden = p.hidden.to(at::kHalf);
+  p.weight = (2 * p.weight / p.weight.square().sum(1).mean().sqrt()).to(at::kHalf);
+
+  const auto gradients = [&](at::ScalarType dtype) {
+    const at::Tensor h = p.hidden.to(dtype).clone().requires_grad_();
+    const at::Tensor w = p.weight.to(dtype).clone().requires_grad_();
+    (linear_cross_entropy(h, w, {}, p.targets).loss_sum * kLossScale).backward();
+    const at::Tensor logps = linear_log_probs(h, w, {}, p.targets).log_probs;
+    const at::Tensor hidden = h.grad().clone();
+    h.mutable_grad().reset();
+    (logps.sum() * -kLossScale).backward();
+    return std::vector<at::Tensor>{hidden, h.grad()};
+  };
+  const std::vector<at::Tensor> got = gradients(at::kHalf), wide = gradients(at::kFloat);
+  const at::Tensor unscaled = (wide[0] / kLossScale).to(at::kHalf);
+  EXPECT_GT((unscaled == 0).sum().item<int64_t>(), unscaled.numel() / 10) << "none would be lost";
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(got[i].scalar_type(), at::kHalf);
+    EXPECT_TRUE(got[i].equal(wide[i].to(at::kHalf))) << i;
+    EXPECT_LT((got[i] == 0).sum().item<int64_t>(), got[i].numel() / 100) << i;
+  }
+}
+
 }  // namespace
 }  // namespace retort::losses

@@ -30,20 +30,24 @@ at::Tensor leaf(const at::Tensor& t, at::ScalarType dtype = at::kFloat) {
 
 // Any per-row weights: what a loss over sequences sends back.
 at::Tensor row_weights(int64_t rows) { return at::sin(at::arange(rows, at::kFloat) + 1); }
+at::Tensor entropy_weights(int64_t rows) { return at::sin(at::arange(rows, at::kFloat) * 2 + 2); }
 
 struct Columns {
   at::Tensor log_probs, entropy, dh, dw, db;
 };
 
-Columns textbook(const Problem& p, double temperature) {
+Columns textbook(const Problem& p, double temperature, bool entropy_gradient = false) {
   const at::Tensor h = leaf(p.hidden, at::kDouble), w = leaf(p.weight, at::kDouble),
                    b = leaf(p.bias, at::kDouble);
   at::Tensor logits = at::mm(h, w.t());
   if (b.defined()) logits = logits + b;
   const at::Tensor all = at::log_softmax(logits / temperature, -1);
   const at::Tensor picked = all.gather(1, p.targets.unsqueeze(1)).squeeze(1);
-  (picked * row_weights(h.size(0))).sum().backward();
-  return {picked.detach(), -(all.exp() * all).sum(-1).detach(), h.grad(), w.grad(),
+  const at::Tensor entropy = -(all.exp() * all).sum(-1);
+  at::Tensor loss = (picked * row_weights(h.size(0))).sum();
+  if (entropy_gradient) loss = loss + (entropy * entropy_weights(h.size(0))).sum();
+  loss.backward();
+  return {picked.detach(), entropy.detach(), h.grad(), w.grad(),
           b.defined() ? b.grad() : at::Tensor()};
 }
 
@@ -52,9 +56,11 @@ Columns chunked(const Problem& p, const LogProbsOptions& options) {
   const LogProbs got = linear_log_probs(h, w, b, p.targets, options);
   EXPECT_TRUE(got.log_probs.requires_grad());
   EXPECT_EQ(got.entropy.defined(), options.entropy);
-  (got.log_probs * row_weights(h.size(0))).sum().backward();
-  return {got.log_probs.detach(), got.entropy, h.grad(), w.grad(),
-          b.defined() ? b.grad() : at::Tensor()};
+  at::Tensor loss = (got.log_probs * row_weights(h.size(0))).sum();
+  if (options.entropy_gradient) loss = loss + (got.entropy * entropy_weights(h.size(0))).sum();
+  loss.backward();
+  return {got.log_probs.detach(), options.entropy ? got.entropy.detach() : at::Tensor(), h.grad(),
+          w.grad(), b.defined() ? b.grad() : at::Tensor()};
 }
 
 void expect_close(const Columns& got, const Columns& expected) {
@@ -85,6 +91,8 @@ TEST(LogProbs, ValuesAndGradientsOfEveryTemperatureAndChunk) {
                                         .bias = bias},
                                        5);
       const Columns expected = textbook(p, temperature);
+      const Columns with_entropy = textbook(p, temperature, true);
+      EXPECT_GT(relative_difference(with_entropy.dh, expected.dh), 0.1);
       for (const auto& [chunk, kept] : kWays) {
         SCOPED_TRACE(std::to_string(temperature) + " " + std::to_string(chunk) + " " +
                      std::to_string(kept));
@@ -93,8 +101,32 @@ TEST(LogProbs, ValuesAndGradientsOfEveryTemperatureAndChunk) {
                                  .chunk_tokens = chunk,
                                  .kept_bytes = kept}),
                      expected);
+        expect_close(chunked(p, {.temperature = temperature,
+                                 .entropy = true,
+                                 .entropy_gradient = true,
+                                 .chunk_tokens = chunk,
+                                 .kept_bytes = kept}),
+                     with_entropy);
       }
     }
+}
+
+// Ids that are never drawn have the logit -inf, and no part in the entropy.
+TEST(LogProbs, ExcludedIdsHaveNoPartInTheEntropysGradient) {
+  Problem p = random_problem(
+      {.rows = 9, .vocab = 21, .width = 12, .teacher_vocab = 1, .teacher_width = 1, .bias = true},
+      5);
+  p.targets = p.targets % 16;
+  const LogProbsOptions options{.entropy = true, .entropy_gradient = true};
+  Problem whole = p;
+  whole.weight = p.weight.narrow(0, 0, 16).clone();
+  whole.bias = p.bias.narrow(0, 0, 16).clone();
+  p.bias.narrow(0, 16, 5).fill_(-INFINITY);
+  const Columns got = chunked(p, options);
+  const Columns expected = textbook(whole, 1.0, true);
+  EXPECT_LT(relative_difference(got.dh, expected.dh), 2e-6);
+  EXPECT_LT(relative_difference(got.dw.narrow(0, 0, 16), expected.dw), 2e-6);
+  EXPECT_EQ(got.dw.narrow(0, 16, 5).abs().max().item<float>(), 0);
 }
 
 // Products that are large enough for oneDNN, in chunks of several sizes.

@@ -112,6 +112,8 @@ TEST(PolicyLoss, ClippingAndItsMetrics) {
 
 TEST(PolicyLoss, PartsOfABatchAddUp) {
   for (const auto& [name, type] : EnumNames<PolicyLossType>::values) {
+    PolicyOptions options{.loss_type = type};
+    if (type == PolicyLossType::kCispo) options.epsilon_high = 1.2;
     const PolicyInputs whole = example();
     const auto part = [&](std::vector<int64_t> rows, std::vector<int64_t> sequences,
                           std::vector<float> advantages) {
@@ -121,11 +123,11 @@ TEST(PolicyLoss, PartsOfABatchAddUp) {
       in.sequence_of_row = ids(sequences);
       in.advantages = vector(advantages);
       in.num_sequences = in.advantages.size(0);
-      return policy_loss(in, {.loss_type = type}).loss_sum.item<double>();
+      return policy_loss(in, options).loss_sum.item<double>();
     };
     EXPECT_NEAR(
         part({0, 1}, {0, 0}, {1.5f}) + part({2, 3, 4, 5, 6}, {0, 2, 0, 2, 2}, {-0.5f, 9, 0.25f}),
-        policy_loss(whole, {.loss_type = type}).loss_sum.item<double>(), 1e-6);
+        policy_loss(whole, options).loss_sum.item<double>(), 1e-6);
   }
 }
 

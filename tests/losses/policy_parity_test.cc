@@ -51,6 +51,7 @@ PolicyOptions options_of(const TrlRecord& c) {
   options.importance_sampling_level = parse_enum<ImportanceSamplingLevel>(c.text("level"));
   options.epsilon = c.number("epsilon");
   if (c.text("epsilon_high") != "-") options.epsilon_high = c.number("epsilon_high");
+  if (c.text("delta") != "-") options.delta = c.number("delta");
   options.beta = c.number("beta");
   options.sampling_correction = parse_enum<SamplingCorrection>(c.text("correction"));
   options.importance_sampling_cap = c.number("cap");
@@ -122,6 +123,7 @@ void expect_metrics(const TrlRecord& c, const PolicyResult& r) {
   expect_ratio("clip_ratio/low_mean", r.clip_low_sum, clips);
   expect_ratio("clip_ratio/high_mean", r.clip_high_sum, clips);
   expect_ratio("clip_ratio/region_mean", r.clip_region_sum, clips);
+  expect_ratio("cispo_clip_ratio", r.clip_high_sum, clips);
   expect_ratio("sampling/sampling_logp_difference/mean", r.sampling_logp_difference_sum,
                static_cast<double>(r.num_tokens));
   expect_ratio("sampling/sampling_logp_difference/max", r.sampling_logp_difference_max, 1);
@@ -134,7 +136,7 @@ void expect_metrics(const TrlRecord& c, const PolicyResult& r) {
 TEST(PolicyParity, EveryLossLevelAndCorrectionOfTrl) {
   const auto cases = trl_goldens().of_kind("policy");
   ASSERT_GE(cases.size(), 40u);
-  int clipped = 0, dropped = 0;
+  int clipped = 0, dropped = 0, bounded = 0, capped = 0;
   for (const TrlRecord& c : cases) {
     SCOPED_TRACE(c.name + " " + c.text("loss_type") + " " + c.text("level") + " " +
                  c.text("correction"));
@@ -146,10 +148,14 @@ TEST(PolicyParity, EveryLossLevelAndCorrectionOfTrl) {
     EXPECT_LT(relative_difference(got.dw, trl_goldens().tensor(c.name + ".dw")), kTolerance);
     expect_metrics(c, got.result);
     clipped += got.result.clip_low_sum > 0 && got.result.clip_high_sum > 0;
+    bounded += got.result.clip_delta_sum > 0;
+    capped += c.text("loss_type") == "cispo" && got.result.clip_high_sum > 0;
     dropped += got.result.sampling_ratio_count > 0 && got.result.sampling_ratio_min == 0;
   }
   EXPECT_GE(clipped, 10);  // the cases reach what they are for
   EXPECT_GE(dropped, 2);
+  EXPECT_GE(bounded, 2);
+  EXPECT_GE(capped, 4);
 }
 
 TEST(PolicyParity, EntropyAtTheSamplingTemperature) {
@@ -226,7 +232,8 @@ TEST(PolicyMutation, SequencesWithoutRowsAreCountedAsTrlDoes) {
     PolicyCounts wrong = got.counts;
     if (options.loss_type == PolicyLossType::kBnpo)
       wrong.tokens += wrong.masked_tokens;
-    else if (options.loss_type == PolicyLossType::kDapo)
+    else if (options.loss_type == PolicyLossType::kDapo ||
+             options.loss_type == PolicyLossType::kCispo)
       wrong.masked_tokens = 0;
     else
       wrong.sequences -= 2;
@@ -240,6 +247,7 @@ TEST(PolicyMutation, SequencesWithoutRowsAreCountedAsTrlDoes) {
 TEST(PolicyMutation, AnotherReductionLevelOrClippingIsDetected) {
   for (const TrlRecord& c : trl_goldens().of_kind("policy")) {
     if (c.number("old") == 0 || c.text("correction") != "none") continue;
+    if (c.text("loss_type") == "cispo") continue;  // below
     PolicyOptions wrong = options_of(c);
     const bool by_sequences =
         wrong.loss_type == PolicyLossType::kGrpo || wrong.loss_type == PolicyLossType::kDrGrpo;
@@ -252,9 +260,28 @@ TEST(PolicyMutation, AnotherReductionLevelOrClippingIsDetected) {
     expect_detected(c, run(c, wrong));
     wrong = options_of(c);
     wrong.epsilon = 0.99;
+    wrong.delta.reset();
     wrong.epsilon_high = 1e6;
     if (run(c, options_of(c)).result.clip_region_sum > 0) expect_detected(c, run(c, wrong));
   }
+}
+
+TEST(PolicyMutation, AnotherCapOrBoundIsDetected) {
+  int checked = 0;
+  for (const TrlRecord& c : trl_goldens().of_kind("policy")) {
+    PolicyOptions wrong = options_of(c);
+    const PolicyResult truth = run(c, wrong).result;
+    if (wrong.delta && truth.clip_delta_sum > 0) {
+      wrong.delta.reset();
+      expect_detected(c, run(c, wrong));
+      ++checked;
+    } else if (wrong.loss_type == PolicyLossType::kCispo && truth.clip_high_sum > 0) {
+      wrong.epsilon_high = *wrong.epsilon_high + 1;  // as if it were above 1
+      expect_detected(c, run(c, wrong));
+      ++checked;
+    }
+  }
+  EXPECT_GE(checked, 6);
 }
 
 TEST(PolicyMutation, AReversedOrMissingKlIsDetected) {

@@ -4,8 +4,11 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -21,9 +24,11 @@
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace retort::test {
 namespace {
@@ -79,10 +84,40 @@ Blocks& blocks() {
   return all;
 }
 
+// What RecordedBlocks has.
+class AllocationLog {
+ public:
+  void add(size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    if (records_) bytes_.push_back(bytes);
+  }
+  void record(bool records) {
+    const std::lock_guard lock(mutex_);
+    if (records && records_) throw std::runtime_error("blocks are recorded already");
+    records_ = records;
+    bytes_.clear();
+  }
+  int64_t count(size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    return std::count_if(bytes_.begin(), bytes_.end(), [&](size_t b) { return b >= bytes; });
+  }
+
+ private:
+  std::mutex mutex_;
+  bool records_ = false;
+  std::vector<size_t> bytes_;
+};
+
+AllocationLog& allocation_log() {
+  static AllocationLog& log = *new AllocationLog;
+  return log;
+}
+
 // Memory that nobody can read.
 class Memory : public at::Allocator {
  public:
   at::DataPtr allocate(size_t bytes) override {
+    allocation_log().add(bytes);
     void* memory = blocks().add(bytes);
     return {memory, memory, &release, kDevice};
   }
@@ -162,9 +197,61 @@ class Opened {
 // Copies that this thread makes for an operator do not count.
 thread_local bool in_operator = false;
 
+// What RecordedReads has; autograd's threads write too.
+struct ReadLog {
+  std::mutex mutex;
+  bool records = false;
+  std::vector<std::string> reads;
+
+  void add(const std::string& what, const at::Tensor& tensor) {
+    const std::lock_guard lock(mutex);
+    if (!records) return;
+    std::ostringstream text;
+    text << what << " " << c10::toString(tensor.scalar_type()) << tensor.sizes();
+    reads.push_back(text.str());
+  }
+};
+
+ReadLog& read_log() {
+  static ReadLog& log = *new ReadLog;
+  return log;
+}
+
+// Operators that end with the host knowing a number, or a shape that depends on numbers.
+const std::map<std::string, std::string>& reading_operators() {
+  static const std::map<std::string, std::string> names{
+      {"aten::_local_scalar_dense", "item"}, {"aten::equal", "equal"},
+      {"aten::nonzero", "nonzero"},          {"aten::masked_select", "masked_select"},
+      {"aten::_unique2", "unique"},          {"aten::unique_consecutive", "unique"},
+      {"aten::unique_dim", "unique"},        {"aten::bincount", "bincount"}};
+  return names;
+}
+
+bool is_mask(const at::Tensor& tensor) {
+  return tensor.defined() &&
+         (tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte);
+}
+
+bool holds_mask(const c10::IValue& list) {
+  if (!list.isList()) return false;
+  for (const c10::IValue& element : list.toListRef())
+    if (element.isTensor() && is_mask(element.toTensor())) return true;
+  return false;
+}
+
+void note_reads(const std::string& name, c10::ArrayRef<c10::IValue> arguments) {
+  if (const auto reading = reading_operators().find(name); reading != reading_operators().end())
+    read_log().add(reading->second, arguments.at(0).toTensor());
+  else if (name.starts_with("aten::index") && arguments.size() > 1 && holds_mask(arguments[1]))
+    read_log().add("index by a mask of", arguments.at(0).toTensor());
+}
+
 at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool) {
   if (target.numel() == 0) return target;
-  if (target.is_cpu() && !source.is_cpu() && !in_operator) ++copies_to_host;
+  if (target.is_cpu() && !source.is_cpu() && !in_operator) {
+    ++copies_to_host;
+    read_log().add("copy", source);
+  }
   const Opened from(source), to(target);
   to.host().copy_(from.host());
   return target;
@@ -220,12 +307,43 @@ void compute_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     if (is_elsewhere(value))
       throw std::runtime_error(op.schema().name() + " got tensors of the device and of the host");
   ++operators;
+  note_reads(op.schema().name(), torch::jit::last(*stack, op.schema().arguments().size()));
   const bool outer = std::exchange(in_operator, true);
   const auto leave = c10::make_scope_exit([outer] { in_operator = outer; });
   at::native::cpu_fallback(op, stack);
 }
 
+// What CUDA has of its own: products of 16 bits with float32 sums and results. On its terms.
+void check_product(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
+  const bool narrow = a.scalar_type() == at::kBFloat16 || a.scalar_type() == at::kHalf;
+  if (is_elsewhere(a) || is_elsewhere(b) || a.scalar_type() != b.scalar_type() || !narrow ||
+      dtype != at::kFloat)
+    throw std::runtime_error("a product with out_dtype that the device has not");
+}
+
+at::Tensor& addmm_dtype_out(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                            at::ScalarType dtype, const at::Scalar& beta, const at::Scalar& alpha,
+                            at::Tensor& out) {
+  check_product(a, b, dtype);
+  ++operators;
+  const Opened sum(self), x(a), y(b), result(out);
+  at::Tensor there = result.host();
+  at::addmm_out(there, sum.host(), x.host().to(dtype), y.host().to(dtype), beta, alpha);
+  return out;
+}
+
+at::Tensor mm_dtype(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
+  check_product(a, b, dtype);
+  at::Tensor result = at::empty({a.size(0), b.size(1)}, a.options().dtype(dtype));
+  ++operators;
+  const Opened x(a), y(b), z(result);
+  z.host().copy_(at::mm(x.host().to(dtype), y.host().to(dtype)));
+  return result;
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("mm.dtype", &mm_dtype);
+  m.impl("addmm.dtype_out", &addmm_dtype_out);
   m.impl("_copy_from", &copy_from);
   m.impl("_copy_from_and_resize", &copy_from_and_resize);
   m.impl("empty.memory_format", &empty);
@@ -258,6 +376,28 @@ at::Device stand_in_device() {
 
 int64_t stand_in_operators() { return operators; }
 int64_t stand_in_copies_to_host() { return copies_to_host; }
+
+RecordedReads::RecordedReads() {
+  const std::lock_guard lock(read_log().mutex);
+  if (std::exchange(read_log().records, true))
+    throw std::runtime_error("the reads of the stand-in are recorded already");
+}
+
+RecordedReads::~RecordedReads() {
+  const std::lock_guard lock(read_log().mutex);
+  read_log().records = false;
+  read_log().reads.clear();
+}
+
+std::vector<std::string> RecordedReads::take() {
+  const std::lock_guard lock(read_log().mutex);
+  return std::exchange(read_log().reads, {});
+}
+
+RecordedBlocks::RecordedBlocks() { allocation_log().record(true); }
+RecordedBlocks::~RecordedBlocks() { allocation_log().record(false); }
+int64_t RecordedBlocks::of_at_least(size_t bytes) const { return allocation_log().count(bytes); }
+
 int64_t stand_in_pinned_blocks() { return pinned_blocks; }
 int64_t stand_in_recorded_uses() { return recorded_uses; }
 

@@ -10,6 +10,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace retort::test {
 
@@ -22,6 +24,34 @@ int64_t stand_in_operators();
 // How many tensors of it were copied to the host in this process, other than by operators: code
 // that should have left them there did not.
 int64_t stand_in_copies_to_host();
+
+// Where the host waits for the device in this process, all threads together, while this lives: one
+// at a time. A real device would have to finish all that was queued before. Counted are copies to
+// the host, and operators whose result the host must know, at least its shape: item(), equal(),
+// nonzero(), masked_select(), unique(), bincount(), indexing with a mask.
+class RecordedReads {
+ public:
+  RecordedReads();
+  ~RecordedReads();
+  RecordedReads(const RecordedReads&) = delete;
+  RecordedReads& operator=(const RecordedReads&) = delete;
+
+  // Those since the last call, in their order: "copy Double[3]", "item Float[]".
+  std::vector<std::string> take();
+};
+
+// The blocks of the device's memory that are asked for in this process while this lives: one at a
+// time.
+class RecordedBlocks {
+ public:
+  RecordedBlocks();
+  ~RecordedBlocks();
+  RecordedBlocks(const RecordedBlocks&) = delete;
+  RecordedBlocks& operator=(const RecordedBlocks&) = delete;
+
+  int64_t of_at_least(size_t bytes) const;
+};
+
 // Blocks of pinned host memory that were asked for, and calls that recorded a stream's use of a
 // tensor of the device.
 int64_t stand_in_pinned_blocks();

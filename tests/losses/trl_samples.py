@@ -77,7 +77,7 @@ class SampledRLOO(Samples, RLOOTrainer):
     _tokenizer = types.SimpleNamespace(pad_token_id=PAD, eos_token_id=EOS)
 
 
-def sampled(trainer_class, s, dtype, **changes):
+def sampled(trainer_class, s, dtype, delta=None, **changes):
     """A trainer on the samples `s`, with TRL's default options but for `changes`."""
     weight = s["weight"].to(dtype)
     logs = {key: [] for key in ("prompt", "completion", "advantages")}
@@ -136,7 +136,7 @@ def sampled(trainer_class, s, dtype, **changes):
         gradient_accumulation_steps=1,
         gradient_checkpointing_kwargs=None,
         use_bias_correction_kl=False,
-        delta=None,
+        delta=delta,
     )
     return trainer
 
@@ -146,6 +146,7 @@ POLICY = {
     "level": "token",
     "epsilon": 0.2,
     "epsilon_high": None,
+    "delta": None,
     "beta": 0.0,
     "old": True,  # ratios to older weights; otherwise they are 1
     "correction": "none",
@@ -159,6 +160,7 @@ POLICY_METRICS = (
     "clip_ratio/low_mean",
     "clip_ratio/high_mean",
     "clip_ratio/region",
+    "cispo_clip_ratio",
     "sampling",
 )
 
@@ -180,6 +182,7 @@ def record_policy(s, name, case):
         vllm_importance_sampling_cap=case["cap"],
         mask_truncated_completions=case["masked"],
         temperature=case["temperature"],
+        delta=case["delta"],
     )
     seen = {}
 
@@ -203,6 +206,7 @@ def record_policy(s, name, case):
     values = in_both_precisions(name, run)
     written = {"old": int(case["old"]), "masked": int(case["masked"])}
     written["epsilon_high"] = "-" if epsilon_high is None else epsilon_high
+    written["delta"] = "-" if case["delta"] is None else case["delta"]
     record("policy", name, case | written | {"max_completion": MAX_COMPLETION, **seen, **values})
 
 
@@ -225,6 +229,15 @@ def make_policies(s):
         for cap in (3.0, 1.05):
             add("grpo", correction=correction, cap=cap, beta=0.1, masked=cap < 2)
             add("dapo", level="sequence", correction=correction, cap=cap)
+    for level in ("token", "sequence"):
+        narrow = level == "sequence"  # its ratios are near 1
+        clip = dict(epsilon=0.02, delta=1.03) if narrow else dict(epsilon=0.2, delta=1.3)
+        add("dapo", level=level, **clip)
+        add("grpo", level=level, **clip, beta=0.1, masked=True)
+        cap = dict(epsilon_high=1.01 if narrow else 1.1, level=level)
+        add("cispo", **cap)
+        add("cispo", **cap, beta=0.1, masked=True, temperature=0.8)
+        add("cispo", **cap, correction="token_truncate", cap=1.05)
 
 
 def make_advantages(s):

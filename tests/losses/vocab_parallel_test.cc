@@ -75,9 +75,12 @@ Got log_probs(const at::Tensor& h, const at::Tensor& w, const at::Tensor& b,
               const at::Tensor& targets, const LogProbsOptions& options,
               const parallel::VocabShard& vocab) {
   const LogProbs got = linear_log_probs(h, w, b, targets, options, vocab);
-  (got.log_probs * at::sin(at::arange(h.size(0), at::kFloat) + 1)).sum().backward();
+  const at::Tensor scale = at::sin(at::arange(h.size(0), at::kFloat) + 1);
+  at::Tensor loss = (got.log_probs * scale).sum();
+  if (options.entropy_gradient) loss = loss + (got.entropy * scale.flip(0)).sum();
+  loss.backward();
   Got result{{}, {got.log_probs.detach()}};
-  if (options.entropy) result.rows.push_back(got.entropy);
+  if (options.entropy) result.rows.push_back(got.entropy.detach());
   return result;
 }
 
@@ -96,9 +99,12 @@ void every_loss(parallel::Group& group, const Problem& p, at::ScalarType dtype,
           group, p, dtype,
           [&](const auto&... args) {
             const auto [h, w, b, t, vocab] = std::tie(args...);
-            return log_probs(
-                h, w, b, t,
-                {.temperature = temperature, .entropy = chunk > 0, .chunk_tokens = chunk}, vocab);
+            return log_probs(h, w, b, t,
+                             {.temperature = temperature,
+                              .entropy = chunk > 0,
+                              .entropy_gradient = chunk > 0 && temperature == 1,
+                              .chunk_tokens = chunk},
+                             vocab);
           },
           name + " log_probs");
   }

@@ -57,7 +57,7 @@ TEST(Decoder, ForksEqualTwoSequences) {
         pack_rows({joined(prompt, first), some_tokens(9, 4), joined(prompt, second)});
     PackedTokens forked = pack_rows({joined(joined(prompt, first), second), some_tokens(9, 4)});
     forked.positions.narrow(0, 37, 30).copy_(at::arange(25, 55));
-    forked.forks = {{.prefix = 25, .begin = 37}, {}};
+    forked.forks = {{.prefix = 25, .begins = {37}}, {}};
 
     // Rows of the forked layout, in the order of the plain one: the prompt stands there twice.
     const at::Tensor rows =

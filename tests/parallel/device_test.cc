@@ -67,6 +67,7 @@ TEST(ChooseDevice, AHostWithoutDevicesIsAnError) {
 
 class FakeBackends final : public detail::DeviceBackends {
  public:
+  at::DeviceType device_type() const override { return at::kCUDA; }
   std::string versions() const override { return "none"; }
   int64_t num_devices() const override { return 3; }
   void use_device(int64_t index) override { used = index; }

@@ -2,8 +2,6 @@
 // in float32 by one process: the gradient of each parameter.
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "tests/recipes/bfloat16_support.h"
 #include "tests/recipes/on_policy_support.h"
 
@@ -12,36 +10,6 @@ namespace {
 
 // Of a step: all that there are, since more of them leave less of what roundings add.
 constexpr int64_t kRows = 20, kPairs = 12, kCompletions = 40;
-
-struct Split {
-  std::string name;
-  std::vector<std::string> world;  // of the student
-  int64_t dp = 1, accumulation = 1;
-};
-
-std::vector<std::string> joined(std::vector<std::string> a, const std::vector<std::string>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-// What stands on the command line for a split of `rows` a step.
-std::vector<std::string> settings(const Split& split, int64_t rows) {
-  std::vector<std::string> all{
-      "roles.student.world.dp=" + std::to_string(split.dp),
-      "train.gradient_accumulation_steps=" + std::to_string(split.accumulation),
-      "train.per_device_train_batch_size=" + std::to_string(rows / split.dp / split.accumulation)};
-  for (const std::string& setting : split.world)
-    all.push_back("roles.student.world." + setting);
-  return all;
-}
-
-void expect_same_start(const fs::path& run, const fs::path& wanted) {
-  const auto got = column(run, "loss"), want = column(wanted, "loss");
-  ASSERT_EQ(got.size(), 1u);
-  ASSERT_EQ(want.size(), 1u);
-  EXPECT_NEAR(got[0], want[0], 0.01 * std::max(std::abs(want[0]), 0.1));
-  EXPECT_EQ(column(run, "num_tokens"), column(wanted, "num_tokens"));
-}
 
 TEST(Bfloat16Run, SftFollowsFloat32) {
   TemporaryFolder folder;
@@ -145,6 +113,108 @@ TEST(Bfloat16Run, GrpoFollowsFloat32) {
 
     // The generator computes in float32 over weights of either dtype: it draws the same.
     expect_same_samples(run, wanted);
+    expect_same_start(run, wanted);
+    expect_gradients_follow(run, wanted);
+  }
+}
+
+// Interleaved stages hold two chunks of layers each, which send in either direction in bfloat16.
+TEST(Bfloat16Run, SftInterleavedFollowsFloat32) {
+  TemporaryFolder folder;
+  GoldenRecipe recipe{.student = exact_deep_model(folder, "qwen3", 4), .steps = 1};
+  const Split one{"one", {}};
+  const fs::path wanted =
+      launch_unclipped(write_recipe(folder / "float32", recipe), settings(one, kRows));
+  for (const Split& split : std::vector<Split>{
+           {"virtual-pp", {"pp=2", "virtual_pp=2"}, 1, 2},
+           {"virtual-pp-tp-sp", {"pp=2", "virtual_pp=2", "tp=2", "sequence_parallel=true"}, 1, 2},
+       }) {
+    SCOPED_TRACE(split.name);
+    const fs::path run = launch_unclipped(write_recipe(folder / split.name, recipe),
+                                          joined(settings(split, kRows), in_bfloat16({"student"})));
+    if (HasFailure()) return;
+    expect_same_start(run, wanted);
+    expect_gradients_follow(run, wanted);
+  }
+}
+
+TEST(Bfloat16Run, KtoFollowsFloat32) {
+  TemporaryFolder folder;
+  const std::string student = "roles.student.model=" + exact_model(folder, "qwen3").string();
+  OnPolicyRecipe recipe{.recipe = "kto",
+                        .data = goldens() / "labels.jsonl",
+                        .reference = exact_model(folder, "teacher"),
+                        .steps = 1,
+                        .block = {{"beta", "0.3"}, {"undesirable_weight", "0.8"}}};
+  const Split one{"one", {}};
+  const fs::path wanted = launch_unclipped(write_on_policy(folder / "float32", recipe),
+                                           joined(settings(one, kRows), {student}));
+  for (const Split& split :
+       std::vector<Split>{one,
+                          {"tp-sp", {"tp=2", "sequence_parallel=true"}},
+                          {"pp-zero", {"pp=2", "distributed_optimizer=true"}, 2, 2}}) {
+    SCOPED_TRACE(split.name);
+    const fs::path run = launch_unclipped(
+        write_on_policy(folder / split.name, recipe),
+        joined(joined(settings(split, kRows), in_bfloat16({"student", "reference"})), {student}));
+    if (HasFailure()) return;
+    expect_same_start(run, wanted);
+    expect_gradients_follow(run, wanted);
+  }
+}
+
+TEST(Bfloat16Run, OnPolicyDistillFollowsFloat32) {
+  TemporaryFolder folder;
+  const fs::path model = exact_model(folder, "qwen3");
+  const std::string student = "roles.student.model=" + model.string();
+  OnPolicyRecipe recipe{.recipe = "on_policy_distill",
+                        .data = write_prompts(folder, kCompletions),
+                        .generator_model = model,
+                        .teacher = exact_model(folder, "teacher"),
+                        .steps = 1,
+                        .block = {{"teachers", "[{role: teacher}]"}, {"loss_type", "reverse_kl"}},
+                        .generation = {{"max_new_tokens", "10"}},
+                        .data_extra = "  packing: false\n"};
+  const Split one{"one", {}};
+  const fs::path wanted = launch_unclipped(write_on_policy(folder / "float32", recipe),
+                                           joined(settings(one, kCompletions), {student}));
+  for (const Split& split :
+       std::vector<Split>{one, {"tp-sp", {"tp=2", "sequence_parallel=true"}}}) {
+    SCOPED_TRACE(split.name);
+    const fs::path run = launch_unclipped(
+        write_on_policy(folder / split.name, recipe),
+        joined(
+            joined(settings(split, kCompletions), in_bfloat16({"student", "generator", "teacher"})),
+            {student}));
+    if (HasFailure()) return;
+    expect_same_start(run, wanted);
+    expect_gradients_follow(run, wanted);
+  }
+}
+
+TEST(Bfloat16Run, RejectionSamplingFollowsFloat32) {
+  TemporaryFolder folder;
+  const fs::path model = exact_model(folder, "qwen3");
+  const std::string student = "roles.student.model=" + model.string();
+  OnPolicyRecipe recipe{.recipe = "rejection_sampling",
+                        .data = write_prompts(folder),
+                        .generator_model = model,
+                        .steps = 1,
+                        .block = {{"rounds", "1"}, {"prompts_per_round", "10"}, {"top_n", "2"}},
+                        .data_extra = "  packing: false\n"};
+  const Split one{"one", {}};
+  const fs::path wanted = launch_unclipped(write_on_policy(folder / "float32", recipe),
+                                           joined(settings(one, kRows), {student}));
+  for (const Split& split :
+       std::vector<Split>{one, {"tp-zero", {"tp=2", "distributed_optimizer=true"}, 2}}) {
+    SCOPED_TRACE(split.name);
+    const fs::path run = launch_unclipped(
+        write_on_policy(folder / split.name, recipe),
+        joined(joined(settings(split, kRows), in_bfloat16({"student", "generator"})), {student}));
+    if (HasFailure()) return;
+
+    // The generator computes in float32 over weights of either dtype: the same rows are kept.
+    EXPECT_EQ(read_lines(run / "kept/round-0.jsonl"), read_lines(wanted / "kept/round-0.jsonl"));
     expect_same_start(run, wanted);
     expect_gradients_follow(run, wanted);
   }

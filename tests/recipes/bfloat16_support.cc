@@ -17,12 +17,43 @@ namespace {
 // has passed some tens of them. They are independent of one another, so that they add up across
 // the direction of the gradient (2 to 6 % of its length here) much more than along it: by at most
 // 1 % in matrices, 2.5 % in a norm of 8 numbers.
-//   kScale, of matrices  a gradient that is 5 % too long is at least 4 % off; the norms' own
-//                        factors are held by tests/models/bfloat16_test.cc, over more tokens
-//   kRelative            what else goes wrong: one of two heads that is missing is off by 50 %
-constexpr double kScale = 0.02;
-constexpr double kVectorScale = 0.045;
-constexpr double kRelative = 0.09;
+//   scale, of matrices  a gradient that is 5 % too long is at least 4 % off; the norms' own
+//                       factors are held by tests/models/bfloat16_test.cc, over more tokens
+//   relative            what else goes wrong: one of two heads that is missing is off by 50 %
+struct GradientBounds {
+  double scale = 0.02;
+  double vector_scale = 0.045;
+  double relative = 0.09;
+};
+// float16 keeps 11 bits: an eighth of that, and a third of it as room.
+constexpr GradientBounds kFloat16{0.02 / 6, 0.045 / 6, 0.09 / 6};
+
+std::vector<std::string> in_dtype(const std::string& dtype, const std::vector<std::string>& roles) {
+  std::vector<std::string> settings;
+  for (const std::string& role : roles)
+    settings.push_back("roles." + role + ".dtype=" + dtype);
+  return settings;
+}
+
+void expect_gradients_within(const fs::path& run, const fs::path& wanted,
+                             const GradientBounds& bounds) {
+  const std::vector<GradientError> errors = gradient_errors(run, wanted);
+  ASSERT_FALSE(errors.empty());
+  double relative = 0, scale = 0;
+  for (const GradientError& error : errors) {
+    EXPECT_LT(error.relative, bounds.relative) << error.name;
+    EXPECT_LT(std::abs(error.scale), error.is_matrix ? bounds.scale : bounds.vector_scale)
+        << error.name;
+    relative = std::max(relative, error.relative);
+    if (error.is_matrix) scale = std::max(scale, std::abs(error.scale));
+  }
+
+  // The same bits would mean that nothing was computed in fewer.
+  EXPECT_GT(relative, 1e-3 * bounds.relative);
+  const std::string name = run.parent_path().filename();
+  testing::Test::RecordProperty(name + "_relative", std::to_string(relative));
+  testing::Test::RecordProperty(name + "_scale", std::to_string(scale));
+}
 
 }  // namespace
 
@@ -34,11 +65,49 @@ fs::path exact_model(const TemporaryFolder& folder, const std::string& name) {
   return path;
 }
 
+fs::path exact_deep_model(const TemporaryFolder& folder, const std::string& name, int64_t layers) {
+  const fs::path path = folder / (name + "-deep");
+  fs::create_directories(path);
+  models::ModelConfig config = models::read_model_config(goldens() / name);
+  config.num_hidden_layers = layers;
+  config.sliding_window.assign(static_cast<size_t>(layers), 0);
+  config.raw_json.clear();
+  const models::Decoder rounded = models::Decoder::random(std::move(config), 11, at::kBFloat16);
+  models::save_decoder(rounded, at::kFloat, goldens() / name, path);
+  return path;
+}
+
 std::vector<std::string> in_bfloat16(const std::vector<std::string>& roles) {
-  std::vector<std::string> settings;
-  for (const std::string& role : roles)
-    settings.push_back("roles." + role + ".dtype=bfloat16");
+  return in_dtype("bfloat16", roles);
+}
+
+std::vector<std::string> in_float16(const std::vector<std::string>& roles) {
+  std::vector<std::string> settings = in_dtype("float16", roles);
+  settings.push_back("train.initial_loss_scale=128");
   return settings;
+}
+
+std::vector<std::string> joined(std::vector<std::string> a, const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+std::vector<std::string> settings(const Split& split, int64_t rows) {
+  std::vector<std::string> all{
+      "roles.student.world.dp=" + std::to_string(split.dp),
+      "train.gradient_accumulation_steps=" + std::to_string(split.accumulation),
+      "train.per_device_train_batch_size=" + std::to_string(rows / split.dp / split.accumulation)};
+  for (const std::string& setting : split.world)
+    all.push_back("roles.student.world." + setting);
+  return all;
+}
+
+void expect_same_start(const fs::path& run, const fs::path& wanted) {
+  const auto got = column(run, "loss"), want = column(wanted, "loss");
+  ASSERT_EQ(got.size(), 1u);
+  ASSERT_EQ(want.size(), 1u);
+  EXPECT_NEAR(got[0], want[0], 0.01 * std::max(std::abs(want[0]), 0.1));
+  EXPECT_EQ(column(run, "num_tokens"), column(wanted, "num_tokens"));
 }
 
 fs::path launch_unclipped(const fs::path& recipe, std::vector<std::string> settings) {
@@ -65,21 +134,11 @@ std::vector<GradientError> gradient_errors(const fs::path& run, const fs::path& 
 }
 
 void expect_gradients_follow(const fs::path& run, const fs::path& wanted) {
-  const std::vector<GradientError> errors = gradient_errors(run, wanted);
-  ASSERT_FALSE(errors.empty());
-  double relative = 0, scale = 0;
-  for (const GradientError& error : errors) {
-    EXPECT_LT(error.relative, kRelative) << error.name;
-    EXPECT_LT(std::abs(error.scale), error.is_matrix ? kScale : kVectorScale) << error.name;
-    relative = std::max(relative, error.relative);
-    if (error.is_matrix) scale = std::max(scale, std::abs(error.scale));
-  }
+  expect_gradients_within(run, wanted, GradientBounds{});
+}
 
-  // The same bits would mean that nothing was computed in bfloat16.
-  EXPECT_GT(relative, 1e-4);
-  const std::string name = run.parent_path().filename();
-  testing::Test::RecordProperty(name + "_relative", std::to_string(relative));
-  testing::Test::RecordProperty(name + "_scale", std::to_string(scale));
+void expect_float16_gradients_follow(const fs::path& run, const fs::path& wanted) {
+  expect_gradients_within(run, wanted, kFloat16);
 }
 
 }  // namespace retort::test

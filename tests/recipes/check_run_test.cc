@@ -175,6 +175,18 @@ TEST(CheckRun, ShowsAdvantagesAndTheRatioAtEqualWeights) {
   }
 }
 
+// Its ratio is a weight of log p, so that the loss is not -1.
+TEST(CheckRun, KnowsTheLossOfCispo) {
+  TemporaryFolder folder;
+  const OnPolicyRecipe recipe{
+      .data = write_answers(folder, {1, 2}),
+      .block = {{"loss_type", "cispo"}, {"epsilon_high", "4"}, {"num_iterations", "2"}},
+      .rewards = "[{type: numeric}]"};
+  const CommandResult result = retort({"check", write_on_policy(folder / "r", recipe).string()});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_NE(result.output.find("ok   ratio at equal weights"), std::string::npos) << result.output;
+}
+
 TEST(CheckRun, KnowsWhatACapBelowOneDoes) {
   TemporaryFolder folder;
   const fs::path data = write_answers(folder, {1, 2});

@@ -62,6 +62,26 @@ TEST(Evaluation, ChangesNothingOfDpo) {
   expect_same_training(without, write_on_policy(folder / "with", recipe), 4);
 }
 
+// Several completions of a prompt are drawn, the same ones in each evaluation of the same weights.
+TEST(Evaluation, DrawsSeveralCompletionsForPassAtK) {
+  TemporaryFolder folder;
+  OnPolicyRecipe recipe{.data = write_prompts(folder), .steps = 4};
+  recipe.rewards = "[{type: regex, pattern: 'w7'}]";  // of few completions
+  const fs::path without = write_on_policy(folder / "without", recipe);
+  recipe.data_extra = "  eval: [{path: " + recipe.data.string() + "}]\n";
+  recipe.generation.insert({"eval_num_generations", "4"});
+  const fs::path run = expect_same_training(without, write_on_policy(folder / "with", recipe), 4);
+  const auto one = column(run, "eval_pass@1"), two = column(run, "eval_pass@2"),
+             four = column(run, "eval_pass@4");
+  ASSERT_EQ(one.size(), 4u);
+  for (size_t i = 0; i < one.size(); ++i) {
+    EXPECT_EQ(one[i], column(run, "eval_reward")[i]) << "a reward of 1 passes";
+    EXPECT_LE(one[i], two[i]);
+    EXPECT_LE(two[i], four[i]);
+  }
+  EXPECT_GT(four[0], one[0]);
+}
+
 // Weights lie behind, rounds are trained on twice, and the next is drawn meanwhile: an evaluation
 // that pushed the weights of its step would move all of it.
 TEST(Evaluation, ChangesNothingOfGrpo) {

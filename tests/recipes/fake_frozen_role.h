@@ -28,7 +28,9 @@ inline models::Decoder nano_llama(uint64_t seed) {
 class FakeFrozenRole : public roles::FrozenAnswers {
  public:
   FakeFrozenRole(models::Decoder decoder, roles::PayloadSpec spec)
-      : decoder_(std::move(decoder)), spec_(spec) {}
+      : decoder_(std::move(decoder)), spec_(spec) {
+    if (spec.kind == roles::PayloadKind::kHiddenStates) head_ = decoder_.head_weight().detach();
+  }
 
   roles::PendingPayload send(uint64_t request_id, int64_t step, const models::PackedTokens& tokens,
                              const at::Tensor& positions) override {
@@ -56,7 +58,7 @@ class FakeFrozenRole : public roles::FrozenAnswers {
     return roles::make_payload(rows, decoder_.head_weight(), spec_, targets);
   }
 
-  const at::Tensor& head_weight() const override { return no_head_; }
+  const at::Tensor& head_weight() const override { return head_; }
   int64_t common_vocab() const override { return 0; }
 
   std::set<uint64_t> ids;  // of all requests
@@ -64,7 +66,7 @@ class FakeFrozenRole : public roles::FrozenAnswers {
  private:
   models::Decoder decoder_;
   roles::PayloadSpec spec_;
-  at::Tensor no_head_;
+  at::Tensor head_;  // undefined unless hidden states are answered
 };
 
 }  // namespace retort::test

@@ -72,6 +72,8 @@ class FakeSampleSource : public recipes::SampleSource {
                              .wait_seconds = kWaitSeconds};
     meanwhile = pending.meanwhile;
     const auto ahead = drawn_.extract(pending.request.number);
+    if (ended_.erase(pending.request.number) > 0)
+      pending.weight_version = rollout.weight_version = pushed_version();
     std::vector<recipes::RolloutSample> samples =
         ahead ? std::move(ahead.mapped()) : draw_all(pending.request, pending.weight_version);
     sinks_.erase(pending.request.number);
@@ -92,6 +94,9 @@ class FakeSampleSource : public recipes::SampleSource {
     for (const recipes::PendingRollout* pending : in_flight)
       EXPECT_TRUE(waiting_.count(pending->request.number))
           << "request " << pending->request.number << " is not on its way";
+    if (push_ends_samples)
+      for (const recipes::PendingRollout* pending : in_flight)
+        ended_.insert(pending->request.number);
     pushed.push_back({.version = version, .in_flight = in_flight.size()});
   }
   uint64_t pushed_version() const override { return pushed.empty() ? 0 : pushed.back().version; }
@@ -101,8 +106,11 @@ class FakeSampleSource : public recipes::SampleSource {
   std::function<void(size_t place)> before_drawing;
   std::function<void()> meanwhile;  // of the request that is waited for
   bool draw_ahead = false;          // in begin(), not in finish()
-  std::vector<Asked> asked;         // in the order of begin()
-  std::vector<Pushed> pushed;       // in the order of sync()
+  // As with weight_sync.in_flight: abort, where every push meets samples in work: they are drawn
+  // anew with the weights that are there when they are waited for.
+  bool push_ends_samples = false;
+  std::vector<Asked> asked;    // in the order of begin()
+  std::vector<Pushed> pushed;  // in the order of sync()
 
  private:
   // Each of them goes to the request's sink as soon as it is drawn.
@@ -131,6 +139,7 @@ class FakeSampleSource : public recipes::SampleSource {
   models::Tokenizer tokenizer_;
   Answer answer_;
   std::set<uint64_t> waiting_;
+  std::set<uint64_t> ended_;  // of those that wait
   // By the request's number.
   std::map<uint64_t, recipes::SampleSink> sinks_;
   std::map<uint64_t, std::vector<recipes::RolloutSample>> drawn_;

@@ -24,10 +24,14 @@ inline constexpr int64_t kPromptsPerRound = 2;
 
 class GrpoTest : public ::testing::Test {
  protected:
+  // `more_words`: of the prompts.
+  explicit GrpoTest(at::Device device = at::kCPU, int64_t more_words = 0)
+      : files_(5, more_words), trainer_{model(7, device), world_, {}} {}
+
   // A student whose weights follow from `seed`.
-  static models::Decoder model(uint64_t seed) {
+  static models::Decoder model(uint64_t seed, at::Device device = at::kCPU) {
     return models::Decoder::random(roles::nano_model(models::Family::kQwen3, true, 2), seed,
-                                   at::kFloat);
+                                   at::kFloat, {}, device);
   }
 
   struct Setting {
@@ -89,8 +93,8 @@ class GrpoTest : public ::testing::Test {
   static constexpr double kTemperature = 0.8;
 
   parallel::World world_{{.role = "student", .layout = {}}};
-  test::PromptFiles files_{5};
-  roles::Trainer trainer_{model(7), world_, {}};
+  test::PromptFiles files_;
+  roles::Trainer trainer_;
 };
 
 }  // namespace retort::recipes

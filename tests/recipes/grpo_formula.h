@@ -27,6 +27,7 @@ struct Known {
   double reward = 0;
   double advantage = 0;
   at::Tensor old;  // [T] double: log-probabilities that the ratio is to; undefined: the student's
+  bool masked = false;  // has no loss, but counts as losses::policy_divisor says
 
   int64_t length() const { return static_cast<int64_t>(completion.token_ids.size()); }
 };
@@ -68,6 +69,7 @@ struct Expected {
   double entropy = 0;
   double clipped_low = 0;  // tokens
   double clipped_high = 0;
+  double clipped_delta = 0;
   double tokens = 0;
 };
 
@@ -76,17 +78,26 @@ inline Expected grpo_formula(const models::Decoder& student, const std::vector<K
                              double max_new_tokens) {
   const double low = 1 - options.epsilon;
   const double high = 1 + options.epsilon_high.value_or(options.epsilon);
+  const bool cispo = options.loss_type == losses::PolicyLossType::kCispo;
+  double masked_tokens = 0;
+  at::Tensor entropy = at::zeros({}, at::kDouble);
   const bool by_sequence =
       options.importance_sampling_level == losses::ImportanceSamplingLevel::kSequence;
   Expected expected{.loss = at::zeros({}, at::kDouble)};
   for (const Known& sample : samples) {
+    if (sample.masked) {
+      masked_tokens += static_cast<double>(sample.length());
+      continue;
+    }
     const at::Tensor all = distributions(student, sample, temperature);
     const at::Tensor logps = of_tokens(all, sample);
     at::Tensor log_ratio = logps - (sample.old.defined() ? sample.old : logps.detach());
     if (by_sequence) log_ratio = log_ratio.mean().expand_as(log_ratio);
     const at::Tensor ratio = log_ratio.exp();
+    const at::Tensor bounded = options.delta ? ratio.clamp_max(*options.delta) : ratio;
     const at::Tensor surrogate =
-        at::minimum(ratio * sample.advantage, ratio.clamp(low, high) * sample.advantage);
+        cispo ? ratio.clamp_max(options.epsilon_high.value()).detach() * sample.advantage * logps
+              : at::minimum(bounded * sample.advantage, ratio.clamp(low, high) * sample.advantage);
     const bool mean = options.loss_type == losses::PolicyLossType::kGrpo;
     expected.loss = expected.loss - (mean ? surrogate.mean() : surrogate.sum());
 
@@ -94,17 +105,22 @@ inline Expected grpo_formula(const models::Decoder& student, const std::vector<K
     const auto count = [](const at::Tensor& where) { return where.sum().item<double>(); };
     expected.tokens += static_cast<double>(sample.length());
     expected.entropy -= count(all.exp() * all);
+    entropy = entropy - (all.exp() * all).sum();
     if (sample.advantage < 0) expected.clipped_low += count(ratio < low);
-    if (sample.advantage > 0) expected.clipped_high += count(ratio > high);
+    if (sample.advantage > 0) expected.clipped_high += count(ratio > (cispo ? high - 1 : high));
+    if (sample.advantage < 0 && options.delta)
+      expected.clipped_delta += count(ratio > *options.delta);
   }
 
   const auto sequences = static_cast<double>(samples.size());
   const std::map<losses::PolicyLossType, double> divisors{
       {losses::PolicyLossType::kGrpo, sequences},
       {losses::PolicyLossType::kBnpo, expected.tokens},
-      {losses::PolicyLossType::kDapo, expected.tokens},
+      {losses::PolicyLossType::kDapo, expected.tokens + masked_tokens},
+      {losses::PolicyLossType::kCispo, expected.tokens + masked_tokens},
       {losses::PolicyLossType::kDrGrpo, sequences * max_new_tokens}};
-  expected.loss = expected.loss / divisors.at(options.loss_type);
+  expected.loss = expected.loss / divisors.at(options.loss_type) -
+                  options.entropy_coef * entropy / expected.tokens;
   expected.entropy /= expected.tokens;
   return expected;
 }

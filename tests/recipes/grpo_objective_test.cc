@@ -3,17 +3,10 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros.h>
-#include <c10/core/GradMode.h>
 
-#include <array>
 #include <cmath>
 
-#include "tests/recipes/grpo_fixture.h"
-#include "tests/recipes/grpo_formula.h"
+#include "tests/recipes/grpo_loss_fixture.h"
 
 namespace retort::recipes {
 namespace {
@@ -21,96 +14,9 @@ namespace {
 using losses::PolicyLossType;
 using test::Expected, test::Known;
 
-// Samples of older weights: the ratio is to the generator's probabilities.
-const GrpoOptions kStale{.epsilon_high = 0.3, .max_staleness = 1};
-
-class GrpoObjectiveTest : public GrpoTest {
+class GrpoObjectiveTest : public GrpoLossTest {
  protected:
-  struct Computed {
-    at::Tensor loss;
-    MetricsRow row;
-  };
-  static Computed compute(GrpoObjective& objective, int64_t step, const models::Decoder& student) {
-    const StepInfo info = objective.next_step(step);
-    StepSums sums;
-    sums.values.resize(objective.num_values(), 0.0);
-    Computed computed{.loss = at::zeros({}), .row = {.step = step, .values = {}}};
-    for (size_t i = 0; i < info.micro_batches; ++i) {
-      const at::Tensor hidden = student.hidden(objective.tokens(i));
-      computed.loss = computed.loss + objective.loss_sum(student.head(), hidden, i, sums);
-    }
-    computed.loss = computed.loss / objective.divisor(sums);
-    objective.finish_step(sums, computed.row);
-    return computed;
-  }
-  static Expected formula(const models::Decoder& student, const std::vector<Known>& samples,
-                          const GrpoOptions& options) {
-    return test::grpo_formula(student, samples, options, kTemperature, test::kLongestAnswer);
-  }
-
-  // A numbered answer to a prompt. The generator's log-probabilities of its tokens are not the
-  // student's, but off by kOffsets in turn.
-  Known answered(const std::vector<int32_t>& prompt, uint64_t sample_id) const {
-    const c10::NoGradGuard no_grad;
-    Known sample{.prompt = prompt, .completion = test::numbered_answer(sample_id)};
-    const at::Tensor logps = of_tokens(distributions(student_, sample, kTemperature), sample);
-    for (size_t i = 0; i < sample.completion.token_ids.size(); ++i) {
-      const double logp = logps[static_cast<int64_t>(i)].item<double>();
-      sample.completion.sampling_logps[i] =
-          static_cast<float>(logp + kOffsets[(sample_id + i) % kOffsets.size()]);
-    }
-    return sample;
-  }
-  Setting setting(const GrpoOptions& options) const {
-    return {.grpo = options,
-            .answer = [this](const data::PromptSample& prompt, uint64_t id, uint64_t) {
-              return answered(prompt.prompt_ids, id).completion;
-            }};
-  }
-
-  // The samples of the first round with the rewards of length_rewards().
-  std::vector<Known> first_round() const {
-    std::vector<Known> samples;
-    for (int64_t prompt = 0; prompt < kPromptsPerRound; ++prompt)
-      for (int64_t g = 0; g < kGenerations; ++g) {
-        Known sample = answered(files_.prompts()->get(prompt)->prompt_ids,
-                                static_cast<uint64_t>(prompt * kGenerations + g));
-        sample.reward = test::length_reward(sample.completion);
-        sample.old = at::tensor(sample.completion.sampling_logps, at::kFloat).to(at::kDouble);
-        samples.push_back(std::move(sample));
-      }
-    compare_groups(samples, kGenerations);
-    return samples;
-  }
-
-  // The gradient of a loss with respect to all parameters of the student, which forgets it again.
-  at::Tensor gradient(const at::Tensor& loss) const {
-    loss.backward();
-    std::vector<at::Tensor> parts;
-    for (const auto& parameter : student_.parameters()) {
-      at::Tensor value = parameter.value;
-      parts.push_back(value.grad().detach().clone().flatten());
-      value.mutable_grad() = at::Tensor();
-    }
-    return at::cat(parts);
-  }
-  void expect_same_gradient(const at::Tensor& loss, const at::Tensor& formula) const {
-    const at::Tensor mine = gradient(loss);
-    const at::Tensor theirs = gradient(formula);
-    const double largest = theirs.abs().max().item<double>();
-    EXPECT_GT(largest, 1e-3);
-    EXPECT_LT((mine - theirs).abs().max().item<double>(), 1e-4 * largest);
-  }
-
-  static models::Decoder trainable(uint64_t seed) {
-    models::Decoder student = model(seed);
-    student.set_requires_grad(true);
-    return student;
-  }
-
-  // Ratios 1.65, 1.11, 0.95 and 0.67, of which kStale clips the first and the last.
-  static constexpr std::array<double, 4> kOffsets{-0.5, -0.1, 0.05, 0.4};
-  models::Decoder student_ = trainable(7);
+  using GrpoLossTest::GrpoLossTest;
 };
 
 TEST_F(GrpoObjectiveTest, LossAndGradientAreTheClippedSurrogates) {
@@ -314,6 +220,31 @@ TEST_F(GrpoObjectiveTest, AnUnscorableSampleTakesPartInNothing) {
   EXPECT_EQ(metric(computed.row, "num_unscorable"), 2);
   EXPECT_NEAR(metric(computed.row, "reward"), 3, 1e-12);
   EXPECT_EQ(metric(computed.row, "completions/mean_length"), 22.0 / 8) << "of all";
+}
+
+// Prompts long enough to be computed once for all completions of a micro-batch.
+class GrpoSharedPromptTest : public GrpoObjectiveTest {
+ protected:
+  GrpoSharedPromptTest() : GrpoObjectiveTest(at::kCPU, /*more_words=*/18) {}
+};
+
+TEST_F(GrpoSharedPromptTest, LossAndGradientAreThoseOfSamplesByThemselves) {
+  const Run run = start(setting(kStale));
+  const Computed computed = compute(*run.objective, 1, student_);
+  const Expected expected = formula(student_, first_round(), kStale);
+  EXPECT_NEAR(computed.loss.item<double>(), expected.loss.item<double>(), 1e-5);
+  expect_same_gradient(computed.loss, expected.loss);
+
+  // Micro-batches of three, of completions of 1, 2, 3; 4, 6, 1; 2, 3 tokens. The second has samples
+  // of both prompts.
+  const Run again = start(setting(kStale));
+  again.objective->next_step(1);
+  const auto prompt = [&](int64_t i) {
+    return static_cast<int64_t>(files_.prompts()->get(i)->prompt_ids.size());
+  };
+  EXPECT_EQ(again.objective->tokens(0).num_tokens(), prompt(0) + 1 + 2 + 3);
+  EXPECT_EQ(again.objective->tokens(1).num_tokens(), prompt(0) + 4 + prompt(1) + 6 + 1);
+  EXPECT_EQ(again.objective->tokens(2).num_tokens(), prompt(1) + 2 + 3);
 }
 
 TEST_F(GrpoObjectiveTest, OriginsNameThePromptsOfAMicroBatch) {

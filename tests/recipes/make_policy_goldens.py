@@ -33,109 +33,25 @@ import trl
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 from trl.experimental.gkd import GKDTrainer
+from trl.rewards import get_soft_overlong_punishment
 
 sys.path.append(str(pathlib.Path(__file__).parent.parent / "losses"))
-from make_goldens import LR, OUT, VOCAB, change_of, own_parameters, write_cases  # noqa: E402
+from make_goldens import LR, OUT, change_of, own_parameters, write_cases  # noqa: E402
+from policy_cases import (  # noqa: E402
+    DISTILL,
+    EOS,
+    GENERATIONS,
+    GRPO,
+    MAX_NEW_TOKENS,
+    PAD,
+    PROMPTS,
+    REWARDS,
+    distill_recipe,
+    grpo_recipe,
+)
 from trl_samples import SampledGRPO, sampled  # noqa: E402
 
-PAD, EOS = VOCAB - 2, VOCAB - 1
-PROMPTS, GENERATIONS, MAX_NEW_TOKENS = 2, 4, 10  # of a grpo step
-# Which of them a case has; RARE gives many groups one reward for all.
-REWARDS = [
-    {"type": "regex", "pattern": "w1", "weight": 1.0, "name": "ones"},
-    {"type": "regex", "pattern": "w5[0-9]", "weight": 0.5, "name": "fifties"},
-]
-
-RARE = [{"type": "regex", "pattern": "w6[0-9]", "weight": 1.0, "name": "sixties"}]
-
-RECIPE = """\
-recipe: {kind}
-output_dir: $RUN
-seed: 3
-roles:
-  student: {{model: $GOLDENS/qwen3, world: {{dp: 1, threads: 1}}}}
-  generator: {{model: $GOLDENS/qwen3, world: {{dp: 1, threads: 1}}}}
-{frozen}data:
-  train: [{{path: $GOLDENS/prompts.jsonl}}]
-  max_length: 64
-  shuffle: false
-{packing}train:
-  max_steps: {steps}
-  per_device_train_batch_size: {rows}
-  gradient_accumulation_steps: {accumulation}
-  learning_rate: 1.0e-3
-  lr_scheduler_type: constant
-  save_steps: 0
-generation: {generation}
-{blocks}"""
 SAMPLE = ("prompt_ids", "token_ids", "reward", "logp")
-FROZEN = "  {role}: {{model: $GOLDENS/teacher, world: {{dp: 1, threads: 1}}}}\n"
-
-# Stops make completions of different lengths.
-GENERATION = {
-    "role": "generator",
-    "max_new_tokens": MAX_NEW_TOKENS,
-    "stop": ["w3"],
-    "kv_cache": "16MiB",
-    "save_samples": True,
-}
-GRPO = {
-    "dapo": {"loss_type": "dapo"},
-    "iterations": {"loss_type": "grpo", "num_iterations": 2, "epsilon": 0.05},
-    "reference": {"loss_type": "dr_grpo", "beta": 0.04, "temperature": 0.8},
-    "batch_scale": {"loss_type": "bnpo", "scale_rewards": "batch", "accumulation": 2},
-    "rloo": {"loss_type": "dapo", "advantage": "rloo"},
-    "reinforce": {"loss_type": "dapo", "advantage": "reinforce_plus_plus"},
-    "equal_rewards": {"loss_type": "grpo", "rewards": RARE},
-    "sequence": {
-        "loss_type": "grpo",
-        "num_iterations": 2,
-        "epsilon": 0.03,
-        "importance_sampling_level": "sequence",
-    },
-    # The generator draws from less than the trainer counts: weights are below 1, and so are caps.
-    "token_correction": {
-        "loss_type": "dapo",
-        "temperature": 0.8,
-        "top_p": 0.9,
-        "sampling_correction": "token_truncate",
-        "importance_sampling_cap": 0.91,
-    },
-    "sequence_correction": {
-        "loss_type": "bnpo",
-        "temperature": 1.3,
-        "top_p": 0.9,
-        "sampling_correction": "sequence_mask",
-        "importance_sampling_cap": 0.4,
-    },
-    "stale": {"loss_type": "grpo", "temperature": 0.8, "max_staleness": 1},
-    "stale_sequence": {
-        "loss_type": "dapo",
-        "temperature": 1.3,
-        "max_staleness": 1,
-        "importance_sampling_level": "sequence",
-        "epsilon": 0.1,
-        "epsilon_high": 0.3,
-    },
-    # Old log-probabilities are the trainer's own again, and the correction sees the older weights.
-    "stale_correction": {
-        "loss_type": "dapo",
-        "temperature": 0.8,
-        "top_p": 0.9,
-        "max_staleness": 1,
-        "sampling_correction": "token_mask",
-        "importance_sampling_cap": 1.1,
-    },
-}
-DISTILL = {
-    "on_policy_hidden": {"payload": "hidden_states", "loss_type": "reverse_kl", "temperature": 1.5},
-    "on_policy_gradient": {
-        "payload": "target_logps",
-        "loss_type": "reverse_kl",
-        "use_policy_gradient": True,
-        "lmbda": 1.0,
-    },
-}
 
 
 def make_prompts(path):
@@ -144,40 +60,6 @@ def make_prompts(path):
     words = lambda n: " ".join(f"w{number(0, PAD)}" for _ in range(n))
     rows = [{"prompt": words(number(1, 6)), "completion": words(3)} for _ in range(12)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def grpo_recipe(case):
-    case = dict(case)
-    accumulation = case.pop("accumulation", 1)
-    generation = {**GENERATION, "num_generations": GENERATIONS}
-    rewards = case.pop("rewards", REWARDS)
-    for key in ("temperature", "top_p"):
-        if key in case:
-            generation[key] = case.pop(key)
-    return RECIPE.format(
-        kind="grpo",
-        frozen=FROZEN.format(role="reference") if "beta" in case else "",
-        packing="",
-        steps=5,
-        rows=PROMPTS * GENERATIONS // accumulation,
-        accumulation=accumulation,
-        generation=json.dumps(generation),
-        blocks=f"rewards: {json.dumps(rewards)}\ngrpo: {json.dumps(case)}\n",
-    )
-
-
-def distill_recipe(case):
-    distill = {"teachers": [{"role": "teacher"}], **case}
-    return RECIPE.format(
-        kind="on_policy_distill",
-        frozen=FROZEN.format(role="teacher"),
-        packing="  packing: false\n",
-        steps=3,
-        rows=4,
-        accumulation=1,
-        generation=json.dumps(GENERATION),
-        blocks=f"distill: {json.dumps(distill)}\n",
-    )
 
 
 # ---- the samples of a run: {step: [sample]}
@@ -249,6 +131,17 @@ def make_replay(model, frozen, num_samples, **changes):
     return sampled(Replay, stub, torch.float32, **models, **sizes, **changes)
 
 
+class Ends:
+    """Equal to each id that a completion may end with if it was not cut off, whereas TRL knows
+    one."""
+
+    def __init__(self, case):
+        self.ids = [EOS, *(int(word[1:]) for word in case["stop"])]
+
+    def __eq__(self, other):
+        return other in self.ids
+
+
 def rloo_advantages(rewards):
     groups = rewards.view(-1, GENERATIONS)
     others = (groups.sum(1, keepdim=True) - groups) / (GENERATIONS - 1)
@@ -288,14 +181,17 @@ def drawn_from(model, samples, temperature, top_p):
 def grpo_loss(model, frozen, case):
     """samples -> (loss, metrics); `samples` is None where the last ones are used again."""
     iterations, epsilon = case.get("num_iterations", 1), case.get("epsilon", 0.2)
+    parts, in_reward = case.get("num_mini_batches", 1), case.get("kl_in_reward", False)
     corrected, staleness = "sampling_correction" in case, case.get("max_staleness", 0)
     generator, versions = copy.deepcopy(model), []
     trainer = make_replay(
         model,
         frozen,
-        PROMPTS * GENERATIONS,
+        PROMPTS * GENERATIONS * parts,
         loss_type=case["loss_type"],
-        beta=case.get("beta", 0.0),
+        beta=0.0 if in_reward else case.get("beta", 0.0),
+        delta=case.get("delta"),
+        mask_truncated_completions=case.get("mask_truncated_completions", False),
         num_iterations=iterations,
         epsilon_low=epsilon,
         epsilon_high=case.get("epsilon_high", epsilon),
@@ -307,30 +203,50 @@ def grpo_loss(model, frozen, case):
         scale_rewards=case.get("scale_rewards", "group"),
         temperature=case.get("temperature", 1.0),
     )
+    if case.get("mask_truncated_completions"):
+        trainer._tokenizer = types.SimpleNamespace(pad_token_id=PAD, eos_token_id=Ends(case))
     kept = {}
+
+    def reference_kl(batch):
+        """RLOOTrainer's estimate of each completion's KL, and its mean over tokens."""
+        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
+        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
+        width = batch["completion_ids"].shape[1]
+        with torch.no_grad():
+            logps, _ = trainer._get_per_token_logps_and_entropies(frozen, ids, mask, width)
+        kl = (trainer.drawn - logps) * batch["completion_mask"]
+        return kl.sum(1), kl.sum() / batch["completion_mask"].sum()
 
     def take(samples):
         trainer.samples = samples
         trainer.rewards = torch.tensor([float(s["reward"]) for s in samples])
+        if "overlong_penalty_tokens" in case:
+            cache = case["overlong_penalty_tokens"]
+            penalty = get_soft_overlong_punishment(MAX_NEW_TOKENS, cache)
+            trainer.rewards += torch.tensor(penalty([s["token_ids"] for s in samples]))
         # The generator has weights of `staleness` steps ago, as long as there were as many.
         versions.append(copy.deepcopy(model.state_dict()))
         kept["staleness"] = min(staleness, len(versions) - 1)
         generator.load_state_dict(versions[-1 - kept["staleness"]])
         version = len(versions) - kept["staleness"]
         told = [sample.get("weight_version", version) for sample in samples]
-        assert iterations > 1 or told == [version] * len(samples), told
+        assert iterations * parts > 1 or told == [version] * len(samples), told
         draw = case.get("temperature", 1.0), case.get("top_p", 1.0)
         trainer.drawn = drawn_from(generator, samples, *draw)
         batch = trainer._generate_and_score_completions([{"prompt": "p"}] * len(samples))
+        if in_reward:
+            of_sample, kept["kl"] = reference_kl(batch)
+            trainer.rewards -= case["beta"] * of_sample
+            batch = trainer._generate_and_score_completions([{"prompt": "p"}] * len(samples))
         assert ("old_per_token_logps" in batch) == (iterations > 1 or corrected)
-        if staleness and not corrected:
+        if (staleness or parts > 1) and not corrected:
             batch["old_per_token_logps"] = trainer.drawn
         if case.get("advantage") == "rloo":
             batch["advantages"] = rloo_advantages(trainer.rewards)
         if case.get("advantage") == "reinforce_plus_plus":
             centred = trainer.rewards - trainer.rewards.mean()
             batch["advantages"] = centred / (trainer.rewards.std() + 1e-4)
-        kept["batch"] = batch
+        kept["batch"], kept["part"] = batch, 0
 
         # The student has the weights that drew the samples.
         ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
@@ -338,15 +254,24 @@ def grpo_loss(model, frozen, case):
         width = batch["completion_ids"].shape[1]
         with torch.no_grad():
             logps, _ = trainer._get_per_token_logps_and_entropies(model, ids, mask, width)
-        own = "top_p" in case or staleness > 0
+        own = "top_p" in case or staleness > 0 or "mask_truncated_completions" in case
         check_samples(samples, trainer.drawn if own else logps, case.get("rewards", REWARDS))
 
     def run(samples):
         if samples is not None:
             take(samples)
-        loss = trainer._compute_loss(model, kept["batch"])
+        count = PROMPTS * GENERATIONS
+        first = kept["part"] % parts * count
+        kept["part"] += 1
+        mine = {
+            key: value[first : first + count] if value.dim() > 0 else value
+            for key, value in kept["batch"].items()
+        }
+        loss = trainer._compute_loss(model, mine)
         values = trainer._metrics["train"]
         metrics = {key: values[key][-1] for key in METRICS if key in values}
+        if in_reward:
+            metrics["kl"] = kept["kl"]
         return loss, metrics | ({"staleness": kept["staleness"]} if staleness else {})
 
     return run

@@ -1,5 +1,10 @@
 // The objectives in one process: the loss that trains, its divisor, its metrics, and what is asked
 // of other roles.
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/matmul.h>
+#include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -192,6 +197,34 @@ TEST_F(ObjectiveTest, DpoAtTheReferenceIsLnTwoAndAsksForEachCompletionOnce) {
   const StepResult second = run_step(objective, student_, world_);
   EXPECT_NEAR(second.loss, first.loss, 1e-7);
   EXPECT_EQ(asked.ids.size(), 1u);
+}
+
+// The mean of the head's rows is kept for a step, and no longer: weights have changed by the next.
+TEST_F(ObjectiveTest, DpoReportsTheMeanLogitsOfEachStepsWeights) {
+  const auto objective = [&](const std::string& name) {
+    auto role = std::make_unique<FakeFrozenRole>(
+        nano_llama(1), roles::PayloadSpec{.kind = roles::PayloadKind::kTargetLogProbs});
+    auto cache = std::make_unique<ReferenceCache>(folder_ / name, std::string(64, 'c'),
+                                                  folder_ / (name + "_run"), 0);
+    return std::make_unique<DpoObjective>(
+        pairs, std::make_unique<Reference>(std::move(role), &world_.tp(), std::move(cache)),
+        DpoObjective::Options{});
+  };
+  // The logits at the positions before the tokens of a pair's chosen completions.
+  const auto expected = [](const models::Decoder& student) {
+    const c10::NoGradGuard no_grad;
+    const data::PairMicroBatch batch = pairs(1).micro_batches[0];
+    const at::Tensor rows = student.hidden(batch.tokens).index_select(0, batch.predict_positions);
+    const at::Tensor means = at::matmul(rows, student.head_weight().t()).mean(1);
+    const at::Tensor of_chosen = (batch.sequence_of_row.remainder(2) == 0).to(at::kFloat);
+    return ((means * of_chosen).sum() / of_chosen.sum()).item<double>();
+  };
+
+  const models::Decoder later = nano_llama(5);
+  const auto both = objective("both");
+  EXPECT_NEAR(run_step(*both, student_, world_).metric("logits/chosen"), expected(student_), 1e-5);
+  EXPECT_NEAR(run_step(*both, later, world_).metric("logits/chosen"), expected(later), 1e-5);
+  EXPECT_GT(std::abs(expected(student_) - expected(later)), 1e-3) << "or the test shows nothing";
 }
 
 TEST_F(ObjectiveTest, DpoFollowsTheDifferenceFromTheReference) {

@@ -2,6 +2,7 @@
 // one process each.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tests/recipes/on_policy_support.h"
@@ -100,6 +101,34 @@ TEST(OnPolicyLayouts, GrpoThatRunsAhead) {
     EXPECT_EQ(row.at("weight_version").get<double>(),
               versions.at(static_cast<size_t>(key.first) - 1))
         << "step " << key.first;
+}
+
+// Prompts drawn anew, rewards with a KL and a penalty, two steps a rollout.
+TEST(OnPolicyLayouts, GrpoAsItIsUsed) {
+  TemporaryFolder folder;
+  OnPolicyRecipe one{.data = write_prompts(folder),
+                     .reference = "teacher",
+                     .rows = 16,
+                     .steps = 6,
+                     .block = {{"beta", "0.05"},
+                               {"kl_in_reward", "true"},
+                               {"num_mini_batches", "2"},
+                               {"max_resamples", "2"},
+                               {"overlong_penalty_tokens", "4"}},
+                     .rewards = "[{type: regex, pattern: 'w[1-3]'}]"};
+  one.generation["save_samples"] = "true";
+  one.generation["stop"] = "[w5]";
+  const fs::path reference = run(folder, "one", one);
+  const auto resampled = column(reference, "num_resampled_prompts");
+  EXPECT_GT(*std::max_element(resampled.begin(), resampled.end()), 0);
+  for (const Split& split :
+       std::vector<Split>{{"tp-pp", ", tp: 2, pp: 2", ", tp: 2"}, {"dp", "", "", 2, 2}}) {
+    const fs::path other = run(folder, one, split);
+    expect_same_samples(other, reference);
+    expect_same(other, reference,
+                {"loss", "grad_norm", "reward", "reward_std", "kl", "entropy", "num_tokens",
+                 "overlong_penalty", "num_resampled_prompts", "clip_ratio/region_mean"});
+  }
 }
 
 TEST(OnPolicyLayouts, RejectionSampling) {

@@ -41,6 +41,18 @@ std::vector<Case> cases() {
              recipe.extra = "weight_sync: {every_steps: 2}\n";
              return recipe;
            }},
+          // Rollouts in two steps, of which some prompts are drawn anew.
+          {"grpo_as_used", 20,
+           [](const TemporaryFolder& folder) {
+             OnPolicyRecipe recipe = grpo(folder, 3);
+             recipe.rewards = "[{type: regex, pattern: 'w[1-3]'}]";
+             recipe.block.insert({{"num_mini_batches", "2"},
+                                  {"max_resamples", "1"},
+                                  {"mask_truncated_completions", "true"},
+                                  {"overlong_penalty_tokens", "1"}});
+             recipe.save_steps = 8;  // rounds run ahead in between
+             return recipe;
+           }},
           {"rejection_sampling", 20,
            [](const TemporaryFolder& folder) {
              OnPolicyRecipe recipe{

@@ -157,6 +157,47 @@ TEST(Grpo, TrainsSeveralTimesOnOneRound) {
   EXPECT_GT(region[1] + region[3] + region[5], 0) << "the second has moved away from it";
 }
 
+TEST(Grpo, SharesOutARolloutOverSeveralSteps) {
+  TemporaryFolder folder;
+  OnPolicyRecipe recipe = grpo(folder);
+  recipe.steps = 6;
+  recipe.block["num_mini_batches"] = "2";
+  recipe.block["epsilon"] = "0.001";
+  const fs::path path = run(folder, "two", recipe);
+  // Rollouts of four prompts, the last two of the ten in one of their own.
+  EXPECT_EQ(read_samples(path).size(), 10u * 4);
+  EXPECT_EQ(column(path, "weight_version"), (std::vector<double>{1, 1, 3, 3, 5, 5}));
+  EXPECT_EQ(column(path, "staleness"), (std::vector<double>{0, 1, 0, 1, 0, 1}));
+  const auto region = column(path, "clip_ratio/region_mean");
+  for (size_t i = 0; i < 6; i += 2)
+    EXPECT_EQ(region[i], 0) << "the first step on samples has the policy that drew them";
+  EXPECT_GT(region[1] + region[3] + region[5], 0) << "the second has moved away from it";
+}
+
+// Each option alone changes the training on the same first samples.
+TEST(Grpo, OptionsOfRewardsAndSamplesTakeEffect) {
+  TemporaryFolder folder;
+  OnPolicyRecipe plain = grpo(folder);
+  plain.rewards = "[{type: regex, pattern: 'w[1-3]'}]";
+  plain.generation["stop"] = "[w5]";
+  plain.steps = 2;
+  const auto norms = [&](const std::string& name, const OnPolicyRecipe& recipe,
+                         const std::map<std::string, std::string>& options) {
+    OnPolicyRecipe changed = recipe;
+    changed.block.insert(options.begin(), options.end());
+    return column(run(folder, name, changed), "grad_norm");
+  };
+  const auto expected = norms("plain", plain, {});
+  EXPECT_NE(norms("masked", plain, {{"mask_truncated_completions", "true"}}), expected);
+  EXPECT_NE(norms("penalty", plain, {{"overlong_penalty_tokens", "5"}}), expected);
+  EXPECT_NE(norms("entropy", plain, {{"entropy_coef", "0.1"}}), expected);
+
+  // A reward that few completions get, so that those of many prompts score alike.
+  OnPolicyRecipe rare = plain;
+  rare.rewards = "[{type: regex, pattern: 'w7'}]";
+  EXPECT_NE(norms("anew", rare, {{"max_resamples", "3"}}), norms("rare", rare, {}));
+}
+
 TEST(RejectionSampling, KeepsTheSameRowsInEveryLayout) {
   TemporaryFolder folder;
   OnPolicyRecipe one{.recipe = "rejection_sampling",

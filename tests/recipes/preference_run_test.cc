@@ -15,9 +15,10 @@ TEST_P(PreferenceRun, MatchesTrl) {
   const fs::path run = run_recipe_text(folder.path(), golden.at("recipe"));
   ASSERT_FALSE(HasFailure());
   expect_columns(run, golden,
-                 {"loss", "grad_norm", "rewards/chosen", "rewards/rejected", "rewards/margins",
-                  "rewards/accuracies", "logps/chosen", "logps/rejected"},
+                 {"loss", "grad_norm", "rewards/accuracies", "logps/chosen", "logps/rejected"},
                  1e-6);
+  // Differences of log-probabilities of about 36, whose last bit is worth 4e-6.
+  expect_columns(run, golden, {"rewards/chosen", "rewards/rejected", "rewards/margins"}, 4e-6);
   expect_same_parameters(run, "qwen3", "preference_changes", GetParam());
 }
 

@@ -16,15 +16,16 @@
 
 namespace retort::test {
 
-// Prompt i is words i, i + 1, ... in line i + 1 of the file; its words have ids below 67, which
-// roles::nano_model has.
+// Prompt i is words i, i + 1, ... in line i + 1 of the file, 2 to 4 and `more_words`; its words
+// have ids below 67, which roles::nano_model has.
 class PromptFiles {
  public:
-  explicit PromptFiles(int64_t num_prompts) : tokenizer_(word_tokenizer(path())) {
+  explicit PromptFiles(int64_t num_prompts, int64_t more_words = 0)
+      : tokenizer_(word_tokenizer(path())) {
     std::string lines;
     for (int64_t i = 0; i < num_prompts; ++i) {
       std::string words;
-      for (int64_t w = i; w < i + 2 + i % 3; ++w)
+      for (int64_t w = i; w < i + 2 + i % 3 + more_words; ++w)
         words += (words.empty() ? "w" : " w") + std::to_string(w);
       lines += R"({"prompt": ")" + words + R"(", "completion": "w0"})" + "\n";
     }

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +14,7 @@
 #include <vector>
 
 #include "parallel/vote.h"
+#include "recipes/rollout/pass_at_k.h"
 #include "rpc/agent.h"
 #include "tests/recipes/fake_sample_source.h"
 #include "tests/recipes/prompt_files.h"
@@ -55,6 +58,8 @@ class RolloutRunTest : public ::testing::Test {
     rank.recipe.data.train = {{.path = (files_.path() / "prompts.jsonl").string()}};
     rank.recipe.data.eval = rank.recipe.data.train;
     rank.recipe.generation.emplace().max_new_tokens = 8;
+    rank.recipe.generation->eval_num_generations = num_generations;
+    rank.recipe.generation->eval_pass_reward = 0.5;
     rank.recipe.rewards = test::length_rewards();
     rank.run_folder = files_.path();
     rpc::Agent agent({.name = "student/" + std::to_string(world.dp().rank()), .secret = "s"});
@@ -83,7 +88,52 @@ class RolloutRunTest : public ::testing::Test {
   }
 
   test::PromptFiles files_{kPrompts};
+  int64_t num_generations = 1;
 };
+
+// Against all subsets of four completions.
+TEST(PassAtK, IsTheShareOfSubsetsWithOneThatPasses) {
+  for (int64_t passed = 0; passed <= 4; ++passed)
+    for (int64_t k = 1; k <= 4; ++k) {
+      int subsets = 0, hits = 0;
+      for (unsigned chosen = 0; chosen < 16; ++chosen) {
+        if (std::popcount(chosen) != k) continue;
+        ++subsets;
+        hits += (chosen & ((1u << passed) - 1)) != 0;
+      }
+      EXPECT_NEAR(pass_at_k(4, passed, k), static_cast<double>(hits) / subsets, 1e-12)
+          << passed << " " << k;
+    }
+  EXPECT_EQ(reported_ks(6), (std::vector<int64_t>{1, 2, 4, 6}));
+  EXPECT_EQ(reported_ks(8), (std::vector<int64_t>{1, 2, 4, 8}));
+}
+
+TEST_F(RolloutRunTest, SeveralCompletionsOfAPromptGivePassAtK) {
+  num_generations = 3;
+  const auto numbered = [](uint64_t id) { return test::numbered_answer(id % (uint64_t{1} << 62)); };
+  double pass[2] = {0, 0};
+  for (uint64_t row = 0; row < kPrompts; ++row) {
+    int64_t passed = 0;
+    for (uint64_t g = 0; g < 3; ++g)
+      passed += test::length_reward(numbered(row * 3 + g)) >= 0.5;
+    pass[0] += pass_at_k(3, passed, 1) / kPrompts;
+    pass[1] += pass_at_k(3, passed, 2) / kPrompts;
+  }
+
+  const auto errors = test::run_rank_threads(kRanks, [&](parallel::World& world) {
+    const MetricsRow row = evaluate(
+        world, [&](const data::PromptSample&, uint64_t id, uint64_t) { return numbered(id); });
+    const auto value = [&](size_t i) { return std::get<double>(row.values.at(i).second); };
+    const bool right =
+        row.values.size() == 8 && row.values[5].first == "eval_pass@1" &&
+        std::abs(value(5) - pass[0]) < 1e-12 && row.values[6].first == "eval_pass@2" &&
+        std::abs(value(6) - pass[1]) < 1e-12 && std::get<int64_t>(row.values[1].second) == kPrompts;
+    if (!right) throw Error(ErrorCode::kMismatch, "another pass@k: " + std::to_string(value(5)));
+  });
+  for (const std::optional<Error>& error : errors)
+    EXPECT_FALSE(error) << error->what();
+  EXPECT_GT(pass[1], pass[0]) << "or the test shows nothing";
+}
 
 TEST_F(RolloutRunTest, EvaluationCountsThePromptsOfAllRanks) {
   double reward = 0;

@@ -86,16 +86,17 @@ class TrainLoopTest : public test::FolderTest {
     const fs::path folder = folder_ / name;
     fs::create_directories(folder);
     models::Decoder decoder =
-        models::Decoder::random(roles::nano_model(models::Family::kQwen3, true, 2), 7, at::kFloat);
+        models::Decoder::random(roles::nano_model(models::Family::kQwen3, true, 2), 7, dtype_);
     LoopState start{.seed = 1, .layout = {}};
     const auto latest = latest_checkpoint(folder);
     if (latest) {
-      decoder = models::load_decoder(latest->path.string(), at::kFloat);
+      decoder = models::load_decoder(latest->path.string(), dtype_);
       start = read_loop_state(latest->path);
     }
 
     roles::Trainer trainer(std::move(decoder), world_,
-                           {.schedule = {.learning_rate = 1e-2, .max_steps = schedule_steps_}});
+                           {.schedule = {.learning_rate = 1e-2, .max_steps = schedule_steps_},
+                            .loss_scale = loss_scale_});
     if (latest) trainer.load_state(latest->path / "state");
     CheckpointStore checkpoints(folder, tokenizer(), {});
     Run run;
@@ -138,6 +139,8 @@ class TrainLoopTest : public test::FolderTest {
 
   parallel::World world_{{.role = "student", .layout = {}}};
   int64_t schedule_steps_ = 6;
+  at::ScalarType dtype_ = at::kFloat;
+  parallel::LossScaler::Options loss_scale_;
 };
 
 TEST_F(TrainLoopTest, SavesEvaluatesAndLogsWhenAsked) {
@@ -267,6 +270,87 @@ TEST_F(TrainLoopTest, EndsEverySoManyStepsAndGoesOnToTheSameBits) {
   EXPECT_EQ(parts.steps, uninterrupted.steps);
   EXPECT_TRUE(at::equal(last.parameters, whole.parameters));
   EXPECT_TRUE(fs::exists(folder_ / "parts" / "final" / "config.json"));
+}
+
+// Of a run in float16: the numbers of the steps that its scale was too large for.
+std::set<int64_t> overflowed_steps(const std::vector<double>& skipped) {
+  std::set<int64_t> steps;
+  for (size_t i = 0; i < skipped.size(); ++i)
+    if (skipped[i] > (i == 0 ? 0 : skipped[i - 1])) steps.insert(static_cast<int64_t>(i) + 1);
+  return steps;
+}
+
+// In float16 with a scale that is too large at first: the parameters and the norm of the gradient
+// are those of a float32 run over the steps that were not skipped.
+TEST_F(TrainLoopTest, AnOverflowInFloat16LeavesNoTrace) {
+  NumberedObjective objective, shorter;
+  const int64_t steps = 14;
+  schedule_steps_ = steps;
+  dtype_ = at::kHalf;
+  loss_scale_ = {.initial_scale = 1 << 16, .window = 4};
+  const Run half = run("half", {.max_steps = steps}, objective);
+  const std::set<int64_t> overflowed = overflowed_steps(metric(half, "skipped_steps"));
+  ASSERT_GE(overflowed.size(), 2u);
+  ASSERT_LE(overflowed.size(), 9u);
+  EXPECT_EQ(*overflowed.begin(), 1);
+
+  dtype_ = at::kFloat;
+  shorter.without = overflowed;
+  const auto updates = steps - static_cast<int64_t>(overflowed.size());
+  const Run wide = run("wide", {.max_steps = updates}, shorter);
+  EXPECT_EQ(metric(wide, "loss_scale"), std::vector<double>());
+
+  // The updates' own metrics.
+  std::vector<double> rates = metric(half, "learning_rate"), norms = metric(half, "grad_norm"),
+                      losses = metric(half, "loss");
+  for (auto step = overflowed.rbegin(); step != overflowed.rend(); ++step)
+    for (std::vector<double>* values : {&rates, &norms, &losses})
+      values->erase(values->begin() + (*step - 1));
+  EXPECT_EQ(rates, metric(wide, "learning_rate"));
+  for (size_t i = 0; i < norms.size(); ++i) {
+    EXPECT_NEAR(norms[i] / metric(wide, "grad_norm")[i], 1, 0.02) << i;
+    EXPECT_NEAR(losses[i] / metric(wide, "loss")[i], 1, 0.02) << i;
+  }
+  const double off = (half.parameters.to(at::kFloat) - wide.parameters).norm().item<double>();
+  EXPECT_LT(off, 0.01 * wide.parameters.norm().item<double>());
+}
+
+// Of a step whose gradient no scale mends.
+TEST_F(TrainLoopTest, TheLeastLossScaleEndsTheRunByName) {
+  dtype_ = at::kHalf;
+  loss_scale_ = {.initial_scale = 4, .min_scale = 4};
+  NumberedObjective steep, skipping;
+  steep.steep_at = skipping.steep_at = 2;
+  const std::string message = test::message_of([&] { run("refused", {.max_steps = 3}, steep); });
+  EXPECT_NE(message.find("train.min_loss_scale"), std::string::npos) << message;
+  const Run run_on = run("skipped", {.max_steps = 3, .skip_nonfinite_steps = 1}, skipping);
+  EXPECT_EQ(metric(run_on, "skipped_steps"), (std::vector<double>{0, 1, 1}));
+  EXPECT_EQ(metric(run_on, "loss_scale"), (std::vector<double>{4, 4, 4}));
+
+  // Where it can still be lowered the step is skipped, though none may be otherwise.
+  loss_scale_.initial_scale = 8;
+  NumberedObjective lowered;
+  lowered.steep_at = 2;
+  EXPECT_EQ(metric(run("lowered", {.max_steps = 3}, lowered), "loss_scale"),
+            (std::vector<double>{8, 8, 4}));
+}
+
+TEST_F(TrainLoopTest, TheLossScaleOutlivesAResume) {
+  dtype_ = at::kHalf;
+  loss_scale_ = {.initial_scale = 1 << 22, .window = 3};
+  schedule_steps_ = 14;
+  NumberedObjective objective, parts;
+  const Run whole = run("whole", {.max_steps = 14}, objective);
+  std::vector<double> scales;
+  for (Run part; part.result.step < 14;) {
+    part = run("parts", {.max_steps = 14, .exit_interval = 2}, parts);
+    for (const double scale : metric(part, "loss_scale"))
+      scales.push_back(scale);
+    if (part.result.step == 14) {
+      EXPECT_TRUE(at::equal(part.parameters, whole.parameters));
+    }
+  }
+  EXPECT_EQ(scales, metric(whole, "loss_scale"));
 }
 
 }  // namespace

@@ -53,8 +53,8 @@ Payload answer_by_definition(const models::Decoder& decoder, const ForwardReques
   at::Tensor targets;
   if (request.spec.kind == PayloadKind::kTargetLogProbs) targets = targets_of(request);
   const models::Head head = decoder.head();
-  return make_payload(models::rows_at(decoder.hidden(tokens), request.positions), head.weight,
-                      request.spec, targets, head.vocab);
+  const at::Tensor rows = decoder.hidden(models::wanting(tokens, request.positions.to(at::kLong)));
+  return make_payload(rows, head.weight, request.spec, targets, head.vocab);
 }
 
 void expect_same_bits(const Payload& got, const Payload& expected) {
@@ -177,6 +177,35 @@ TEST_F(TeacherTest, AsSentIsOneForwardForEach) {
   for (size_t i = 0; i < packs.size(); ++i)
     expect_same_bits(replies[i].get(Deadline::after(30s)),
                      answer_by_definition(decoder, request(i, packs[i], PayloadKind::kFull)));
+}
+
+// Completions of one prompt: their prompt is computed once, which changes no answer.
+TEST_F(TeacherTest, WhatSequencesShareIsComputedOnce) {
+  std::vector<int32_t> prompt;
+  for (int32_t i = 0; i < 20; ++i)
+    prompt.push_back((7 * i + 3) % 60);
+  std::vector<std::vector<int32_t>> rows(4, prompt);
+  rows[0].insert(rows[0].end(), {5, 6, 7});
+  rows[1].insert(rows[1].end(), {8, 9});
+  rows[2] = {1, 2, 3};
+  rows[3].insert(rows[3].end(), {4, 4, 4, 4});
+
+  const models::Decoder decoder = models::load_decoder(golden_model(), at::kFloat);
+  for (const PayloadKind kind : {PayloadKind::kHiddenStates, PayloadKind::kTargetLogProbs}) {
+    const ForwardRequest one = request(1, rows, kind);
+    MergedPacks merged = merge_packs({one}, decoder.config().vocab_size);
+    share_prefixes(merged);
+    EXPECT_EQ(merged.tokens.num_tokens(), 20 + 3 + 2 + 3 + 24);
+    EXPECT_EQ(merged.rows.at(0).numel(), one.positions.numel());
+
+    const Payload got = ask_teacher(teacher, one);
+    const Payload expected = answer_by_definition(decoder, one);
+    const auto numbers = [&](const Payload& payload) {
+      return kind == PayloadKind::kHiddenStates ? payload.hidden : payload.logps;
+    };
+    EXPECT_TRUE(at::allclose(numbers(got), numbers(expected), 1e-5, 1e-6)) << enum_name(kind);
+    EXPECT_GT(numbers(expected).abs().max().item<double>(), 0.1);
+  }
 }
 
 TEST_F(TeacherTest, AsSentALoneRequestHasTheBitsOfItsDefinition) {

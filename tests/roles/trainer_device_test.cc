@@ -42,7 +42,7 @@ models::PackedTokens tokens_of(int step, bool forks) {
   if (forks) {  // the last row: two continuations of its first four tokens
     tokens.forks.resize(rows.size());
     const auto length = static_cast<int64_t>(rows.back().size());
-    tokens.forks.back() = {.prefix = 4, .begin = 8};
+    tokens.forks.back() = {.prefix = 4, .begins = {8}};
     tokens.positions.narrow(0, tokens.cu_seqlens[2] + 8, length - 8).sub_(4);
   }
   return tokens;

@@ -384,5 +384,22 @@ TEST(Close, AQueueThatDiesAnswersItsCalls) {
   EXPECT_EQ(code_of(first), ErrorCode::kPeerLost);
 }
 
+// A call that stands in the queue must not keep the queue, or neither is ever freed.
+TEST(Close, ACallThatNobodyTookGoesWithItsQueue) {
+  auto queue = std::make_shared<HandlerQueue>(1);
+  const std::weak_ptr<HandlerQueue> left = queue;
+  {
+    Agent client(agent_options("student/0"));
+    Agent server(agent_options("teacher/0"));
+    serve_echo(server, queue, std::make_shared<std::atomic<int>>(0));
+    client.connect("teacher/0", server.address(), soon());
+    const auto call = client.call("teacher/0", kEcho, EchoRequest{.text = "never"}, {});
+    ASSERT_TRUE(eventually([&] { return queue->size() == 1; }));
+  }
+
+  queue.reset();
+  EXPECT_TRUE(left.expired());
+}
+
 }  // namespace
 }  // namespace retort::rpc::testing

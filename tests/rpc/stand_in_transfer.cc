@@ -129,8 +129,8 @@ class StandInTransfer final : public detail::DeviceTransfer {
 
 }  // namespace
 
-std::shared_ptr<detail::DeviceTransfer> stand_in_transfer() {
-  return std::make_shared<StandInTransfer>();
+std::unique_ptr<detail::DeviceTransfer> stand_in_transfer() {
+  return std::make_unique<StandInTransfer>();
 }
 
 StandInTraffic stand_in_traffic() {

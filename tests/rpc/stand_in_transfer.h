@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "rpc/agent.h"
+#include "rpc/detail/device_transfer.h"
 
 namespace retort::rpc::testing {
 
@@ -20,7 +20,7 @@ struct StandInTraffic {
 };
 
 // For Agent::Options::devices of one agent.
-std::shared_ptr<detail::DeviceTransfer> stand_in_transfer();
+std::unique_ptr<detail::DeviceTransfer> stand_in_transfer();
 StandInTraffic stand_in_traffic();  // of all in this process
 
 }  // namespace retort::rpc::testing

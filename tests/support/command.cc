@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "tests/support/sanitizer.h"
 
 extern char** environ;
 
@@ -62,7 +63,7 @@ void Command::signal(int number) {
 
 CommandResult Command::wait(std::chrono::seconds deadline) {
   CommandResult result;
-  const auto end = std::chrono::steady_clock::now() + deadline;
+  const auto end = std::chrono::steady_clock::now() + deadline * kSlowness;
   while (running() && std::chrono::steady_clock::now() < end)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   if (running()) {

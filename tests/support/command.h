@@ -23,8 +23,9 @@ class Command {
   int pid() const { return pid_; }
   bool running();
   std::string output() const;  // so far
-  void signal(int number);  // to the command's process alone
-  // Waits; after `deadline` the whole group is killed and exit_code is 124.
+  void signal(int number);     // to the command's process alone
+  // Waits; after `deadline`, or kSlowness times that under a sanitizer, the whole group is killed
+  // and exit_code is 124.
   CommandResult wait(std::chrono::seconds deadline = std::chrono::seconds(60));
 
  private:

@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <optional>
+#include <utility>
 
 #include "recipes/losses/detail/aten_losses.h"
 #include "recipes/losses/detail/aten_softmax.h"
@@ -30,8 +31,8 @@ class CrossEntropyChunks : public ChunkLoss {
     softmax.write_softmax(logits, at::full({}, 1, sums_.options()));
     softmax.add_at_target(logits, at::full({count}, -1, logits.options()));
   }
-  double loss_sum() const override { return -sum(0); }
-  double sum(int64_t i) const { return sums_.select(0, i).item<double>(); }
+  at::Tensor loss_sum() const override { return sums_.select(0, 0).neg(); }
+  at::Tensor numbers() const { return sums_.narrow(0, 1, 2); }
 
  private:
   const VocabGroup& vocab_;
@@ -41,7 +42,7 @@ class CrossEntropyChunks : public ChunkLoss {
 
 }  // namespace
 
-CrossEntropyResult aten_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
+UnreadCrossEntropy aten_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                       const at::Tensor& bias, const at::Tensor& targets,
                                       int64_t chunk_tokens, const parallel::VocabShard& shard) {
   const LinearHead head{hidden, weight, bias};
@@ -55,12 +56,17 @@ CrossEntropyResult aten_cross_entropy(const at::Tensor& hidden, const at::Tensor
   CrossEntropyChunks chunks(*vocab, moved_to(hidden.device(), targets));
   const int64_t rows_at_once =
       aten_chunk_rows(chunk_tokens, vocab->rows_per_rank(), hidden.device());
-  CrossEntropyResult result;
+  UnreadCrossEntropy result;
   result.loss_sum = run_linear_head(head, rows_at_once, chunks);
   result.count = head.rows();
-  result.entropy_sum = chunks.sum(1);
-  result.num_correct = static_cast<int64_t>(chunks.sum(2));
+  result.numbers = chunks.numbers();
   return result;
+}
+
+CrossEntropyResult read(UnreadCrossEntropy loss) {
+  const at::Tensor numbers = loss.numbers.cpu();
+  return {CrossEntropySums::of(numbers.const_data_ptr<double>()), std::move(loss.loss_sum),
+          loss.count};
 }
 
 }  // namespace retort::losses::detail

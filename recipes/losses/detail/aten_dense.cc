@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "recipes/losses/detail/aten_divergence.h"
 #include "recipes/losses/detail/aten_teacher.h"
-#include "recipes/losses/detail/linear_head.h"
+#include "recipes/losses/detail/head_products.h"
 #include "recipes/losses/detail/teacher_checks.h"
 
 namespace retort::losses::detail {
@@ -89,7 +89,7 @@ class DenseTeacher : public AtenTeacher {
             has_masked_ ? masked_mass(masked_max, masked_sum, teacher_max, t.sum)
                         : at::zeros_like(t.sum)};
   }
-  void check_rows() const override { refuse_first(status_); }
+  at::Tensor status() const override { return status_; }
 
  protected:
   // [count, own columns] float32.
@@ -120,20 +120,18 @@ class HiddenTeacher : public DenseTeacher {
                      signal.hidden.options(), signal.hidden.size(0)),
         floats_per_row_(
             std::max(vocab.rows_per_rank(), vocab.rows_per_rank() + teacher_vocab - vocab.total())),
-        hidden_(signal.hidden.detach()),
-        weight_(signal.weight.detach().to(at::kFloat)),
-        bias_(signal.bias.defined() ? signal.bias.detach().to(at::kFloat) : at::Tensor()) {}
+        products_(signal.hidden, signal.weight, signal.bias) {}
 
   int64_t floats_per_row() const override { return floats_per_row_; }
 
  protected:
   at::Tensor load(int64_t begin, int64_t count) override {
-    return form_logits(hidden_.narrow(0, begin, count).to(at::kFloat), weight_, bias_);
+    return products_.logits(products_.rows(begin, count));
   }
 
  private:
   int64_t floats_per_row_;
-  at::Tensor hidden_, weight_, bias_;
+  HeadProducts products_;
 };
 
 class FullTeacher : public DenseTeacher {

@@ -1,7 +1,9 @@
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include <optional>
+#include <utility>
 
 #include "recipes/losses/detail/aten_losses.h"
 #include "recipes/losses/detail/aten_teacher.h"
@@ -32,23 +34,16 @@ class DistillChunks : public ChunkLoss {
                           rows.masked_mass, softmax.entropy(), softmax.correct()})
                    .sum(1));
   }
-  double loss_sum() const override { return mixed_loss(kd_ratio_, kd_factor_ * sum(0), -sum(1)); }
-
-  // All but loss_sum and count.
-  DistillResult result() const {
-    DistillResult r;
-    r.kd_sum = kd_factor_ * sum(0);
-    r.ce_sum = -sum(1);
-    r.teacher_mass_sum = sum(2);
-    r.student_mass_sum = sum(3);
-    r.masked_mass_sum = sum(4);
-    r.entropy_sum = sum(5);
-    r.num_correct = static_cast<int64_t>(sum(6));
-    return r;
+  at::Tensor loss_sum() const override { return mixed_loss(kd_ratio_, kd_sum(), ce_sum()); }
+  // As DistillSums::of() reads them; `refused`: code_of_first() of the teacher's rows.
+  at::Tensor numbers(const at::Tensor& refused) const {
+    return at::stack({kd_sum(), ce_sum(), sum(2), sum(3), sum(4), sum(5), sum(6), refused});
   }
 
  private:
-  double sum(int64_t i) const { return sums_.select(0, i).item<double>(); }
+  at::Tensor sum(int64_t i) const { return sums_.select(0, i); }
+  at::Tensor kd_sum() const { return sum(0) * kd_factor_; }
+  at::Tensor ce_sum() const { return -sum(1); }
 
   const VocabGroup& vocab_;
   at::Tensor targets_;
@@ -70,7 +65,7 @@ std::unique_ptr<AtenTeacher> make_teacher(const TeacherSignal& signal, const Voc
 
 }  // namespace
 
-DistillResult aten_distill(const at::Tensor& hidden, const at::Tensor& weight,
+UnreadDistill aten_distill(const at::Tensor& hidden, const at::Tensor& weight,
                            const at::Tensor& bias, const at::Tensor& targets,
                            const TeacherSignal& signal, const DivergenceOptions& options,
                            const parallel::VocabShard& shard) {
@@ -78,6 +73,7 @@ DistillResult aten_distill(const at::Tensor& hidden, const at::Tensor& weight,
   std::optional<VocabGroup> vocab;
   int64_t common = 0;
   TeacherSignal there;  // the signal, on hidden's device
+  at::Tensor status;    // of its rows
   check_together(shard, [&] {
     options.validate();
     check_head(head, targets, vocab_total(shard, weight));
@@ -85,7 +81,8 @@ DistillResult aten_distill(const at::Tensor& hidden, const at::Tensor& weight,
     common = common_ids(options, vocab->total());
     check_signal(signal, {head.rows(), common, vocab->own_below(common), hidden.device()});
     there = moved_to(hidden.device(), signal);
-    if (const auto* top_k = std::get_if<TeacherTopK>(&there)) check_top_k_rows(*top_k, common);
+    if (const auto* top_k = std::get_if<TeacherTopK>(&there)) status = top_k_status(*top_k, common);
+    if (status.defined() && status.is_cpu()) refuse_first(status);
   });
 
   // The teacher's rows may all be looked at only after the last chunk: until then every rank has to
@@ -95,12 +92,17 @@ DistillResult aten_distill(const at::Tensor& hidden, const at::Tensor& weight,
   const int64_t rows_at_once = aten_chunk_rows(
       options.chunk_tokens, vocab->rows_per_rank() + teacher->floats_per_row(), hidden.device());
   const at::Tensor loss_sum = run_linear_head(head, rows_at_once, chunks);
-  teacher->check_rows();
 
-  DistillResult result = chunks.result();
-  result.count = head.rows();
-  result.loss_sum = loss_sum;
-  return result;
+  // What the host has is looked at now; of a device nobody waits for it.
+  if (!status.defined()) status = teacher->status();
+  if (status.is_cpu()) refuse_first(status);
+  return {
+      .loss_sum = loss_sum, .count = head.rows(), .numbers = chunks.numbers(code_of_first(status))};
+}
+
+DistillResult read(UnreadDistill loss) {
+  const at::Tensor numbers = loss.numbers.cpu();
+  return {DistillSums::of(numbers.const_data_ptr<double>()), std::move(loss.loss_sum), loss.count};
 }
 
 }  // namespace retort::losses::detail

@@ -46,7 +46,7 @@ class ForwardChunks : public ChunkLoss {
     rows_.sum.narrow(0, begin, count).copy_(softmax.side.sum);
     if (rows_.entropy.defined()) rows_.entropy.narrow(0, begin, count).copy_(softmax.entropy());
   }
-  double loss_sum() const override { return 0; }  // there is no scalar
+  at::Tensor loss_sum() const override { return {}; }  // there is no scalar
 
  private:
   const VocabGroup& vocab_;
@@ -55,18 +55,20 @@ class ForwardChunks : public ChunkLoss {
   Rows& rows_;
 };
 
-// d log p / d logits = (1[target] - p) / T, times the row's incoming gradient.
+// d log p / d logits = (1[target] - p) / T, times the row's incoming gradient. That of the entropy,
+// where there is one: -p (log p + entropy) / T.
 class BackwardChunks : public ChunkLoss {
  public:
   struct Saved {
     at::Tensor targets;
     at::Tensor max;
     at::Tensor sum;
-    int64_t begin = 0;  // of this rank's ids
+    at::Tensor entropy;  // undefined: it has no gradient
+    int64_t begin = 0;   // of this rank's ids
     double temperature = 1;
   };
-  BackwardChunks(Saved saved, const at::Tensor& incoming)
-      : saved_(std::move(saved)), incoming_(incoming) {}
+  BackwardChunks(Saved saved, const at::Tensor& incoming, const at::Tensor& of_entropy)
+      : saved_(std::move(saved)), incoming_(incoming), of_entropy_(of_entropy) {}
 
   void chunk(int64_t begin, int64_t count, at::Tensor logits, bool) override {
     // -g / T softmax, from the maximum and the sum that forward kept.
@@ -74,9 +76,20 @@ class BackwardChunks : public ChunkLoss {
     if (inv_temperature != 1) logits.mul_(inv_temperature);
     const auto rows = [&](const at::Tensor& all) { return all.narrow(0, begin, count); };
     const at::Tensor scale = rows(incoming_) * inv_temperature;
-    logits.sub_(rows(saved_.max).unsqueeze(1))
-        .exp_()
-        .mul_(as_column(-scale.to(at::kDouble) / rows(saved_.sum), logits));
+    logits.sub_(rows(saved_.max).unsqueeze(1));
+    if (of_entropy_.defined()) {
+      logits.sub_(as_column(rows(saved_.sum).log(), logits));
+      const at::Tensor p = logits.exp();
+      const at::Tensor weight = rows(of_entropy_) * inv_temperature;
+      // An id that is never drawn has log p = -inf, and no part in this.
+      logits.clamp_min_(-1e4)
+          .add_(rows(saved_.entropy).unsqueeze(1))
+          .mul_(-weight.unsqueeze(1))
+          .sub_(scale.unsqueeze(1))
+          .mul_(p);
+    } else {
+      logits.exp_().mul_(as_column(-scale.to(at::kDouble) / rows(saved_.sum), logits));
+    }
 
     // + g / T at the target, where this rank has it.
     if (logits.size(1) == 0) return;
@@ -85,26 +98,30 @@ class BackwardChunks : public ChunkLoss {
     logits.scatter_add_(1, index.masked_fill(elsewhere, 0).unsqueeze(1),
                         scale.masked_fill(elsewhere, 0).unsqueeze(1));
   }
-  double loss_sum() const override { return 0; }
+  at::Tensor loss_sum() const override { return {}; }
 
  private:
   Saved saved_;
-  at::Tensor incoming_;
+  at::Tensor incoming_, of_entropy_;
 };
 
 class AtenLogProbs : public torch::autograd::Function<AtenLogProbs> {
  public:
-  // The log-probabilities are computed already; this only ties them to their inputs.
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& hidden,
-                            const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-                            const at::Tensor& targets, const Rows* rows, int64_t begin,
-                            double temperature, int64_t rows_at_once) {
-    ctx->save_for_backward(
-        {hidden, weight, bias.value_or(at::Tensor()), targets, rows->max, rows->sum});
+  // The log-probabilities (and with `entropy` the entropies) are computed already; this only ties
+  // them to their inputs.
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx,
+                                                const at::Tensor& hidden, const at::Tensor& weight,
+                                                const std::optional<at::Tensor>& bias,
+                                                const at::Tensor& targets, const Rows* rows,
+                                                bool entropy, int64_t begin, double temperature,
+                                                int64_t rows_at_once) {
+    ctx->save_for_backward({hidden, weight, bias.value_or(at::Tensor()), targets, rows->max,
+                            rows->sum, entropy ? rows->entropy.clone() : at::Tensor()});
     ctx->saved_data["begin"] = begin;
     ctx->saved_data["temperature"] = temperature;
     ctx->saved_data["rows_at_once"] = rows_at_once;
-    return rows->log_probs;
+    if (entropy) return {rows->log_probs, rows->entropy};
+    return {rows->log_probs};
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
@@ -112,14 +129,14 @@ class AtenLogProbs : public torch::autograd::Function<AtenLogProbs> {
     check_differentiated_once("linear_log_probs is");
     const auto saved = ctx->get_saved_variables();
     const LinearHead head{saved[0], saved[1], saved[2]};
-    BackwardChunks chunks({saved[3], saved[4], saved[5], ctx->saved_data["begin"].toInt(),
+    BackwardChunks chunks({saved[3], saved[4], saved[5], saved[6], ctx->saved_data["begin"].toInt(),
                            ctx->saved_data["temperature"].toDouble()},
-                          incoming[0]);
+                          incoming[0], incoming.size() > 1 ? incoming[1] : at::Tensor());
     const int64_t rows_at_once = ctx->saved_data["rows_at_once"].toInt();
     const HeadGradients grads = in_dtypes_of(
         head, run_linear_head_gradients(head, rows_at_once, chunks, HeadNeeds::of(head)));
     const at::Tensor none;
-    return {grads.hidden, grads.weight, grads.bias, none, none, none, none, none};
+    return {grads.hidden, grads.weight, grads.bias, none, none, none, none, none, none};
   }
 };
 
@@ -149,8 +166,11 @@ LogProbs aten_log_probs(const at::Tensor& hidden, const at::Tensor& weight, cons
   if (wants_gradient(head)) {
     const std::optional<at::Tensor> optional_bias =
         bias.defined() ? std::optional(bias) : std::nullopt;
-    result.log_probs = AtenLogProbs::apply(hidden, weight, optional_bias, ids, &rows,
-                                           vocab->begin(), options.temperature, rows_at_once);
+    const torch::autograd::variable_list tied =
+        AtenLogProbs::apply(hidden, weight, optional_bias, ids, &rows, options.entropy_gradient,
+                            vocab->begin(), options.temperature, rows_at_once);
+    result.log_probs = tied[0];
+    if (options.entropy_gradient) result.entropy = tied[1];
   }
   return result;
 }

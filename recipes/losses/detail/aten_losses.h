@@ -3,8 +3,8 @@
 //
 // Use: the public functions take it for a vocabulary that is split over the ranks, wherever it is,
 //   and for a whole vocabulary on a device. A whole vocabulary on the CPU has the row kernels.
-//   Arguments, results and errors are those of the public functions. Tests call these for a whole
-//   vocabulary on the CPU too, to compare the two paths.
+//   Arguments, results and errors are those of the public functions, unread where they can be.
+//   Tests call these for a whole vocabulary on the CPU too, to compare the two paths.
 // Arithmetic: a chunk of logits is [n, own columns] float32. What a row needs of the whole
 //   vocabulary, its maximum and its sums, is put together over the ranks by VocabGroup, in float64
 //   for sums. With a whole vocabulary the own columns are all of them, and nothing is reduced.
@@ -21,7 +21,7 @@
 namespace retort::losses::detail {
 
 // Collectives: one vote, then two all-reduces a chunk.
-CrossEntropyResult aten_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
+UnreadCrossEntropy aten_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                       const at::Tensor& bias, const at::Tensor& targets,
                                       int64_t chunk_tokens, const parallel::VocabShard& vocab);
 
@@ -34,9 +34,13 @@ LogProbs aten_log_probs(const at::Tensor& hidden, const at::Tensor& weight, cons
 
 // Collectives: one vote, for TeacherHidden one all-gather, then two or three all-reduces a chunk
 // (docs/losses.md).
-DistillResult aten_distill(const at::Tensor& hidden, const at::Tensor& weight,
+UnreadDistill aten_distill(const at::Tensor& hidden, const at::Tensor& weight,
                            const at::Tensor& bias, const at::Tensor& targets,
                            const TeacherSignal& signal, const DivergenceOptions& options,
                            const parallel::VocabShard& vocab);
+
+// What the host is to know of a loss, read from where it lies.
+CrossEntropyResult read(UnreadCrossEntropy loss);
+DistillResult read(UnreadDistill loss);
 
 }  // namespace retort::losses::detail

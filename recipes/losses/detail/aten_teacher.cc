@@ -1,6 +1,8 @@
 #include "recipes/losses/detail/aten_teacher.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 
 #include <limits>
@@ -26,6 +28,14 @@ void refuse_first(const at::Tensor& status) {
   for (int64_t row = 0; row < flat.numel(); ++row)
     if (static_cast<RowStatus>(codes[row]) != RowStatus::kOk)
       refuse_row(static_cast<RowStatus>(codes[row]), row);
+}
+
+at::Tensor code_of_first(const at::Tensor& status) {
+  const auto f64 = status.options().dtype(at::kDouble);
+  const at::Tensor codes = at::arange(status.numel(), f64).mul_(kRowStatuses).add_(status);
+  const at::Tensor none = at::full({1}, kNoRowRefused, f64);
+  codes.masked_fill_(status == static_cast<int64_t>(RowStatus::kOk), kNoRowRefused);
+  return at::cat({none, codes}).amin();
 }
 
 void write_gradient(at::Tensor logits, const TargetSoftmax& softmax, const RowLoss& loss,

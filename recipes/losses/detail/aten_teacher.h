@@ -30,9 +30,9 @@ class AtenTeacher {
                                const RowLoss& loss) = 0;
   // What a row costs beside the student's logits, in floats: the same number on every rank.
   virtual int64_t floats_per_row() const = 0;
-  // After the last chunk: kCorrupt with the first row whose teacher's numbers are no distribution;
-  // on all ranks alike.
-  virtual void check_rows() const {}
+  // After the last chunk: [R] int32 RowStatus of the teacher's rows, the same on all ranks;
+  // undefined where they were looked at before.
+  virtual at::Tensor status() const { return {}; }
 };
 
 // `common`: ids that take part; the signal has been checked. `vocab` and `signal` must outlive the
@@ -44,15 +44,16 @@ std::unique_ptr<AtenTeacher> make_aten_dense(const TeacherFull& signal, const Vo
                                              int64_t common);
 std::unique_ptr<AtenTeacher> make_aten_top_k(const TeacherTopK& signal, const VocabGroup& vocab,
                                              int64_t common);
-// kCorrupt, kMismatch: ids and numbers of a top-k payload, with the first row at fault. No
-// collective.
-void check_top_k_rows(const TeacherTopK& signal, int64_t common);
+// [R] int32 RowStatus by ids and numbers of a top-k payload. No collective.
+at::Tensor top_k_status(const TeacherTopK& signal, int64_t common);
 
 // [n] int32 RowStatus of a teacher's rows: maximum and sum of exponentials, and how far the log of
 // its mass may be off (< 0: any).
 at::Tensor teacher_status(const at::Tensor& max, const at::Tensor& sum, double max_abs_log_mass);
-// Throws what the first row says that is not kOk.
+// Throws what the first row says that is not kOk. Waits for a device.
 void refuse_first(const at::Tensor& status);
+// The same for later: what refuse_coded() takes, a float64 scalar where the status is.
+at::Tensor code_of_first(const at::Tensor& status);
 
 // logits = ce_weight (softmax - onehot), plus kd_weight * divergence on the first columns.
 void write_gradient(at::Tensor logits, const TargetSoftmax& softmax, const RowLoss& loss,

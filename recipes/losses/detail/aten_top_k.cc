@@ -4,6 +4,7 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/sort.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <limits>
@@ -148,15 +149,15 @@ class TopKTeacher : public AtenTeacher {
 
 }  // namespace
 
-void check_top_k_rows(const TeacherTopK& signal, int64_t common) {
-  if (signal.ids.size(0) == 0) return;
+at::Tensor top_k_status(const TeacherTopK& signal, int64_t common) {
+  if (signal.ids.size(0) == 0) return at::zeros({0}, signal.ids.options().dtype(at::kInt));
   const int64_t k = signal.ids.size(1);
   at::Tensor numbers = signal.logps.detach().to(at::kDouble);
   if (k < common)
     numbers = at::cat({numbers, signal.log_tail.detach().to(at::kDouble).unsqueeze(1)}, 1);
   const at::Tensor max = row_max(numbers);
-  const at::Tensor status = teacher_status(max, side_below(numbers, max, 1).sum,
-                                           log_mass_tolerance(signal.logps.scalar_type()));
+  at::Tensor status = teacher_status(max, side_below(numbers, max, 1).sum,
+                                     log_mass_tolerance(signal.logps.scalar_type()));
 
   // The ids come last, over the numbers' status: an id that cannot be says more.
   const auto mark = [&](const at::Tensor& rows, RowStatus as) {
@@ -165,7 +166,7 @@ void check_top_k_rows(const TeacherTopK& signal, int64_t common) {
   const at::Tensor sorted = std::get<0>(at::sort(signal.ids, 1));
   mark((sorted.narrow(1, 0, k - 1) == sorted.narrow(1, 1, k - 1)).any(1), RowStatus::kIdRepeated);
   mark((signal.ids < 0).logical_or_(signal.ids >= common).any(1), RowStatus::kIdOutOfRange);
-  refuse_first(status);
+  return status;
 }
 
 std::unique_ptr<AtenTeacher> make_aten_top_k(const TeacherTopK& signal, const VocabGroup& vocab,

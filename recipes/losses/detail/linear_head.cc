@@ -4,10 +4,10 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -16,12 +16,10 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "parallel/gemm.h"
+#include "recipes/losses/detail/head_products.h"
 
 namespace retort::losses::detail {
 namespace {
-
-constexpr int64_t kRowQuantum = 64;
 
 std::string shape_of(const at::Tensor& tensor) {
   std::ostringstream text;
@@ -85,19 +83,10 @@ int64_t next_rows(int64_t left, int64_t rows_at_once) {
   return left > kRowQuantum ? left / kRowQuantum * kRowQuantum : left;
 }
 
-// dH of a chunk, in hidden's dtype.
-void write_hidden_gradient(at::Tensor out, const at::Tensor& logits, const at::Tensor& weight,
-                           const at::Tensor& row_weights) {
-  at::Tensor product = logits.size(0) >= kRowQuantum ? parallel::linear_grad_input(logits, weight)
-                                                     : at::mm(logits, weight);
-  if (row_weights.defined()) product.mul_(row_weights);
-  out.copy_(product);
-}
-
-// dW += logits^T h, or dW = that for the first chunk.
-void add_weight_gradient(at::Tensor weight, const at::Tensor& logits, const at::Tensor& h,
-                         bool first) {
-  at::addmm_out(weight, weight, logits.t(), h, /*beta=*/first ? 0 : 1);
+// What dH is kept in until the incoming factor is known: that of a float16 is a loss scale, without
+// which small gradients would be rounded to 0.
+at::ScalarType kept_dtype(const at::Tensor& hidden) {
+  return hidden.scalar_type() == at::kHalf ? at::kFloat : hidden.scalar_type();
 }
 
 // Forms the logits chunk by chunk, lets `loss` turn each chunk into its gradient, and folds that
@@ -108,45 +97,67 @@ HeadGradients run_chunks(const LinearHead& head, int64_t rows_at_once, ChunkLoss
   const int64_t vocab = head.vocab();
   const int64_t width = head.hidden.size(1);
   const auto f32 = head.hidden.options().dtype(at::kFloat).requires_grad(false);
-  const at::Tensor weight = head.weight.to(at::kFloat);
-  const at::Tensor bias = head.bias.defined() ? head.bias.to(at::kFloat) : at::Tensor();
+  const HeadProducts products(head.hidden, head.weight, head.bias);
 
   // dH is written once for each row, dW and dbias are sums over the chunks.
   HeadGradients grads;
   if (needs.hidden)
-    grads.hidden = at::empty({rows, width}, head.hidden.options().requires_grad(false));
+    grads.hidden = at::empty(
+        {rows, width}, head.hidden.options().dtype(kept_dtype(head.hidden)).requires_grad(false));
   if (needs.weight)
     grads.weight = rows > 0 ? at::empty({vocab, width}, f32) : at::zeros({vocab, width}, f32);
   if (needs.bias) grads.bias = at::zeros({vocab}, f32);
 
   for (int64_t begin = 0, count = 0; begin < rows; begin += count) {
     count = next_rows(rows - begin, rows_at_once);
-    at::Tensor h = head.hidden.narrow(0, begin, count).to(at::kFloat);
+    at::Tensor h = products.rows(begin, count);
     auto [logits, row_weights] = loss.kept(begin, count);
     if (!logits.defined()) {
-      logits = form_logits(h, weight, bias);
+      logits = products.logits(h);
       loss.chunk(begin, count, logits, needs.any());
     }
 
     // `logits` is now d(loss) / d(logits), but for the rows' weights, which dW takes from h.
+    if (!needs.any()) continue;
+    const at::Tensor factor = products.factor(logits);
     if (needs.hidden)
-      write_hidden_gradient(grads.hidden.narrow(0, begin, count), logits, weight, row_weights);
+      products.write_hidden_gradient(grads.hidden.narrow(0, begin, count), factor, row_weights);
     if (needs.bias)
       grads.bias.add_(row_weights.defined() ? at::mm(logits.t(), row_weights).squeeze(1)
                                             : logits.sum(0));
     if (needs.weight) {
       if (row_weights.defined()) h = h * row_weights;
-      add_weight_gradient(grads.weight, logits, h, /*first=*/begin == 0);
+      products.add_weight_gradient(grads.weight, factor, h, /*first=*/begin == 0);
     }
   }
   return grads;
 }
 
+at::Tensor loss_of(const ChunkLoss& loss, const LinearHead& head) {
+  return loss.loss_sum().to(head.hidden.options().dtype(at::kFloat).requires_grad(false));
+}
+
 // The incoming scalar times a gradient, in the input's dtype; the tensor itself where nothing has
 // to change.
-at::Tensor scaled(const at::Tensor& gradient, double scale, at::ScalarType dtype) {
+at::Tensor scaled_on_host(const at::Tensor& gradient, const at::Tensor& scale,
+                          at::ScalarType dtype) {
+  const double factor = scale.item<double>();
+  return factor == 1.0 ? gradient.to(dtype) : gradient.mul(factor).to(dtype);
+}
+
+// The same without a look at the scalar, which the host would have to wait for: every gradient is
+// multiplied, in place if it has its dtype already.
+at::Tensor scaled_on_device(at::Tensor gradient, const at::Tensor& scale, at::ScalarType dtype) {
+  if (gradient.scalar_type() == dtype) return gradient.mul_(scale);
+  at::Tensor result = at::empty_like(gradient, gradient.options().dtype(dtype));
+  at::mul_out(result, gradient, scale);
+  return result;
+}
+
+at::Tensor scaled(const at::Tensor& gradient, const at::Tensor& scale, at::ScalarType dtype) {
   if (!gradient.defined()) return {};
-  return scale == 1.0 ? gradient.to(dtype) : gradient.mul(scale).to(dtype);
+  return gradient.is_cpu() ? scaled_on_host(gradient, scale, dtype)
+                           : scaled_on_device(gradient, scale, dtype);
 }
 
 class HeadFunction : public torch::autograd::Function<HeadFunction> {
@@ -157,11 +168,11 @@ class HeadFunction : public torch::autograd::Function<HeadFunction> {
     const LinearHead head{hidden, weight, bias.value_or(at::Tensor())};
     const HeadGradients grads = run_chunks(head, rows_at_once, *loss, HeadNeeds::of(head));
     ctx->save_for_backward({grads.hidden, grads.weight, grads.bias});
+    ctx->saved_data["hidden_dtype"] = static_cast<int64_t>(hidden.scalar_type());
     ctx->saved_data["weight_dtype"] = static_cast<int64_t>(weight.scalar_type());
     ctx->saved_data["bias_dtype"] =
         static_cast<int64_t>(head.bias.defined() ? head.bias.scalar_type() : at::kFloat);
-    return at::scalar_tensor(loss->loss_sum(),
-                             hidden.options().dtype(at::kFloat).requires_grad(false));
+    return loss_of(*loss, head);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
@@ -169,14 +180,13 @@ class HeadFunction : public torch::autograd::Function<HeadFunction> {
     check_differentiated_once("the linear losses are");
     const auto saved = ctx->get_saved_variables();
     const HeadGradients grads{saved[0], saved[1], saved[2]};  // undefined where not needed
-    const double scale = incoming[0].item<double>();
+    const at::Tensor& scale = incoming[0];
     const auto dtype = [&](const char* key) {
       return static_cast<at::ScalarType>(ctx->saved_data[key].toInt());
     };
-    // One for each argument of forward. dH was formed in hidden's dtype, the others in fp32.
-    at::Tensor hidden;
-    if (grads.hidden.defined()) hidden = scaled(grads.hidden, scale, grads.hidden.scalar_type());
-    return {hidden, scaled(grads.weight, scale, dtype("weight_dtype")),
+    // One for each argument of forward. dH was formed in kept_dtype(), the others in fp32.
+    return {scaled(grads.hidden, scale, dtype("hidden_dtype")),
+            scaled(grads.weight, scale, dtype("weight_dtype")),
             scaled(grads.bias, scale, dtype("bias_dtype")), at::Tensor(), at::Tensor()};
   }
 };
@@ -221,6 +231,7 @@ HeadNeeds HeadNeeds::of(const LinearHead& head) {
 }
 
 HeadGradients in_dtypes_of(const LinearHead& head, HeadGradients gradients) {
+  if (gradients.hidden.defined()) gradients.hidden = gradients.hidden.to(head.hidden.scalar_type());
   if (gradients.weight.defined()) gradients.weight = gradients.weight.to(head.weight.scalar_type());
   if (gradients.bias.defined()) gradients.bias = gradients.bias.to(head.bias.scalar_type());
   return gradients;
@@ -237,8 +248,7 @@ at::Tensor run_linear_head(const LinearHead& head, int64_t rows_at_once, ChunkLo
     return HeadFunction::apply(head.hidden, head.weight, bias, rows_at_once, &loss);
   }
   run_linear_head_forward(head, rows_at_once, loss);
-  return at::scalar_tensor(loss.loss_sum(),
-                           head.hidden.options().dtype(at::kFloat).requires_grad(false));
+  return loss_of(loss, head);
 }
 
 void run_linear_head_forward(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss) {
@@ -250,11 +260,6 @@ HeadGradients run_linear_head_gradients(const LinearHead& head, int64_t rows_at_
                                         ChunkLoss& loss, const HeadNeeds& needs) {
   const at::NoGradGuard no_grad;
   return run_chunks(head, rows_at_once, loss, needs);
-}
-
-at::Tensor form_logits(const at::Tensor& inputs, const at::Tensor& weight, const at::Tensor& bias) {
-  if (inputs.size(0) >= kRowQuantum) return parallel::linear_forward(inputs, weight, bias);
-  return bias.defined() ? at::addmm(bias, inputs, weight.t()) : at::mm(inputs, weight.t());
 }
 
 void for_rows(int64_t count, const std::function<void(int64_t, int64_t, int)>& body) {

@@ -35,7 +35,9 @@ class ChunkLoss {
   // The gradient of a chunk that an earlier pass has kept, instead of a call of chunk(), which then
   // need not form the logits; undefined where they have to be formed.
   virtual KeptChunk kept(int64_t /*begin*/, int64_t /*count*/) { return {}; }
-  virtual double loss_sum() const = 0;
+  // The loss of all rows: a scalar of any float dtype, which nobody has waited for. Undefined where
+  // there is none.
+  virtual at::Tensor loss_sum() const = 0;
 };
 
 // Whether what has a row for each position may be used where `device` is: there already, or on the
@@ -61,9 +63,11 @@ void check_chunk_tokens(int64_t chunk_tokens);
 int64_t chunk_rows(int64_t asked, int64_t floats_per_row, int64_t bytes = 16 << 20);
 
 // Runs `loss` over all rows; the scalar float32 loss sum, with autograd if grad mode is on and an
-// input requires grad. The gradients are formed here (dH in hidden's dtype, dW and dbias in fp32)
-// and scaled by the incoming scalar in backward, where dW takes the weight's dtype. Differentiable
-// once. With R = 0 backward yields zeros.
+// input requires grad. The gradients are formed here (dH in hidden's dtype, in fp32 beside float16;
+// dW and dbias in fp32) and scaled by the incoming scalar in backward, where each takes its input's
+// dtype. Differentiable once. With R = 0 backward yields zeros. On a device neither direction waits
+// for it; backward scales there what it kept where it lies, so that it runs once, also with
+// retain_graph.
 at::Tensor run_linear_head(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss);
 // The same without gradients and result.
 void run_linear_head_forward(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss);
@@ -81,7 +85,8 @@ struct HeadNeeds {
   static HeadNeeds of(const LinearHead& head);
   bool any() const { return hidden || weight || bias; }
 };
-// Undefined where not needed; hidden in its own dtype, weight and bias in fp32.
+// Undefined where not needed; hidden in its own dtype (fp32 beside float16), weight and bias in
+// fp32.
 struct HeadGradients {
   at::Tensor hidden, weight, bias;
 };
@@ -90,9 +95,6 @@ HeadGradients in_dtypes_of(const LinearHead& head, HeadGradients gradients);
 // The gradients alone, outside autograd, as a backward that forms the logits again needs them.
 HeadGradients run_linear_head_gradients(const LinearHead& head, int64_t rows_at_once,
                                         ChunkLoss& loss, const HeadNeeds& needs);
-
-// [count, V] = inputs * weight^T (+ bias), all float32, contiguous.
-at::Tensor form_logits(const at::Tensor& inputs, const at::Tensor& weight, const at::Tensor& bias);
 
 // body(begin, end, thread) over disjoint ranges of [0, count) on LibTorch's intra-op threads;
 // thread < row_threads().

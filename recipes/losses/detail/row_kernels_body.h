@@ -30,11 +30,28 @@ static Side cross_entropy_stats(const StudentRow& row, RowResult& result) {
   return side;
 }
 
+// p (ce_weight - entropy_weight (log p + entropy)) over the logits.
+static void entropy_gradient_pass(const Side& side, double entropy, const RowLoss& loss,
+                                  const StudentRow& row) {
+  const float inverse = side.inverse();
+  const float shift = static_cast<float>(entropy - side.log_sum());
+  for (int64_t i = 0; i < row.vocab; i += kLanes) {
+    const int64_t left = row.vocab - i;
+    const Vec x = side.shifted(i, left);
+    const Vec e = exp_negative(x);
+    const Vec g = e * inverse * (loss.ce_weight - loss.entropy_weight * (x + shift));
+    store(row.logits + i, left, e == 0.0f ? Vec{} : g);
+  }
+}
+
 static RowResult cross_entropy(const StudentRow& row, const RowLoss& loss) {
   RowResult result;
   const Side side = cross_entropy_stats(row, result);
   if (loss.gradient) {
-    softmax_pass(side, loss.ce_weight * side.inverse(), side, 0, 0, row.vocab, row.logits);
+    if (loss.entropy_weight == 0)
+      softmax_pass(side, loss.ce_weight * side.inverse(), side, 0, 0, row.vocab, row.logits);
+    else
+      entropy_gradient_pass(side, result.entropy, loss, row);
     row.logits[row.target] -= loss.ce_weight;
   }
   return result;

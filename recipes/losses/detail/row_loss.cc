@@ -41,12 +41,6 @@ RowLoss row_loss(const DivergenceOptions& options) {
   return loss;
 }
 
-double mixed_loss(double kd_ratio, double kd_sum, double ce_sum) {
-  double sum = kd_ratio * kd_sum;
-  if (kd_ratio < 1) sum += (1 - kd_ratio) * ce_sum;
-  return sum;
-}
-
 void refuse_row(RowStatus status, int64_t row) {
   switch (status) {
     case RowStatus::kOk: break;
@@ -68,6 +62,12 @@ void refuse_row(RowStatus status, int64_t row) {
       throw Error(ErrorCode::kCorrupt, "a top-k id stands twice in one row").with("row", row);
   }
   throw Error(ErrorCode::kCorrupt, "unknown row status").with("row", row);
+}
+
+void refuse_coded(double code) {
+  if (code == kNoRowRefused) return;
+  const auto whole = static_cast<int64_t>(code);
+  refuse_row(static_cast<RowStatus>(whole % kRowStatuses), whole / kRowStatuses);
 }
 
 }  // namespace retort::losses::detail

@@ -2,6 +2,8 @@
 // that cannot be.
 #pragma once
 
+#include <limits>
+
 #include "recipes/losses/detail/row_kernels.h"
 #include "recipes/losses/divergence.h"
 
@@ -13,8 +15,20 @@ RowLoss row_loss(const DivergenceOptions& options);
 // What the divergence is multiplied by: T^2, or 1.
 double kd_factor(const DivergenceOptions& options);
 // loss = (1 - kd_ratio) CE + kd_ratio KD; an infinite CE that is not asked for does not make NaN.
-double mixed_loss(double kd_ratio, double kd_sum, double ce_sum);
+// Of doubles, or of float64 tensors without dimensions.
+template <class Number>
+Number mixed_loss(double kd_ratio, const Number& kd_sum, const Number& ce_sum) {
+  Number sum = kd_sum * kd_ratio;
+  if (kd_ratio < 1) sum = sum + ce_sum * (1 - kd_ratio);
+  return sum;
+}
 
 [[noreturn]] void refuse_row(RowStatus status, int64_t row);
+
+// A row that is refused as one number, for whoever reads it later: the first of them is the least.
+inline constexpr double kNoRowRefused = std::numeric_limits<double>::infinity();
+inline constexpr int64_t kRowStatuses = 16;  // at most; the code is kRowStatuses * row + status
+// refuse_row() for the number, unless it is kNoRowRefused.
+void refuse_coded(double code);
 
 }  // namespace retort::losses::detail

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "recipes/losses/detail/head_products.h"
 #include "recipes/losses/detail/linear_head.h"
 #include "recipes/losses/detail/teacher_checks.h"
 

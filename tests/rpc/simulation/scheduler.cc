@@ -85,6 +85,7 @@ struct Scheduler::Thread {
   Freezable* owner = nullptr;
   std::unique_ptr<char[]> stack = take_stack();
   ucontext_t context{};
+  LeftStack left;
   OfAThread own;
   // Waits for this, until then; ready if for nothing.
   const void* waits_for = nullptr;
@@ -143,10 +144,12 @@ uint64_t Scheduler::create(std::function<void()> body) {
 void Scheduler::enter() {
   Scheduler& scheduler = *the_scheduler;
   Thread& thread = *scheduler.running_;
+  scheduler.main_stack_ = arrive(thread.left);
   thread.body();
   thread.body = nullptr;
   thread.done = true;
   scheduler.wake(end_of(thread.id), true);
+  leave(nullptr, scheduler.main_stack_);
   swapcontext(&thread.context, &scheduler.main_);
 }
 
@@ -181,7 +184,9 @@ bool Scheduler::wait(const void* what, std::optional<Clock::time_point> until) {
   thread.waits_for = what;
   thread.until = until;
   thread.timed_out = false;
+  leave(&thread.left, main_stack_);
   swapcontext(&thread.context, &main_);
+  main_stack_ = arrive(thread.left);
   if (--waiting_[what] == 0) waiting_.erase(what);
   return !thread.timed_out;
 }
@@ -200,7 +205,9 @@ void Scheduler::resume(Thread& thread) {
   mix(thread.id);
   running_ = &thread;
   exchange(thread.own);
+  leave(&main_left_, {thread.stack.get(), kStackBytes});
   swapcontext(&main_, &thread.context);
+  arrive(main_left_);
   exchange(thread.own);
   running_ = nullptr;
   if (thread.done)

@@ -26,6 +26,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/rpc/simulation/fiber_switch.h"
+
 namespace retort::rpc::simulation {
 
 using Clock = std::chrono::steady_clock;
@@ -108,6 +110,8 @@ class Scheduler {
   std::vector<Loop> loops_;
   Thread* running_ = nullptr;
   ucontext_t main_{};
+  LeftStack main_left_;
+  StackMemory main_stack_;
   int polled_timeout_ms_ = 0;
   bool sparse_ = false;
   std::unordered_map<const void*, int> waiting_;  // for what, how many

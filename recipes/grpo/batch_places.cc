@@ -1,0 +1,32 @@
+#include "recipes/grpo/batch_places.h"
+
+#include "base/error.h"
+
+namespace retort::recipes {
+
+std::vector<std::vector<size_t>> batch_places(int64_t num_prompts, const BatchSizes& sizes) {
+  const auto generations = static_cast<size_t>(sizes.num_generations);
+  const auto micro_batches = static_cast<size_t>(sizes.micro_batches);
+  const auto rows = static_cast<size_t>(sizes.rows_per_micro_batch);
+
+  std::vector<std::vector<size_t>> batches;
+  for (int64_t mini_batch = 0; mini_batch < sizes.num_mini_batches; ++mini_batch) {
+    const int64_t begin = num_prompts * mini_batch / sizes.num_mini_batches;
+    const int64_t end = num_prompts * (mini_batch + 1) / sizes.num_mini_batches;
+
+    const size_t first = batches.size();
+    batches.resize(first + micro_batches);
+    size_t placed = 0;
+    for (int64_t prompt = begin; prompt < end; ++prompt) {
+      if (prompt % sizes.dp_size != sizes.dp_rank) continue;
+      const auto mine = static_cast<size_t>(prompt / sizes.dp_size);
+      for (size_t g = 0; g < generations; ++g, ++placed) {
+        RETORT_CHECK(placed < micro_batches * rows) << "more completions than micro-batches hold";
+        batches[first + placed / rows].push_back(mine * generations + g);
+      }
+    }
+  }
+  return batches;
+}
+
+}  // namespace retort::recipes

@@ -1,0 +1,137 @@
+// A head of bfloat16 on a device: products of bfloat16 with float32 sums, without a float32 copy of
+// the weight. On the stand-in, against the same formulas in float64.
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/sin.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+#include "recipes/losses/linear_cross_entropy.h"
+#include "recipes/losses/linear_distill.h"
+#include "recipes/losses/linear_log_probs.h"
+#include "tests/losses/fixtures.h"
+#include "tests/losses/stand_in_device.h"
+
+namespace retort::losses {
+namespace {
+
+constexpr int64_t kRows = 150, kVocab = 512, kWidth = 64;
+// Chunks are smaller than the weight, and there are ten of them.
+constexpr int64_t kChunk = 16;
+constexpr size_t kWeightBytes = kVocab * kWidth * 4;
+// A gradient by the logits is rounded to 8 bits before its products, 2^-9 at most each.
+constexpr double kRounded = 2.5e-3;
+
+at::Tensor there(const at::Tensor& tensor, at::ScalarType dtype) {
+  return tensor.to(dtype).detach().to(test::stand_in_device());
+}
+
+struct Head {
+  at::Tensor hidden, weight;
+};
+
+class DeviceHead : public testing::Test {
+ protected:
+  static Head on_device(const Problem& p, at::ScalarType dtype = at::kBFloat16) {
+    return {there(p.hidden, dtype).requires_grad_(),
+            there(p.weight, at::kBFloat16).requires_grad_()};
+  }
+  // What bfloat16 has of them, as float64.
+  static Head exact(const Problem& p) {
+    const auto rounded = [](const at::Tensor& tensor) {
+      return tensor.detach().to(at::kBFloat16).to(at::kDouble).requires_grad_();
+    };
+    return {rounded(p.hidden), rounded(p.weight)};
+  }
+  static at::Tensor log_softmax(const at::Tensor& hidden, const at::Tensor& weight) {
+    return at::log_softmax(at::mm(hidden, weight.t()), 1);
+  }
+  static at::Tensor of_targets(const at::Tensor& log_probs, const Problem& p) {
+    return log_probs.gather(1, p.targets.unsqueeze(1)).squeeze(1);
+  }
+  // The gradients of both after backward.
+  static void expect_gradients(const Head& got, const Head& want) {
+    EXPECT_EQ(got.hidden.grad().scalar_type(), at::kBFloat16);
+    EXPECT_EQ(got.weight.grad().scalar_type(), at::kBFloat16);
+    EXPECT_LT(relative_difference(got.hidden.grad().cpu(), want.hidden.grad()), kRounded);
+    EXPECT_LT(relative_difference(got.weight.grad().cpu(), want.weight.grad()), kRounded);
+  }
+
+  const Problem p_ = random_problem({.rows = kRows,
+                                     .vocab = kVocab,
+                                     .width = kWidth,
+                                     .teacher_vocab = kVocab,
+                                     .teacher_width = kWidth},
+                                    7);
+};
+
+TEST_F(DeviceHead, CrossEntropy) {
+  const Head head = on_device(p_);
+  const test::RecordedBlocks blocks;
+  const auto got = linear_cross_entropy(head.hidden, head.weight, {}, p_.targets, kChunk);
+  (got.loss_sum * 0.3).backward();
+  EXPECT_EQ(blocks.of_at_least(kWeightBytes), 1) << "the sum of dW alone is as large";
+
+  const Head wanted = exact(p_);
+  const at::Tensor loss = -of_targets(log_softmax(wanted.hidden, wanted.weight), p_).sum();
+  (loss * 0.3).backward();
+  EXPECT_NEAR(got.loss_sum.item<double>(), loss.item<double>(), 1e-6 * loss.item<double>());
+  expect_gradients(head, wanted);
+}
+
+// What a weight that has to be converted costs: the number above means something.
+TEST_F(DeviceHead, AnotherDtypeOfTheHiddenStatesCopiesTheWeight) {
+  const Head head = on_device(p_, at::kFloat);
+  const test::RecordedBlocks blocks;
+  linear_cross_entropy(head.hidden, head.weight, {}, p_.targets, kChunk).loss_sum.backward();
+  EXPECT_EQ(blocks.of_at_least(kWeightBytes), 2);
+}
+
+TEST_F(DeviceHead, DistillationFromHiddenStates) {
+  const Head head = on_device(p_);
+  const TeacherHidden teacher{
+      there(p_.teacher_hidden, at::kBFloat16), there(p_.teacher_weight, at::kBFloat16), {}};
+  const test::RecordedBlocks blocks;
+  const auto got = linear_distill(head.hidden, head.weight, {}, p_.targets, teacher,
+                                  {.kd_ratio = 1, .chunk_tokens = kChunk});
+  got.loss_sum.backward();
+  EXPECT_EQ(blocks.of_at_least(kWeightBytes), 1) << "neither head is copied";
+
+  const Head wanted = exact(p_);
+  const at::Tensor q =
+      log_softmax(teacher.hidden.cpu().to(at::kDouble), teacher.weight.cpu().to(at::kDouble));
+  const at::Tensor loss = (q.exp() * (q - log_softmax(wanted.hidden, wanted.weight))).sum();
+  loss.backward();
+  EXPECT_NEAR(got.loss_sum.item<double>(), loss.item<double>(), 1e-5 * loss.item<double>());
+  expect_gradients(head, wanted);
+}
+
+TEST_F(DeviceHead, LogProbabilities) {
+  const Head head = on_device(p_);
+  const at::Tensor scale = at::sin(at::arange(kRows, at::kFloat));
+  const test::RecordedBlocks blocks;
+  const LogProbs got =
+      linear_log_probs(head.hidden, head.weight, {}, p_.targets, {.chunk_tokens = kChunk});
+  EXPECT_EQ(blocks.of_at_least(kWeightBytes), 0);
+  (got.log_probs * scale.to(test::stand_in_device())).sum().backward();
+  EXPECT_EQ(blocks.of_at_least(kWeightBytes), 1);
+
+  const Head wanted = exact(p_);
+  const at::Tensor log_probs = of_targets(log_softmax(wanted.hidden, wanted.weight), p_);
+  (log_probs * scale).sum().backward();
+  EXPECT_LT(relative_difference(got.log_probs.detach().cpu(), log_probs.detach()), 1e-6);
+  expect_gradients(head, wanted);
+}
+
+}  // namespace
+}  // namespace retort::losses
+
+int main(int argc, char** argv) {
+  retort::test::stand_in_device();  // before the first backward pass
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

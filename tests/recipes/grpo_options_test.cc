@@ -1,0 +1,292 @@
+// GRPO as it is used: rollouts in several steps, prompts drawn anew, other clips, what a reward or
+// a loss leaves out. Losses and gradients against their formulas.
+#include <gtest/gtest.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+
+#include <cmath>
+
+#include "recipes/grpo/batch_places.h"
+#include "recipes/grpo/round_rewards.h"
+#include "tests/recipes/fake_frozen_role.h"
+#include "tests/recipes/grpo_loss_fixture.h"
+
+namespace retort::recipes {
+namespace {
+
+using losses::PolicyLossType;
+using test::Expected, test::Known;
+
+class GrpoOptionsTest : public GrpoLossTest {
+ protected:
+  void expect_formula(const Computed& computed, const Expected& expected) {
+    EXPECT_NEAR(computed.loss.item<double>(), expected.loss.item<double>(), 1e-5);
+    expect_same_gradient(computed.loss, expected.loss);
+  }
+};
+
+// ---- clips ----
+
+TEST_F(GrpoOptionsTest, CispoWeighsLogProbabilitiesByACappedRatio) {
+  GrpoOptions options = kStale;
+  options.loss_type = PolicyLossType::kCispo;
+  options.epsilon_high = 1.2;
+  const Run run = start(setting(options));
+  const Computed computed = compute(*run.objective, 1, student_);
+  const Expected expected = formula(student_, first_round(), options);
+  EXPECT_GT(expected.clipped_high, 0) << "or the test shows nothing";
+  EXPECT_NEAR(metric(computed.row, "clip_ratio/high_mean"), expected.clipped_high / 22, 1e-12);
+  expect_formula(computed, expected);
+
+  // Another cap is another loss.
+  options.epsilon_high = 1.5;
+  const double other = formula(student_, first_round(), options).loss.item<double>();
+  EXPECT_GT(std::abs(other - computed.loss.item<double>()), 1e-3);
+}
+
+TEST_F(GrpoOptionsTest, DeltaBoundsTheRatioOfBadSamples) {
+  GrpoOptions options = kStale;
+  options.delta = 1.5;
+  const Run run = start(setting(options));
+  const Computed computed = compute(*run.objective, 1, student_);
+  const Expected expected = formula(student_, first_round(), options);
+  EXPECT_GT(expected.clipped_delta, 0) << "or the test shows nothing";
+  EXPECT_NEAR(metric(computed.row, "clip_ratio/delta_mean"), expected.clipped_delta / 22, 1e-12);
+  expect_formula(computed, expected);
+
+  const double without = formula(student_, first_round(), kStale).loss.item<double>();
+  EXPECT_GT(std::abs(without - computed.loss.item<double>()), 1e-3);
+}
+
+// ---- the entropy bonus ----
+
+TEST_F(GrpoOptionsTest, AnEntropyBonusIsTheMeanOverTokensWhateverTheLossIsDividedBy) {
+  for (const PolicyLossType type :
+       {PolicyLossType::kGrpo, PolicyLossType::kDrGrpo, PolicyLossType::kDapo}) {
+    SCOPED_TRACE(enum_name(type));
+    GrpoOptions options = kStale;
+    options.loss_type = type;
+    options.entropy_coef = 0.5;
+    const Run run = start(setting(options));
+    const Computed computed = compute(*run.objective, 1, student_);
+    expect_formula(computed, formula(student_, first_round(), options));
+    options.entropy_coef = 0;
+    const Run without = start(setting(options));
+    EXPECT_GT(std::abs(compute(*without.objective, 1, student_).loss.item<double>() -
+                       computed.loss.item<double>()),
+              1);
+  }
+}
+
+// ---- samples that were cut off ----
+
+TEST_F(GrpoOptionsTest, TruncatedCompletionsHaveNoLossButCount) {
+  std::vector<Known> samples = first_round();
+  int64_t masked = 0;
+  for (Known& sample : samples) {
+    sample.masked = sample.completion.finish_reason == models::FinishReason::kLength;
+    masked += sample.masked;
+  }
+  EXPECT_EQ(masked, 1);
+
+  GrpoOptions options = kStale;
+  options.mask_truncated_completions = true;
+  for (const PolicyLossType type : {PolicyLossType::kGrpo, PolicyLossType::kBnpo,
+                                    PolicyLossType::kDrGrpo, PolicyLossType::kDapo}) {
+    SCOPED_TRACE(enum_name(type));
+    options.loss_type = type;
+    const Run run = start(setting(options));
+    const Computed computed = compute(*run.objective, 1, student_);
+    expect_formula(computed, formula(student_, samples, options));
+    EXPECT_EQ(metric(computed.row, "reward"), 5.0 / 8) << "of all";
+  }
+}
+
+TEST_F(GrpoOptionsTest, LongCompletionsLoseOfTheirReward) {
+  // From the third token on, down to -1 at the sixth.
+  EXPECT_EQ(overlong_penalty(2, 6, 4), 0);
+  EXPECT_EQ(overlong_penalty(3, 6, 4), -0.25);
+  EXPECT_EQ(overlong_penalty(6, 6, 4), -1);
+  EXPECT_EQ(overlong_penalty(7, 6, 4), -1);
+  EXPECT_EQ(overlong_penalty(6, 6, 0), 0);
+
+  GrpoOptions options = kStale;
+  options.overlong_penalty_tokens = 4;
+  std::vector<Known> samples = first_round();
+  double penalties = 0;
+  for (Known& sample : samples) {
+    const double penalty = -std::max(0.0, static_cast<double>(sample.length()) - 2) / 4;
+    sample.reward += penalty;
+    penalties += penalty;
+  }
+  compare_groups(samples, kGenerations);
+  const Run run = start(setting(options));
+  const Computed computed = compute(*run.objective, 1, student_);
+  expect_formula(computed, formula(student_, samples, options));
+  EXPECT_NEAR(metric(computed.row, "overlong_penalty"), penalties / 8, 1e-12);
+  EXPECT_NEAR(metric(computed.row, "reward"), 5.0 / 8 + penalties / 8, 1e-12);
+  EXPECT_EQ(metric(computed.row, "rewards/long"), 0.5) << "as the reward said";
+}
+
+// ---- the KL to the reference as a part of the reward ----
+
+TEST_F(GrpoOptionsTest, TheKlOfACompletionIsTakenFromItsReward) {
+  GrpoOptions options = kStale;
+  options.beta = 0.2;
+  options.kl_in_reward = true;
+  const models::Decoder reference = model(9);
+  Setting with_reference = setting(options);
+  with_reference.reference = [] {
+    return std::make_unique<test::FakeFrozenRole>(
+        model(9), roles::PayloadSpec{.kind = roles::PayloadKind::kTargetLogProbs,
+                                     .temperature = kTemperature});
+  };
+
+  std::vector<Known> samples = first_round();
+  double kl = 0;
+  for (Known& sample : samples) {
+    const c10::NoGradGuard no_grad;
+    const at::Tensor theirs = of_tokens(distributions(reference, sample, kTemperature), sample);
+    const double difference = (sample.old - theirs).sum().item<double>();
+    sample.reward -= 0.2 * difference;
+    kl += difference;
+  }
+  compare_groups(samples, kGenerations);
+  const Run run = start(with_reference);
+  const Computed computed = compute(*run.objective, 1, student_);
+  EXPECT_GT(std::abs(kl), 0.1) << "or the test shows nothing";
+  EXPECT_NEAR(metric(computed.row, "kl"), kl / 22, 1e-5);
+  // Advantages of close rewards are a quotient of small differences.
+  EXPECT_NEAR(computed.loss.item<double>(), formula(student_, samples, kStale).loss.item<double>(),
+              1e-4);
+  expect_same_gradient(computed.loss, formula(student_, samples, kStale).loss);
+}
+
+// ---- several steps a rollout ----
+
+TEST_F(GrpoOptionsTest, MiniBatchesShareOutARollout) {
+  GrpoOptions options{.epsilon_high = 0.3, .num_mini_batches = 2, .num_iterations = 2};
+  const Run run = start(setting(options));
+  const models::Decoder students[] = {trainable(7), trainable(8), trainable(9), trainable(10)};
+  for (int64_t step = 1; step <= 4; ++step) {
+    SCOPED_TRACE(step);
+    const std::vector<Known> samples = samples_of({(step - 1) % 2});
+    const models::Decoder& student = students[step - 1];
+    const Computed computed = compute(*run.objective, step, student);
+    const Expected expected = formula(student, samples, options);
+    EXPECT_NEAR(computed.loss.item<double>(), expected.loss.item<double>(),
+                1e-4 * (1 + std::abs(expected.loss.item<double>())));
+    EXPECT_EQ(metric(computed.row, "staleness"), static_cast<double>(step - 1));
+    EXPECT_EQ(metric(computed.row, "reward"), 5.0 / 8) << "of the whole rollout";
+  }
+  EXPECT_EQ(run.samples->asked.size(), 1u) << "one round";
+  run.objective->next_step(5);
+  EXPECT_EQ(run.samples->asked.size(), 2u);
+}
+
+// Three prompts at the end of an epoch, in two mini-batches on one rank and on two.
+TEST(GrpoBatchPlaces, AreTheSamePromptsInEveryLayout) {
+  const BatchSizes one{
+      .num_generations = 2, .num_mini_batches = 2, .micro_batches = 2, .rows_per_micro_batch = 3};
+  using Batches = std::vector<std::vector<size_t>>;
+  EXPECT_EQ(batch_places(6, {.num_generations = 2,
+                             .num_mini_batches = 2,
+                             .micro_batches = 2,
+                             .rows_per_micro_batch = 3}),
+            (Batches{{0, 1, 2}, {3, 4, 5}, {6, 7, 8}, {9, 10, 11}}));
+  EXPECT_EQ(batch_places(3, one), (Batches{{0, 1}, {}, {2, 3, 4}, {5}}));
+
+  // On two ranks prompts 0 and 2 are places 0 and 1 of the first.
+  BatchSizes split = one;
+  split.dp_size = 2;
+  EXPECT_EQ(batch_places(3, split), (Batches{{0, 1}, {}, {2, 3}, {}}));
+  split.dp_rank = 1;
+  EXPECT_EQ(batch_places(3, split), (Batches{{}, {}, {0, 1}, {}}));
+}
+
+// ---- prompts without a signal ----
+
+// Completions of prompt 0 are all short enough, of prompts 1 and 2 some.
+const std::vector<rewards::RewardOptions> kShort{
+    {.type = rewards::RewardType::kLength, .weight = 0.1, .max = 4}};
+
+TEST_F(GrpoOptionsTest, APromptWithoutSignalIsReplacedByTheNextOne) {
+  const GrpoOptions options{.max_resamples = 2};
+  Setting some = setting(options);
+  some.rewards = kShort;
+  std::vector<Known> samples = samples_of({2, 1});
+  for (Known& sample : samples) {
+    sample.reward = sample.length() <= 4 ? 0.1 : 0;
+    sample.old = at::Tensor();
+  }
+  compare_groups(samples, kGenerations);
+
+  const Run run = start(some);
+  const StepInfo info = run.objective->next_step(1);
+  const Run again = start(some);
+  const Computed computed = compute(*again.objective, 1, student_);
+  expect_formula(computed, formula(student_, samples, options));
+  EXPECT_EQ(metric(computed.row, "num_resampled_prompts"), 1);
+  EXPECT_EQ(metric(computed.row, "frac_reward_zero_std"), 0);
+  EXPECT_EQ(metric(computed.row, "generation_time"),
+            2 * test::FakeSampleSource::kGenerationSeconds);
+
+  ASSERT_EQ(run.samples->asked.size(), 2u);
+  EXPECT_EQ(run.samples->asked[1].sample_ids, (std::vector<uint64_t>{8, 9, 10, 11}));
+  EXPECT_EQ(run.samples->asked[1].prompts.front(), files_.prompts()->get(2)->prompt_ids);
+  EXPECT_EQ(info.after.total, 3) << "behind the prompt that stands in";
+
+  // The next round goes on behind it, and so does a resumed run.
+  run.objective->next_step(2);
+  EXPECT_EQ(run.samples->asked[2].prompts.front(), files_.prompts()->get(3)->prompt_ids);
+  some.start_step = 1;
+  some.start_cursor = info.after;
+  const Run resumed = start(some);
+  resumed.objective->next_step(2);
+  EXPECT_EQ(resumed.samples->asked[0].prompts, run.samples->asked[2].prompts);
+  EXPECT_EQ(resumed.samples->asked[0].sample_ids, run.samples->asked[2].sample_ids);
+}
+
+// A round that stands in the way of none was drawn anew while the next one was requested already:
+// its prompts lie behind the next round's, and a run that is resumed after that one knows it.
+TEST_F(GrpoOptionsTest, ACheckpointLiesBehindAllPromptsThatWereDrawn) {
+  Setting ahead = setting({.max_staleness = 1, .max_resamples = 1});
+  ahead.rewards = kShort;
+  ahead.save_steps = 2;
+  const Run run = start(ahead);
+  EXPECT_EQ(run.objective->next_step(1).after.total, 2) << "round 1 is drawn again";
+  ASSERT_EQ(run.samples->asked.size(), 3u);
+  EXPECT_EQ(run.samples->asked[2].prompts.front(), files_.prompts()->get(4)->prompt_ids);
+  EXPECT_EQ(run.objective->next_step(2).after.total, 5);
+  EXPECT_EQ(run.samples->asked.size(), 3u) << "round 1 has a signal";
+}
+
+TEST_F(GrpoOptionsTest, EachStepOfARolloutHasAPrompt) {
+  const Run run = start(setting({.num_mini_batches = 2}));
+  for (const int64_t step : {1, 3, 5})
+    run.objective->next_step(step);
+
+  // One prompt is left of the epoch; the next one's first comes to it.
+  ASSERT_EQ(run.samples->asked.size(), 3u);
+  EXPECT_EQ(run.samples->asked[2].sample_ids,
+            (std::vector<uint64_t>{16, 17, 18, 19, 20, 21, 22, 23}));
+  EXPECT_EQ(run.samples->asked[2].prompts.back(), files_.prompts()->get(0)->prompt_ids);
+}
+
+TEST_F(GrpoOptionsTest, PromptsAreDrawnAnewSoOftenAndNoMore) {
+  GrpoOptions options;
+  options.max_resamples = 2;
+  Setting equal = setting(options);
+  equal.rewards = {{.type = rewards::RewardType::kLength, .min = 1}};
+  const Run run = start(equal);
+  const Computed computed = compute(*run.objective, 1, student_);
+  EXPECT_EQ(metric(computed.row, "frac_reward_zero_std"), 1);
+  // Two prompts, then two, then the last one of the epoch.
+  ASSERT_EQ(run.samples->asked.size(), 3u);
+  EXPECT_EQ(run.samples->asked[2].prompts.size(), 1u);
+  EXPECT_EQ(metric(computed.row, "num_resampled_prompts"), 3);
+}
+
+}  // namespace
+}  // namespace retort::recipes

@@ -1,0 +1,44 @@
+// The stand-in device as a module of the program: what libretort_cuda.so is for CUDA, with the
+// device of tests/losses/stand_in_device.h. A role with `world.device: cuda` computes on it where
+// RETORT_CUDA_MODULE names this file. One device in each process, and no collectives of its own:
+// ranks of a role that share it would go through host memory.
+#include <memory>
+
+#include "base/error.h"
+#include "parallel/detail/device_backends.h"
+#include "rpc/detail/device_transfer.h"
+#include "tests/losses/stand_in_device.h"
+#include "tests/rpc/stand_in_transfer.h"
+
+namespace retort::test {
+namespace {
+
+class StandInBackends final : public parallel::detail::DeviceBackends {
+ public:
+  at::DeviceType device_type() const override { return stand_in_device().type(); }
+  std::string versions() const override { return "a stand-in of the tests"; }
+  int64_t num_devices() const override { return 1; }
+  void use_device(int64_t) override {}
+  void synchronize() override {}
+  c10::intrusive_ptr<c10d::Backend> connect(const parallel::detail::DeviceGroupSpec& group,
+                                            const c10::intrusive_ptr<c10d::Store>&) override {
+    throw Error(ErrorCode::kUnavailable, "the stand-in device has no collectives")
+        .with("group", group.name);
+  }
+};
+
+}  // namespace
+}  // namespace retort::test
+
+// parallel::detail::kDeviceBackendsFunction
+extern "C" __attribute__((visibility("default"))) retort::parallel::detail::DeviceBackends*
+retort_cuda_backends_2() {
+  retort::test::stand_in_device();
+  return std::make_unique<retort::test::StandInBackends>().release();
+}
+
+// rpc::detail::kDeviceTransferFunction
+extern "C" __attribute__((visibility("default"))) retort::rpc::detail::DeviceTransfer*
+retort_cuda_transfer_2() {
+  return retort::rpc::testing::stand_in_transfer().release();
+}
