@@ -5,6 +5,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include "roles/teacher/requests.h"
+#include "roles/teacher/shared_packs.h"
 
 namespace retort::roles {
 

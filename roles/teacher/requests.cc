@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "models/shared_prefixes.h"
 #include "roles/payload/sharded.h"
 #include "rpc/archive.h"
 
@@ -147,13 +146,6 @@ MergedPacks merge_packs(const std::vector<ForwardRequest>& requests, int64_t voc
   merged.tokens.input_ids = at::cat(ids);
   merged.tokens.positions = at::cat(positions);
   return merged;
-}
-
-void share_prefixes(MergedPacks& merged) {
-  models::SharedPrefixes shared = models::share_prefixes(merged.tokens);
-  for (at::Tensor& rows : merged.rows)
-    rows = models::rows_at(shared.rows, rows);
-  merged.tokens = std::move(shared.tokens);
 }
 
 }  // namespace retort::roles

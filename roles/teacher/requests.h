@@ -26,7 +26,5 @@ struct MergedPacks {
   std::vector<at::Tensor> rows;  // int64
 };
 MergedPacks merge_packs(const std::vector<ForwardRequest>& requests, int64_t vocab_rows);
-// The same wanted rows of fewer tokens: models::share_prefixes.
-void share_prefixes(MergedPacks& merged);
 
 }  // namespace retort::roles

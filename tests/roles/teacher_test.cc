@@ -17,6 +17,7 @@
 #include "models/checkpoint.h"
 #include "models/packed.h"
 #include "roles/teacher/requests.h"
+#include "roles/teacher/shared_packs.h"
 #include "tests/roles/ask_teacher.h"
 #include "tests/support/source_folder.h"
 #include "tests/support/thrown.h"
