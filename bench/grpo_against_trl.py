@@ -3,14 +3,12 @@
 #   python bench/grpo_against_trl.py --retort build/bin/retort --data train.jsonl \
 #       [--steps 7] [--rounds 2] [--threads 2]
 # Three runs in turns, some rounds of them: retort at max_staleness 0, whose student and generator
-# have all threads and work one after the other; at 1, with a thread each; TRL. `--data`: JSONL with
-# question/answer (GSM8K) or prompt/completion rows. Needs torch, transformers and trl 1.4
-# (`./dev goldens` makes such an environment). End tokens are out of reach for random weights, so
-# that all completions have --new-tokens tokens; frac_reward_zero_std is 0 where every group has a
-# signal.
-import argparse
+# work one after the other; at 1, where they share the cores and the generator has half as many
+# threads; TRL. `--data`: JSONL with question/answer (GSM8K) or prompt/completion rows. Needs torch,
+# transformers and trl 1.4 (`./dev goldens` makes such an environment). End tokens are hardly ever
+# drawn from random weights, so that nearly all completions have --new-tokens tokens;
+# frac_reward_zero_std is 0 where every group has a signal.
 import json
-import os
 import pathlib
 import resource
 import statistics
@@ -19,9 +17,10 @@ import sys
 import tempfile
 import time
 
+from against import QUIET, arguments, in_own_process, init_model, train_tokenizer, write_jsonl
+
 PROMPTS, GENERATIONS = 4, 8
 WARM_UP = 2  # steps of a run
-QUIET = dict(check=True, stdout=subprocess.DEVNULL)
 
 REWARD = """import json, sys
 for line in sys.stdin:
@@ -32,13 +31,13 @@ for line in sys.stdin:
 
 
 def recipe_of(work, args, staleness):
-    threads = args.threads if staleness == 0 else max(1, args.threads // 2)
+    drawing = args.threads if staleness == 0 else max(1, args.threads // 2)
     return f"""recipe: grpo
 output_dir: {work}/run
 seed: 1
 roles:
-  student: {{model: {work}/student, world: {{threads: {threads}}}}}
-  generator: {{model: {work}/student, world: {{threads: {threads}}}}}
+  student: {{model: {work}/student, world: {{threads: {args.threads}}}}}
+  generator: {{model: {work}/student, world: {{threads: {drawing}}}}}
 data: {{train: [{{path: {work}/rows.jsonl}}], max_length: 512, shuffle: false}}
 generation: {{num_generations: {GENERATIONS}, max_new_tokens: {args.new_tokens}}}
 rewards: [{{type: command, argv: [{sys.executable}, {work}/reward.py]}}]
@@ -54,18 +53,14 @@ train:
 
 
 def run_retort(work, args, staleness):
-    """Rows of metrics, and the processor seconds of all processes."""
     recipe = work / "grpo.yaml"
     recipe.write_text(recipe_of(work, args, staleness))
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     subprocess.run([args.retort, "launch", str(recipe), "--overwrite"], **QUIET)
-    used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
     rows = [json.loads(line) for line in open(work / "run/metrics.jsonl")]
     return {
         "times": [row["step_time"] for row in rows],
         "zero_std": [row["frac_reward_zero_std"] for row in rows],
         "lengths": [row["completions/mean_length"] for row in rows],
-        "user": used,
     }
 
 
@@ -131,47 +126,30 @@ def run_trl(work, args):
     }
 
 
-def run_in_own_process(work, args):
-    """run_trl in a second process of this script, with its own threads."""
-    threads = str(args.threads)
-    env = dict(os.environ, OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads, HF_HUB_OFFLINE="1")
-    command = [sys.executable, __file__, "--data", args.data, "--steps", str(args.steps)]
-    command += ["--threads", threads, "--new-tokens", str(args.new_tokens), "--trl", str(work)]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    out = subprocess.run(command, check=True, capture_output=True, text=True, env=env).stdout
-    used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
-    last = [line for line in out.splitlines() if line.startswith('{"times"')][-1]
-    return {**json.loads(last), "user": used}
-
-
 def prepare(args, work):
     """Prompts, a tokenizer of their texts, a random student and the reward, in `work`."""
     rows = [json.loads(line) for line in open(args.data)][: args.steps * PROMPTS]
     texts = [row.get("question", row.get("prompt")) for row in rows]
-    lines = [json.dumps({"prompt": text + "\n", "completion": "x"}) + "\n" for text in texts]
-    (work / "rows.jsonl").write_text("".join(lines))
+    write_jsonl(work / "rows.jsonl", ({"prompt": text + "\n", "completion": "x"} for text in texts))
     (work / "reward.py").write_text(REWARD)
-    train = [args.retort, "tokenizer", "train", "--data", args.data]
-    tokenizer = str(work / "tokenizer")
-    subprocess.run([*train, "--vocab-size", "8192", "--output", tokenizer], **QUIET)
-    init = [args.retort, "model", "init", "--arch", "qwen2", "--tokenizer", tokenizer]
-    size = "--hidden-size 320 --intermediate-size 896 --vocab-size 8192"
-    size += " --num-hidden-layers 6 --num-attention-heads 8 --seed 1"
-    subprocess.run([*init, "--output", str(work / "student"), *size.split()], **QUIET)
+    train_tokenizer(args.retort, args.data, work / "tokenizer")
+    init_model(args.retort, work / "tokenizer", work / "student")
+
+
+def processor_time(run):
+    """The run's result with the processor seconds of all its processes."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    result = run()
+    result["user"] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    return result
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--retort", default="build/bin/retort")
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--steps", type=int, default=7)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=2)
+    parser = arguments(steps=7)
     parser.add_argument("--new-tokens", type=int, default=128)
-    parser.add_argument("--trl", help=argparse.SUPPRESS)  # the second process of this script
     args = parser.parse_args()
-    if args.trl:
-        print(json.dumps(run_trl(pathlib.Path(args.trl), args)))
+    if args.reference:
+        print(json.dumps(run_trl(pathlib.Path(args.reference), args)))
         return
 
     results = {"serial": [], "overlapped": [], "trl": []}
@@ -179,9 +157,9 @@ def main():
         work = pathlib.Path(folder)
         prepare(args, work)
         for _ in range(args.rounds):
-            results["serial"].append(run_retort(work, args, staleness=0))
-            results["overlapped"].append(run_retort(work, args, staleness=1))
-            results["trl"].append(run_in_own_process(work, args))
+            for name, staleness in (("serial", 0), ("overlapped", 1)):
+                results[name].append(processor_time(lambda: run_retort(work, args, staleness)))
+            results["trl"].append(processor_time(lambda: in_own_process(__file__, args, work)))
 
     seconds = {}
     for name, runs in results.items():

@@ -1,0 +1,193 @@
+# What the comparisons of `retort launch` with plain transformers loops share: models and rows, runs
+# in turns with as many threads in all, the loop's update, and the table.
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+MAX_LENGTH, VOCAB = 512, 8192
+WARM_UP = 3  # steps of a run
+QUIET = dict(check=True, stdout=subprocess.DEVNULL)
+TRAIN = """train:
+  max_steps: {steps}
+  per_device_train_batch_size: {rows}
+  learning_rate: {rate}
+  lr_scheduler_type: constant
+  save_steps: 0
+"""
+
+
+# ---- rows and models -----------------------------------------------------------------------------
+def write_jsonl(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_rows(source, path, count):
+    """The first rows of GSM8K's question/answer, or of prompt/completion, as the latter."""
+    rows = [json.loads(line) for line in open(source)][:count]
+    pairs = [
+        (r.get("question", r.get("prompt")), r.get("answer", r.get("completion"))) for r in rows
+    ]
+    write_jsonl(path, ({"prompt": q + "\n", "completion": a} for q, a in pairs))
+
+
+def train_tokenizer(retort, data, output):
+    command = [retort, "tokenizer", "train", "--data", str(data)]
+    subprocess.run([*command, "--vocab-size", str(VOCAB), "--output", str(output)], **QUIET)
+
+
+def init_model(retort, tokenizer, output, arch="qwen2", hidden=320, inner=896, seed=1):
+    """Random weights: 6 layers, 8 heads; with the sizes as they are about 10 M."""
+    command = [retort, "model", "init", "--arch", arch, "--tokenizer", str(tokenizer)]
+    size = f"--hidden-size {hidden} --intermediate-size {inner} --vocab-size {VOCAB}"
+    size += f" --num-hidden-layers 6 --num-attention-heads 8 --seed {seed}"
+    subprocess.run([*command, "--output", str(output), *size.split()], **QUIET)
+
+
+# ---- retort --------------------------------------------------------------------------------------
+class PeakOfRoles(threading.Thread):
+    """Largest sum of the resident sets of a run's processes, without the launcher."""
+
+    def __init__(self, run):
+        super().__init__(daemon=True)
+        self.run_folder, self.peak, self.done = str(run), 0, False
+
+    def run(self):
+        while not self.done:
+            processes = pathlib.Path("/proc").glob("[0-9]*")
+            self.peak = max(self.peak, sum(map(self.resident_bytes, processes)))
+            time.sleep(0.05)
+
+    def resident_bytes(self, folder):
+        """Of the process with this folder in /proc; 0 if it is not one of ours, or gone."""
+        try:
+            command = (folder / "cmdline").read_bytes()
+            if self.run_folder in command.decode(errors="replace") and b"\0role\0" in command:
+                return int((folder / "statm").read_text().split()[1]) * 4096
+        except (OSError, IndexError):
+            pass
+        return 0
+
+
+def launch(retort, work, recipe):
+    """Runs a recipe whose output_dir is work/run: tokens a second and loss of each step, peak
+    bytes."""
+    (work / "recipe.yaml").write_text(recipe)
+    watch = PeakOfRoles(work / "run")
+    watch.start()
+    subprocess.run([retort, "launch", str(work / "recipe.yaml"), "--overwrite"], **QUIET)
+    watch.done = True
+    rows = [json.loads(line) for line in open(work / "run/metrics.jsonl")]
+    return {
+        "rates": [row["tokens_per_second"] for row in rows],
+        "losses": [row["loss"] for row in rows],
+        "peak": watch.peak,
+    }
+
+
+# ---- transformers --------------------------------------------------------------------------------
+def tokenize(tokenizer, prompt, completion):
+    """(ids, labels) of a row."""
+    prompt_ids = tokenizer(prompt)["input_ids"]
+    ids = tokenizer(completion, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
+    labels = [-100] * len(prompt_ids) + ids
+    return (prompt_ids + ids)[:MAX_LENGTH], labels[:MAX_LENGTH]
+
+
+def padded(samples):
+    """ids, labels and attention mask of a batch."""
+    import torch
+
+    longest = max(len(ids) for ids, _ in samples)
+    ids = torch.tensor([i + [0] * (longest - len(i)) for i, _ in samples])
+    labels = torch.tensor([l + [-100] * (longest - len(l)) for _, l in samples])
+    mask = torch.tensor([[1] * len(i) + [0] * (longest - len(i)) for i, _ in samples])
+    return ids, labels, mask
+
+
+def train_loop(work, rows_file, steps, batch, rate, samples_of, loss_of):
+    """Steps of AdamW on work/model. `samples_of`: tokenizer, rows of a step -> (ids, labels) of
+    each sequence; `loss_of`: model and the padded batch -> loss. A step's time includes both."""
+    import resource
+
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(work / "model", dtype=torch.float32).train()
+    tokenizer = AutoTokenizer.from_pretrained(work / "model")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
+    rows = [json.loads(line) for line in open(work / rows_file)]
+    rates, losses = [], []
+    for step in range(steps):
+        start = time.perf_counter()
+        samples = samples_of(tokenizer, rows[step * batch : (step + 1) * batch])
+        loss = loss_of(model, *padded(samples))
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+        rates.append(sum(len(ids) for ids, _ in samples) / (time.perf_counter() - start))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"rates": rates, "losses": losses, "peak": peak}
+
+
+# ---- one beside the other ------------------------------------------------------------------------
+def in_own_process(script, args, work):
+    """The other program's run in a second process of this script, with threads and a peak of its
+    own; what it prints last is its result."""
+    threads = str(args.threads)
+    env = dict(os.environ, OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads, HF_HUB_OFFLINE="1")
+    command = [sys.executable, script, *sys.argv[1:], "--reference", str(work)]
+    out = subprocess.run(command, check=True, capture_output=True, text=True, env=env).stdout
+    return json.loads([line for line in out.splitlines() if line.startswith("{")][-1])
+
+
+def arguments(steps):
+    """A parser of what all comparisons take."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--retort", default="build/bin/retort")
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--reference", help=argparse.SUPPRESS)  # the second process of the script
+    return parser
+
+
+def compare(script, steps, prepare, run_retort, run_transformers):
+    """The main program of a comparison, in turns. `prepare`: args, work; the runs: args, work ->
+    as launch()."""
+    args = arguments(steps).parse_args()
+    if args.reference:
+        import torch
+
+        torch.set_num_threads(args.threads)
+        print(json.dumps(run_transformers(args, pathlib.Path(args.reference))))
+        return
+
+    runs = {"retort": [], "transformers": []}
+    with tempfile.TemporaryDirectory() as folder:
+        work = pathlib.Path(folder)
+        prepare(args, work)
+        for _ in range(args.rounds):
+            runs["retort"].append(run_retort(args, work))
+            runs["transformers"].append(in_own_process(script, args, work))
+
+    # The ratio of each round, as the machine may be busier in one than in another.
+    rate = lambda run: statistics.median(run["rates"][WARM_UP:])
+    print(f"{'':14} {'tokens/s':>18} {'peak MiB':>10} {'first loss':>12} {'last loss':>12}")
+    for name, of_name in runs.items():
+        rates = ", ".join(f"{rate(run):.0f}" for run in of_name)
+        peak, losses = max(run["peak"] for run in of_name), of_name[0]["losses"]
+        print(f"{name:14} {rates:>18} {peak / 2**20:10.0f} {losses[0]:12.5f} {losses[-1]:12.5f}")
+    pairs = list(zip(runs["retort"], runs["transformers"]))
+    ratios = ", ".join(f"{rate(ours) / rate(theirs):.2f}" for ours, theirs in pairs)
+    peaks = max(ours["peak"] for ours, _ in pairs) / max(theirs["peak"] for _, theirs in pairs)
+    print(f"ratio of tokens/s: {ratios}   ratio of peak memory: {peaks:.2f}")
