@@ -227,7 +227,7 @@ int64_t Estimate::in_loss() const {
   const int64_t logits = kept < all ? std::min(most, all) : 0;
   int64_t running = kept + logits * (operators ? loss.operator_buffers : 1);
   if (half) running += table;
-  if (loss.teacher_dtype_bytes < kFloatBytes) running += loss.widest_teacher_head * kFloatBytes;
+  if (loss.teacher_dtype_bytes < kFloatBytes) running += loss.widened_teacher_heads * kFloatBytes;
 
   // Each gradient in the weights' dtype, where that is not its own or another factor comes to it.
   const int64_t scaled = loss.parts > 1 ? table : 0;

@@ -13,10 +13,10 @@ struct LossSizes {
   // Gradients of the head and of the hidden rows that are formed in forward and kept, in fp32 and
   // in the weights' dtype, until backward: one, or one for each teacher and one more.
   int64_t parts = 1;
-  int64_t teacher_heads = 0;        // bytes of heads of teachers, all the time
-  int64_t widest_teacher_head = 0;  // elements of the largest of them
-  int64_t teacher_dtype_bytes = 4;  // of theirs
-  int64_t answers = 0;              // bytes of payloads that have arrived and are not used up
+  int64_t teacher_heads = 0;          // bytes of heads of teachers, all the time
+  int64_t widened_teacher_heads = 0;  // elements of those that are in fp32 at one time
+  int64_t teacher_dtype_bytes = 4;    // of theirs
+  int64_t answers = 0;                // bytes of payloads that have arrived and are not used up
   // Of a chunk's size, where the softmax is made of operators: a split vocabulary, a device.
   int64_t operator_buffers = 4;
   int64_t logits_bytes = 16 << 20;  // at most, of the chunk of logits formed at once, on the CPU

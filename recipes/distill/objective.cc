@@ -1,16 +1,13 @@
 #include "recipes/distill/objective.h"
 
-#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>
-
-#include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <array>
 
 #include "base/error.h"
+#include "recipes/losses/distill_shares.h"
 #include "recipes/losses/linear_cross_entropy.h"
 #include "recipes/losses/linear_distill.h"
 #include "recipes/run/metric_sums.h"
@@ -160,42 +157,21 @@ void DistillObjective::announce(int64_t step, const data::BatchStream::Step& bat
   }
 }
 
-at::Tensor DistillObjective::part_loss(Part& part, const at::Tensor& rows, const models::Head& head,
-                                       const at::Tensor& targets, bool only_teacher,
-                                       StepSums& sums) {
+losses::TeacherShare DistillObjective::receive(Part& part, const at::Device& device,
+                                               StepSums& sums) {
   TeacherRoute& route = teachers_[part.teacher];
   roles::FrozenAnswers& client = *route.client;
   if (!route.head.defined() && client.head_weight().defined())
-    route.head = client.head_weight().to(rows.device());
+    route.head = client.head_weight().to(device);
 
-  // The answer, and the divergence at the rows that this teacher answers.
   const roles::Payload payload =
       client.receive(std::move(part.pending), &sums.values[kWaitSeconds]);
-  losses::DivergenceOptions options = options_.divergence;
-  options.common_vocab = client.common_vocab();
-  if (!only_teacher) options.kd_ratio = 1.0;
-  const auto chosen = [&](const at::Tensor& all) {
-    return part.rows.defined() ? models::rows_at(all, part.rows) : all;
-  };
-  const auto result = losses::unread_distill(chosen(rows), head.weight, {}, chosen(targets),
-                                             to_signal(payload, route.head), options, head.vocab);
-
-  // Each part counts with its weight; what does not depend on the teacher counts once.
   sums.values[kTailBound] += part.weight * payload.tail_bound_sum;
-  const auto take = [&sums, only_teacher, weight = part.weight,
-                     masked = payload.masked_mass_sum](const double* numbers) {
-    const auto of_rows = losses::DistillSums::of(numbers);
-    sums.values[kKd] += weight * of_rows.kd_sum;
-    sums.values[kTeacherMass] += weight * of_rows.teacher_mass_sum;
-    sums.values[kStudentMass] += weight * of_rows.student_mass_sum;
-    sums.values[kMaskedMass] += weight * (of_rows.masked_mass_sum + masked);
-    if (!only_teacher) return;
-    sums.values[kCe] += of_rows.ce_sum;
-    sums.values[kEntropy] += of_rows.entropy_sum;
-    sums.values[kCorrect] += static_cast<double>(of_rows.num_correct);
-  };
-  sums.late.add(result.numbers, take);
-  return result.loss_sum;
+  sums.values[kMaskedMass] += part.weight * payload.masked_mass_sum;
+  return {.signal = to_signal(payload, route.head),
+          .rows = part.rows,
+          .weight = part.weight,
+          .common_vocab = client.common_vocab()};
 }
 
 at::Tensor DistillObjective::batch_loss(const models::Head& head, const at::Tensor& rows,
@@ -209,26 +185,32 @@ at::Tensor DistillObjective::batch_loss(const models::Head& head, const at::Tens
   if (batch.num_targets() == 0)
     return losses::unread_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab)
         .loss_sum;
-  if (parts.size() == 1 && !parts[0].rows.defined())
-    return part_loss(parts[0], rows, head, batch.targets, /*only_teacher=*/true, sums);
-  // Where the teachers alone are learned from, the cross-entropy is but a metric.
-  const double ratio = options_.divergence.kd_ratio;
-  const auto ce = [&] {
-    const c10::AutoGradMode learned(ratio < 1 && c10::GradMode::is_enabled());
-    return losses::unread_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab);
-  }();
-  sums.late.add(ce.loss_sum, [&sums](const double* loss) { sums.values[kCe] += *loss; });
-  sums.late.add(ce.numbers, [&sums](const double* numbers) {
-    const auto of_rows = losses::CrossEntropySums::of(numbers);
-    sums.values[kEntropy] += of_rows.entropy_sum;
-    sums.values[kCorrect] += static_cast<double>(of_rows.num_correct);
-  });
-  at::Tensor total = ce.loss_sum * (1.0 - ratio);
+
+  std::vector<losses::TeacherShare> shares;
+  std::vector<double> weights;
   for (Part& part : parts)
-    if (part.num_rows > 0)
-      total =
-          total + part_loss(part, rows, head, batch.targets, false, sums) * (ratio * part.weight);
-  return total;
+    if (part.num_rows > 0) {
+      shares.push_back(receive(part, rows.device(), sums));
+      weights.push_back(part.weight);
+    }
+  const auto result = losses::unread_distill_shares(rows, head.weight, {}, batch.targets, shares,
+                                                    options_.divergence, head.vocab);
+
+  // A row's weights sum to 1, so what does not depend on the teacher counts once.
+  sums.late.add(result.numbers, [&sums, weights](const double* numbers) {
+    for (const double weight : weights) {
+      const auto of_share = losses::DistillSums::of(numbers);
+      sums.values[kKd] += weight * of_share.kd_sum;
+      sums.values[kCe] += weight * of_share.ce_sum;
+      sums.values[kTeacherMass] += weight * of_share.teacher_mass_sum;
+      sums.values[kStudentMass] += weight * of_share.student_mass_sum;
+      sums.values[kMaskedMass] += weight * of_share.masked_mass_sum;
+      sums.values[kEntropy] += weight * of_share.entropy_sum;
+      sums.values[kCorrect] += weight * static_cast<double>(of_share.num_correct);
+      numbers += losses::DistillSums::kNumbers;
+    }
+  });
+  return result.loss_sum;
 }
 
 // What went to and came from other roles since the last call.

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "recipes/losses/distill_shares.h"
 #include "recipes/losses/divergence.h"
 #include "recipes/run/batch_objective.h"
 #include "roles/teacher/frozen_answers.h"
@@ -72,8 +73,8 @@ class DistillObjective : public BatchObjective {
   static Part whole_part(const data::MicroBatch& batch);
   static Part part_of(const data::MicroBatch& batch, const std::vector<size_t>& samples);
   std::vector<Part> split(const data::MicroBatch& batch) const;
-  at::Tensor part_loss(Part& part, const at::Tensor& rows, const models::Head& head,
-                       const at::Tensor& targets, bool only_teacher, StepSums& sums);
+  // What its teacher has said of the part's rows; waits for the answer.
+  losses::TeacherShare receive(Part& part, const at::Device& device, StepSums& sums);
   double new_bytes();
   void add_rpc_metrics(MetricsRow& row) const;
   std::vector<double> weights_of(const data::Sample& sample) const;

@@ -8,6 +8,7 @@
 #include "recipes/distill/objective.h"
 #include "recipes/distill/on_policy.h"
 #include "recipes/distill/self_check.h"
+#include "recipes/losses/distill_shares.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/rollout/drawn_ids.h"
 #include "recipes/rollout/rollout_worker_setup.h"
@@ -109,9 +110,9 @@ LinkPlan plan_teacher_link(const Recipe& recipe, const std::string& role) {
   return link;
 }
 
-// A part for each teacher and the cross-entropy, where there are several or some rows are not
-// theirs. A teacher's head lies with each rank of the student, which holds its part of the
-// vocabulary.
+// Several teachers, or one of some rows, are a part for each where the vocabulary is split or on a
+// device, and one with larger chunks elsewhere (losses/distill_shares.h). A teacher's head lies
+// with each rank of the student, which holds its part of the vocabulary.
 models::LossSizes plan_loss(const Recipe& recipe) {
   const DistillOptions& options = *recipe.distill;
   models::LossSizes loss;
@@ -121,17 +122,22 @@ models::LossSizes plan_loss(const Recipe& recipe) {
   }
   loss.operator_buffers = 10;  // docs/losses.md
   const auto count = static_cast<int64_t>(options.teachers.size());
-  if (count > 1 || !options.teachers.front().when.empty()) loss.parts = count + 1;
+  const parallel::Layout& world = recipe.student().world;
+  const bool shared = world.tp == 1 && world.device == parallel::Device::kCpu;
+  if (!shared)
+    loss.parts = count;
+  else if (count > 1 || !options.teachers.front().when.empty())
+    loss.logits_bytes = losses::kSharesChunkBytes;
   if (options.payload_spec().kind != roles::PayloadKind::kHiddenStates) return loss;
 
   for (const TeacherOptions& one : options.teachers) {
     const RoleOptions& role = recipe.roles.at(one.role);
     const models::ModelConfig config = models::read_model_config(role.model);
     const int64_t head =
-        parallel::vocab_rows_per_rank(config.vocab_size, recipe.student().world.tp) *
-        config.hidden_size;
+        parallel::vocab_rows_per_rank(config.vocab_size, world.tp) * config.hidden_size;
     loss.teacher_heads += head * dtype_bytes(role.dtype);
-    loss.widest_teacher_head = std::max(loss.widest_teacher_head, head);
+    loss.widened_teacher_heads =
+        shared ? loss.widened_teacher_heads + head : std::max(loss.widened_teacher_heads, head);
     loss.teacher_dtype_bytes = std::min(loss.teacher_dtype_bytes, dtype_bytes(role.dtype));
   }
   return loss;

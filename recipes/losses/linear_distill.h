@@ -24,8 +24,9 @@ struct DistillSums {
   double entropy_sum = 0;  // of the student at temperature 1
   int64_t num_correct = 0;
 
-  // From UnreadDistill::numbers, in host memory. kCorrupt, kMismatch with the row: a teacher's row
-  // was no distribution, or had ids that cannot be.
+  static constexpr int64_t kNumbers = 8;
+  // From the kNumbers of UnreadDistill::numbers, in host memory. kCorrupt, kMismatch with the row:
+  // a teacher's row was no distribution, or had ids that cannot be.
   static DistillSums of(const double* numbers);
 };
 

@@ -179,17 +179,21 @@ TEST_F(Plan, TheStudentHoldsTeachersHeadsAndAnswers) {
             4 * 50 * 96 + rows * 4 * 96);
 }
 
-// With two teachers the cross-entropy and each of them form a gradient of the head: two more of
-// 100 x 48 in float32, and of the rows.
-TEST_F(Plan, EachTeacherFormsAGradientOfTheHead) {
-  const std::string one = of(kDistillBase, {"distill.payload=full"});
-  const std::string two =
-      of(kDistillBase, {"distill.payload=full",
-                        "distill.teachers=[{role: teacher}, {role: teacher, when: {a: b}}]"});
-  const int64_t answers =
-      of_student(two, "answer_bytes_per_rank") - of_student(one, "answer_bytes_per_rank");
-  EXPECT_GE(of_student(two, "peak_bytes_per_rank") - of_student(one, "peak_bytes_per_rank"),
-            answers + 2 * 4 * (100 + 32) * 48);
+// Where the vocabulary is split each of two teachers forms a gradient of the head: one more of
+// 50 x 48 in float32 and of the rows. Elsewhere one pass serves both, with a larger chunk.
+TEST_F(Plan, TeachersOfASplitVocabularyFormAGradientEach) {
+  const auto more = [&](const char* tp) {
+    const std::string full = "distill.payload=full";
+    const std::string two = "distill.teachers=[{role: teacher}, {role: teacher, when: {a: b}}]";
+    const std::string with_one = of(kDistillBase, {full, tp}),
+                      with_two = of(kDistillBase, {full, two, tp});
+    const auto of_both = [&](const char* key) {
+      return of_student(with_two, key) - of_student(with_one, key);
+    };
+    return of_both("peak_bytes_per_rank") - of_both("answer_bytes_per_rank");
+  };
+  EXPECT_GE(more("roles.student.world.tp=2"), 4 * (50 + 32) * 48);
+  EXPECT_EQ(more("roles.student.world.tp=1"), 0) << "both chunks are as large as all rows";
 }
 
 // 2 bytes instead of 4 of the weights, 12 instead of 8 beside them; more of a norm.

@@ -26,6 +26,7 @@
 #include "recipes/dpo/objective.h"
 #include "recipes/grpo/objective.h"
 #include "recipes/kto/objective.h"
+#include "recipes/losses/distill_shares.h"
 #include "recipes/registry.h"
 #include "recipes/run/reference_cache.h"
 #include "recipes/run/train_loop.h"
@@ -311,11 +312,11 @@ class StepMemory : public testing::TestWithParam<Case> {
       const int64_t per_row = roles::payload_bytes_per_row({.kind = c.payload, .top_k = kTopK},
                                                            kTeacherHidden, kVocab, dtype_bytes);
       sizes.loss =
-          LossSizes{.parts = c.teachers > 1 ? c.teachers + 1 : 1,
-                    .teacher_heads = heads ? c.teachers * kVocab * kTeacherHidden * dtype_bytes : 0,
-                    .widest_teacher_head = heads ? kVocab * kTeacherHidden : 0,
+          LossSizes{.teacher_heads = heads ? c.teachers * kVocab * kTeacherHidden * dtype_bytes : 0,
+                    .widened_teacher_heads = heads ? c.teachers * kVocab * kTeacherHidden : 0,
                     .teacher_dtype_bytes = dtype_bytes,
-                    .answers = kTokens * per_row};
+                    .answers = c.teachers * kTokens * per_row};
+      if (c.teachers > 1) sizes.loss.logits_bytes = losses::kSharesChunkBytes;
     }
     return models::estimate_training_memory(config_of(c.family), sizes);
   }
