@@ -110,6 +110,8 @@ void check_ratio(const Recipe& recipe, const RecipePlaces& places) {
                   "ratio of new to "
                   "old probabilities is 1; remove it, or raise num_iterations, num_mini_batches or "
                   "max_staleness";
+  if (grpo.off_policy_mask_threshold && !corrected)
+    places.refuse({"grpo", "off_policy_mask_threshold"}, message);
   if (grpo.loss_type == losses::PolicyLossType::kCispo)
     places.refuse({"grpo", "loss_type"}, message);
   if (grpo.delta) places.refuse({"grpo", "delta"}, message);

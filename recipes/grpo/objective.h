@@ -90,6 +90,7 @@ class GrpoObjective : public Objective {
     kClipRegion,
     kClipDelta,
     kClipCount,
+    kOffPolicyMasked,
     kEntropy,
     kRatio,
     kRatioCount,

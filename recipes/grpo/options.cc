@@ -14,7 +14,8 @@ losses::PolicyOptions GrpoOptions::policy() const {
           .delta = delta,
           .beta = kl_in_reward ? 0 : beta,
           .sampling_correction = correction(),
-          .importance_sampling_cap = importance_sampling_cap};
+          .importance_sampling_cap = importance_sampling_cap,
+          .off_policy_mask_threshold = off_policy_mask_threshold};
 }
 
 losses::SamplingCorrection GrpoOptions::correction() const {
@@ -30,11 +31,13 @@ losses::SamplingCorrection GrpoOptions::correction() const {
   return SamplingCorrection::kNone;
 }
 
-int64_t GrpoOptions::staleness_left(int64_t sync_every_steps) const {
-  // Weights are pushed where a round begins, once as many steps have passed.
+int64_t GrpoOptions::steps_between_pushes(int64_t sync_every_steps) const {
   const int64_t steps = steps_per_rollout();
-  const int64_t rounds = (sync_every_steps + steps - 1) / steps;
-  const int64_t oldest = rounds * steps - 1;
+  return (sync_every_steps + steps - 1) / steps * steps;
+}
+
+int64_t GrpoOptions::staleness_left(int64_t sync_every_steps) const {
+  const int64_t oldest = steps_between_pushes(sync_every_steps) - 1;
   return max_staleness - oldest;
 }
 

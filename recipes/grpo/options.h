@@ -39,6 +39,7 @@ struct GrpoOptions {
       losses::ImportanceSamplingLevel::kToken;
   CorrectionChoice sampling_correction = CorrectionChoice::kAuto;
   double importance_sampling_cap = 3.0;
+  std::optional<double> off_policy_mask_threshold;
   int64_t max_staleness = 0;
   int64_t max_resamples = 0;
   bool mask_truncated_completions = false;
@@ -84,6 +85,10 @@ struct GrpoOptions {
         "external generator, else none");
     visit("importance_sampling_cap", importance_sampling_cap, "cap of sampling_correction");
     visit(
+        "off_policy_mask_threshold", off_policy_mask_threshold,
+        "a completion worse than the others is dropped when the mean over its tokens of log(drawn "
+        "with / now) is above this; null: none is");
+    visit(
         "max_staleness", max_staleness,
         "optimizer steps that the samples' weights may lie behind in the last step on them; above "
         "0 generation overlaps training; 0: drawn with the weights of the first of num_iterations "
@@ -123,6 +128,9 @@ struct GrpoOptions {
     return (max_staleness > 0 || num_mini_batches > 1) &&
            correction() == losses::SamplingCorrection::kNone;
   }
+  // Optimizer steps from one push of weights to the next: one where a round begins, once
+  // `sync_every_steps` have passed.
+  int64_t steps_between_pushes(int64_t sync_every_steps) const;
   // auto: none; a recipe has resolved it.
   losses::SamplingCorrection correction() const;
   // Of max_staleness, what generation may run ahead by. The oldest samples that do not run ahead

@@ -65,6 +65,28 @@ std::vector<double> sampling_ratios(const PolicyRows& rows, const PolicyOptions&
   return of_row;
 }
 
+// Sets the factor of each row to 0 whose sequence is worse than the others and has become too
+// unlikely since it was drawn.
+void mask_off_policy(const PolicyRows& rows, const PolicyOptions& options,
+                     std::vector<double>& of_row, PolicyResult& result) {
+  if (!options.off_policy_mask_threshold) return;
+  const bool reported = options.sampling_correction != SamplingCorrection::kNone;
+  std::vector<double> kl(rows.sequences, 0.0);
+  for (int64_t r = 0; r < rows.count; ++r) {
+    const double drawn = reported ? rows.generator[r] : rows.old[r];
+    kl[rows.sequence[r]] += (drawn - rows.policy[r]) / rows.tokens[rows.sequence[r]];
+  }
+
+  // NaN is no reason: the loss shows it.
+  std::vector<bool> dropped(rows.sequences);
+  for (int64_t s = 0; s < rows.sequences; ++s) {
+    dropped[s] = rows.advantages[s] < 0 && kl[s] > *options.off_policy_mask_threshold;
+    result.off_policy_masked += dropped[s];
+  }
+  for (int64_t r = 0; r < rows.count; ++r)
+    if (dropped[rows.sequence[r]]) of_row[r] = 0;
+}
+
 // log(pi / pi_old) that each row's ratio is made of.
 std::vector<double> log_ratios(const PolicyRows& rows, bool whole_sequences) {
   std::vector<double> of_row(rows.count);
@@ -160,6 +182,10 @@ void PolicyOptions::validate() const {
   check_option(beta >= 0 && std::isfinite(beta), "beta", "must be finite and not negative", beta);
   check_option(importance_sampling_cap > 0 && std::isfinite(importance_sampling_cap),
                "importance_sampling_cap", "must be positive and finite", importance_sampling_cap);
+  if (off_policy_mask_threshold)
+    check_option(*off_policy_mask_threshold > 0 && std::isfinite(*off_policy_mask_threshold),
+                 "off_policy_mask_threshold", "must be positive and finite",
+                 *off_policy_mask_threshold);
   check_option(sampling_correction != SamplingCorrection::kNone ||
                    importance_sampling_cap == PolicyOptions().importance_sampling_cap,
                "importance_sampling_cap", "has no effect without a sampling_correction",
@@ -203,7 +229,8 @@ PolicyResult policy_loss(const PolicyInputs& inputs, const PolicyOptions& option
 
   // What each row's surrogate is made of: its ratio, the clip range, its weights.
   const bool by_sequence = options.importance_sampling_level == ImportanceSamplingLevel::kSequence;
-  const std::vector<double> correction = sampling_ratios(rows, options, result);
+  std::vector<double> correction = sampling_ratios(rows, options, result);
+  mask_off_policy(rows, options, correction, result);
   const std::vector<double> log_ratio = log_ratios(rows, by_sequence);
   const ClipRange range(options);
   const bool cispo = options.loss_type == PolicyLossType::kCispo;

@@ -43,6 +43,10 @@ struct PolicyOptions {
   // 3.
   SamplingCorrection sampling_correction = SamplingCorrection::kNone;
   double importance_sampling_cap = 3.0;  // positive; no effect with kNone
+  // A sequence with A < 0 whose mean over its tokens of log(pi_drawn / pi) is above this has no
+  // surrogate, only its KL (off-policy sequence mask, DeepSeek-V3.2); pi_drawn: as the generator
+  // reported it with a sampling_correction, else pi_old. Positive; null: none is dropped.
+  std::optional<double> off_policy_mask_threshold;
 
   void validate() const;  // kInvalidArgument: ranges; a cap other than 3 with kNone
 };
@@ -61,9 +65,10 @@ struct PolicyInputs {
   at::Tensor generator_logps;
   at::Tensor sequence_of_row;  // [R] int64 in [0, S)
   // Exactly one of the two:
-  at::Tensor advantages;        // [S] float32
-  at::Tensor token_advantages;  // [R] float32, e.g. distillation_advantages
-  int64_t num_sequences = 0;    // S
+  at::Tensor advantages;  // [S] float32
+  // [R] float32, e.g. distillation_advantages; not with an off_policy_mask_threshold
+  at::Tensor token_advantages;
+  int64_t num_sequences = 0;  // S
 };
 
 struct PolicyResult {
@@ -74,10 +79,11 @@ struct PolicyResult {
   double kl_sum = 0;          // k3 to the reference, over tokens: kl = kl_sum / tokens
   // clipped with A < 0; clip_ratio/low_mean = clip_low_sum / clip_count, and so on
   double clip_low_sum = 0;
-  double clip_high_sum = 0;    // clipped with A > 0
-  double clip_region_sum = 0;  // either
-  double clip_delta_sum = 0;   // at delta, with A < 0; not in clip_region_sum, as in TRL
-  int64_t clip_count = 0;      // R; S with sequence-level ratios and one advantage a sequence
+  double clip_high_sum = 0;       // clipped with A > 0
+  double clip_region_sum = 0;     // either
+  double clip_delta_sum = 0;      // at delta, with A < 0; not in clip_region_sum, as in TRL
+  int64_t clip_count = 0;         // R; S with sequence-level ratios and one advantage a sequence
+  int64_t off_policy_masked = 0;  // sequences that off_policy_mask_threshold has dropped
 
   // With a sampling_correction:
   // |old - generator| over tokens

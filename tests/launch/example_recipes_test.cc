@@ -41,8 +41,8 @@ std::vector<std::string> recipes_in(const fs::path& page) {
 
 class ExampleRecipes : public RecipeTest {
  protected:
-  // Models and data are made by scripts and are not there.
-  static constexpr launch::LoadOptions kWithoutFiles{.check_files = false};
+  // Models and data are made by scripts and are not there; nor is a module for devices.
+  static constexpr launch::LoadOptions kWithoutFiles{.cuda = true, .check_files = false};
 
   void expect_loads(const fs::path& file) {
     std::vector<std::string> warnings;

@@ -264,7 +264,7 @@ std::string kto_prefetch(const Seen& seen) {
 std::string policy(const Seen& seen) {
   const losses::PolicyOptions options = seen.recipe.grpo->policy();
   losses::PolicyInputs inputs{.policy_logps = numbers({-1, -2, -0.5, -1.5, -1}),
-                              .old_logps = numbers({-1.3, -1.5, -0.9, -1.1, -1}),
+                              .old_logps = numbers({-1.3, -1.5, -0.9, -1.1, -0.8}),
                               .reference_logps = {},
                               .generator_logps = {},
                               .sequence_of_row = at::tensor({0, 0, 1, 1, 1}, at::kLong),

@@ -22,6 +22,10 @@ std::vector<KeyRow> ratio_rows() {
       acts(kGrpoBase, "grpo.loss_type=cispo", policy, {twice, "grpo.epsilon_high=1.2"}),
       refused(kGrpoBase, "grpo.delta=1.1", "must be finite and above 1 + epsilon_high", {twice}),
       refused(kGrpoBase, "grpo.delta=1.3", is_one),
+      acts(kGrpoBase, "grpo.off_policy_mask_threshold=0.00001", policy, {twice}),
+      refused(kGrpoBase, "grpo.off_policy_mask_threshold=0", "must be positive and finite",
+              {twice}),
+      refused(kGrpoBase, "grpo.off_policy_mask_threshold=0.1", is_one),
       refused(kGrpoBase, "grpo.loss_type=cispo", "must be given with loss_type: cispo", {twice}),
       // once dead, all three
       refused(kGrpoBase, "grpo.epsilon=0.1", is_one),

@@ -52,6 +52,7 @@ PolicyOptions options_of(const TrlRecord& c) {
   options.epsilon = c.number("epsilon");
   if (c.text("epsilon_high") != "-") options.epsilon_high = c.number("epsilon_high");
   if (c.text("delta") != "-") options.delta = c.number("delta");
+  if (c.text("off_policy") != "-") options.off_policy_mask_threshold = c.number("off_policy");
   options.beta = c.number("beta");
   options.sampling_correction = parse_enum<SamplingCorrection>(c.text("correction"));
   options.importance_sampling_cap = c.number("cap");
@@ -264,6 +265,20 @@ TEST(PolicyMutation, AnotherReductionLevelOrClippingIsDetected) {
     wrong.epsilon_high = 1e6;
     if (run(c, options_of(c)).result.clip_region_sum > 0) expect_detected(c, run(c, wrong));
   }
+}
+
+TEST(PolicyMutation, AMissingOffPolicyMaskIsDetected) {
+  int checked = 0;
+  for (const TrlRecord& c : trl_goldens().of_kind("policy")) {
+    const PolicyOptions options = options_of(c);
+    if (!options.off_policy_mask_threshold) continue;
+    const int64_t dropped = run(c, options).result.off_policy_masked;
+    PolicyOptions wrong = options;
+    wrong.off_policy_mask_threshold.reset();
+    if (dropped > 0) expect_detected(c, run(c, wrong));
+    checked += dropped > 0;
+  }
+  EXPECT_GE(checked, 3);
 }
 
 TEST(PolicyMutation, AnotherCapOrBoundIsDetected) {

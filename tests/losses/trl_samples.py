@@ -147,6 +147,7 @@ POLICY = {
     "epsilon": 0.2,
     "epsilon_high": None,
     "delta": None,
+    "off_policy": None,
     "beta": 0.0,
     "old": True,  # ratios to older weights; otherwise they are 1
     "correction": "none",
@@ -183,6 +184,7 @@ def record_policy(s, name, case):
         mask_truncated_completions=case["masked"],
         temperature=case["temperature"],
         delta=case["delta"],
+        off_policy_mask_threshold=case["off_policy"],
     )
     seen = {}
 
@@ -206,7 +208,8 @@ def record_policy(s, name, case):
     values = in_both_precisions(name, run)
     written = {"old": int(case["old"]), "masked": int(case["masked"])}
     written["epsilon_high"] = "-" if epsilon_high is None else epsilon_high
-    written["delta"] = "-" if case["delta"] is None else case["delta"]
+    for key in ("delta", "off_policy"):
+        written[key] = "-" if case[key] is None else case[key]
     record("policy", name, case | written | {"max_completion": MAX_COMPLETION, **seen, **values})
 
 
@@ -238,6 +241,10 @@ def make_policies(s):
         add("cispo", **cap)
         add("cispo", **cap, beta=0.1, masked=True, temperature=0.8)
         add("cispo", **cap, correction="token_truncate", cap=1.05)
+    for off_policy in (0.01, 0.1):
+        add("dapo", off_policy=off_policy)
+        add("grpo", off_policy=off_policy, beta=0.1, masked=True)
+        add("dapo", off_policy=off_policy, correction="token_truncate", level="sequence")
 
 
 def make_advantages(s):

@@ -70,6 +70,7 @@ struct Expected {
   double clipped_low = 0;  // tokens
   double clipped_high = 0;
   double clipped_delta = 0;
+  double off_policy = 0;  // samples
   double tokens = 0;
 };
 
@@ -99,7 +100,11 @@ inline Expected grpo_formula(const models::Decoder& student, const std::vector<K
         cispo ? ratio.clamp_max(options.epsilon_high.value()).detach() * sample.advantage * logps
               : at::minimum(bounded * sample.advantage, ratio.clamp(low, high) * sample.advantage);
     const bool mean = options.loss_type == losses::PolicyLossType::kGrpo;
-    expected.loss = expected.loss - (mean ? surrogate.mean() : surrogate.sum());
+    const bool dropped =
+        sample.advantage < 0 && options.off_policy_mask_threshold &&
+        (sample.old - logps).mean().item<double>() > *options.off_policy_mask_threshold;
+    expected.off_policy += dropped;
+    if (!dropped) expected.loss = expected.loss - (mean ? surrogate.mean() : surrogate.sum());
 
     // What is only measured.
     const auto count = [](const at::Tensor& where) { return where.sum().item<double>(); };

@@ -59,6 +59,20 @@ TEST_F(GrpoOptionsTest, DeltaBoundsTheRatioOfBadSamples) {
   EXPECT_GT(std::abs(without - computed.loss.item<double>()), 1e-3);
 }
 
+TEST_F(GrpoOptionsTest, BadSamplesThatAreNowTooUnlikelyAreDropped) {
+  GrpoOptions options = kStale;
+  options.off_policy_mask_threshold = 0.1;
+  const Run run = start(setting(options));
+  const Computed computed = compute(*run.objective, 1, student_);
+  const Expected expected = formula(student_, first_round(), options);
+  EXPECT_GT(expected.off_policy, 0) << "or the test shows nothing";
+  EXPECT_NEAR(metric(computed.row, "frac_off_policy_masked"), expected.off_policy / 8, 1e-12);
+  expect_formula(computed, expected);
+
+  const double without = formula(student_, first_round(), kStale).loss.item<double>();
+  EXPECT_GT(std::abs(without - computed.loss.item<double>()), 1e-3);
+}
+
 // ---- the entropy bonus ----
 
 TEST_F(GrpoOptionsTest, AnEntropyBonusIsTheMeanOverTokensWhateverTheLossIsDividedBy) {

@@ -191,6 +191,7 @@ def grpo_loss(model, frozen, case):
         loss_type=case["loss_type"],
         beta=0.0 if in_reward else case.get("beta", 0.0),
         delta=case.get("delta"),
+        off_policy_mask_threshold=case.get("off_policy_mask_threshold"),
         mask_truncated_completions=case.get("mask_truncated_completions", False),
         num_iterations=iterations,
         epsilon_low=epsilon,

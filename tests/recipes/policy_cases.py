@@ -90,6 +90,12 @@ GRPO = {
         "epsilon": 0.01,
         "delta": 1.02,
     },
+    # Samples worse than the others that have become less likely since they were drawn are dropped.
+    "off_policy_mask": {
+        "loss_type": "grpo",
+        "num_mini_batches": 2,
+        "off_policy_mask_threshold": 0.001,
+    },
     "cispo": {"loss_type": "cispo", "num_iterations": 2, "epsilon_high": 1.02},
     # About half of the completions are cut off.
     "truncated": {

@@ -68,8 +68,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, PolicyRun,
                                          "reinforce", "equal_rewards", "sequence",
                                          "token_correction", "sequence_correction", "stale",
                                          "stale_sequence", "stale_correction", "mini_batches",
-                                         "two_sided", "cispo", "truncated", "kl_in_reward",
-                                         "on_policy_hidden", "on_policy_gradient"),
+                                         "two_sided", "cispo", "off_policy_mask", "truncated",
+                                         "kl_in_reward", "on_policy_hidden", "on_policy_gradient"),
                          [](const auto& info) { return info.param; });
 
 struct Change {
@@ -100,6 +100,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Change{"iterations", "\"epsilon\": 0.05", "\"epsilon\": 0.06", 2},
                     Change{"mini_batches", "\"epsilon\": 0.05", "\"epsilon\": 0.06", 2},
                     Change{"two_sided", "\"delta\": 1.02", "\"delta\": 1.5", 2},
+                    Change{"off_policy_mask", "\"off_policy_mask_threshold\": 0.001",
+                           "\"off_policy_mask_threshold\": 10", 2},
                     Change{"cispo", "\"epsilon_high\": 1.02", "\"epsilon_high\": 1.5", 2},
                     Change{"truncated", "\"overlong_penalty_tokens\": 4",
                            "\"overlong_penalty_tokens\": 3", 1},

@@ -49,6 +49,10 @@ void PolicyRows::check_shapes(const PolicyInputs& in, const PolicyOptions& optio
                 "give num_sequences and either advantages [S] or token_advantages [R]")
         .with("num_sequences", in.num_sequences);
   by_token = in.token_advantages.defined();
+  if (by_token && options.off_policy_mask_threshold)
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "off_policy_mask_threshold drops sequences by their advantage: give advantages [S]");
   if (by_token)
     require_vector(in.token_advantages, "token_advantages", count);
   else
