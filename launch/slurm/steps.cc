@@ -128,7 +128,9 @@ void SlurmSteps::Step::listen() {
   if (missing || static_cast<int64_t>(size) <= heard) return;
   std::ifstream file(log, std::ios::binary);
   file.seekg(heard);
-  words.append(std::istreambuf_iterator<char>(file), {});
+  std::string more(static_cast<size_t>(size) - static_cast<size_t>(heard), '\0');
+  file.read(more.data(), static_cast<std::streamsize>(more.size()));
+  words.append(more, 0, static_cast<size_t>(file.gcount()));
 }
 
 std::optional<int> SlurmSteps::ended(const std::string& role, int64_t rank) {

@@ -8,12 +8,11 @@
 #include <charconv>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
-#include <optional>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
+
+#include "launch/supervision/process_stat.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;
@@ -24,23 +23,8 @@ constexpr std::chrono::milliseconds kReap{10'000};
 
 struct Process {
   pid_t pid = 0;
-  pid_t parent = 0;
   pid_t group = 0;
 };
-
-// What /proc/<pid>/stat says: "17 (any name) S parent group ...". The name may hold anything.
-std::optional<Process> read_stat(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  const size_t name_end = text.rfind(')');
-  if (name_end == std::string::npos) return std::nullopt;
-
-  std::istringstream rest(text.substr(name_end + 1));
-  std::string state;
-  Process process{.pid = pid};
-  if (rest >> state >> process.parent >> process.group) return process;
-  return std::nullopt;
-}
 
 // The children of this process, those that have ended and are not reaped among them.
 std::vector<Process> children() {
@@ -52,8 +36,9 @@ std::vector<Process> children() {
     pid_t pid = 0;
     const auto [rest, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
     if (error != std::errc() || rest != name.data() + name.size()) continue;
-    const auto process = read_stat(pid);
-    if (process && process->parent == ::getpid()) found.push_back(*process);
+    std::ifstream file(entry->path() / "stat");
+    const auto stat = read_process_stat(file);
+    if (stat && stat->parent == ::getpid()) found.push_back({pid, stat->group});
   }
   return found;
 }

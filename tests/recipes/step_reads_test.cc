@@ -133,10 +133,10 @@ TEST_F(StepReads, DistillOfEveryPayload) {
     EXPECT_EQ(of_distill(kind), (Reads{"copy Double[27]", kNorms}));
 }
 
-// A part for each teacher, and the cross-entropy for itself.
+// Of each micro-batch eight numbers for each teacher, and the loss.
 TEST_F(StepReads, DistillWithSeveralTeachers) {
   EXPECT_EQ(of_distill(roles::PayloadKind::kFull, 0.5, /*teachers=*/2),
-            (Reads{"copy Double[60]", kNorms}));
+            (Reads{"copy Double[51]", kNorms}));
 }
 
 // A teacher one of whose rows is no distribution.
