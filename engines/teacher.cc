@@ -75,6 +75,11 @@ roles::TeacherInfo EngineTeacher::info(const roles::InfoRequest& request) const 
 }
 
 roles::HeadReply EngineTeacher::head(const roles::HeadRequest& request) {
+  if (options_.config.final_logit_softcapping > 0)
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "teacher.head: the model's logits are capped (final_logit_softcapping), which a head "
+        "alone does not compute; use another payload than hidden_states");
   if (!head_.defined()) {
     const models::SafetensorsReader files(options_.folder);
     head_ = files

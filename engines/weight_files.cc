@@ -21,11 +21,9 @@ constexpr const char* kVersionPrefix = "version-";
 std::string version_name(uint64_t version) { return kVersionPrefix + std::to_string(version); }
 
 std::vector<std::pair<std::string, at::Tensor>> tensors_of(const models::Decoder& decoder) {
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (const parallel::NamedParameter& parameter : decoder.parameters())
-    tensors.emplace_back(parameter.name, parameter.value.detach());
+  std::vector<std::pair<std::string, at::Tensor>> tensors = models::checkpoint_tensors(decoder);
   if (decoder.config().tie_word_embeddings)
-    tensors.emplace_back("lm_head.weight", decoder.head_weight().detach());
+    tensors.emplace_back("lm_head.weight", decoder.capped_head().weight.detach());
   return tensors;
 }
 

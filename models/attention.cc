@@ -1,12 +1,17 @@
 #include "models/attention.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -25,10 +30,6 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
-
-double scale_of(const HeadShape& shape) {
-  return 1.0 / std::sqrt(static_cast<double>(shape.head_dim));
-}
 
 // Runs f(s) for each sequence: sequences in parallel where there are many, else each uses all
 // threads inside.
@@ -106,7 +107,8 @@ std::optional<Tensor> optional_mask(const AttentionBlock& block) {
 void rotate_in_place(const Tensor& x, const RopeTable& table, int64_t heads, int64_t head_dim,
                      float sign) {
   rotate_rows(static_cast<float*>(x.mutable_data_ptr()), table.cos.const_data_ptr<float>(),
-              table.sin.const_data_ptr<float>(), x.size(0), heads, head_dim, sign);
+              table.sin.const_data_ptr<float>(), x.size(0), heads, head_dim, table.cos.size(-1),
+              sign);
 }
 
 void zero_padding(const Tensor& rows, int64_t num_tokens) {
@@ -148,7 +150,7 @@ class FusedAttention : public Function<FusedAttention> {
         auto [result, log_sums] = at::_scaled_dot_product_flash_attention_for_cpu(
             query_view(q, row, block.num_queries, shape), block_keys(k, sequence, block, shape),
             block_keys(v, sequence, block, shape), 0.0, block.causal, optional_mask(block),
-            scale_of(shape));
+            shape.score_scale());
         query_view(out, row, block.num_queries, shape).copy_(result);
         saved[slot++] = log_sums;
       }
@@ -188,7 +190,7 @@ class FusedAttention : public Function<FusedAttention> {
             query_view(dout, row, block.num_queries, shape),
             query_view(q, row, block.num_queries, shape), block_keys(k, sequence, block, shape),
             block_keys(v, sequence, block, shape), query_view(out, row, block.num_queries, shape),
-            saved[slot++], 0.0, block.causal, optional_mask(block), scale_of(shape));
+            saved[slot++], 0.0, block.causal, optional_mask(block), shape.score_scale());
         query_view(dq, row, block.num_queries, shape).copy_(gq);
         add_block_keys(dk, sequence, block, shape, gk);
         add_block_keys(dv, sequence, block, shape, gv);
@@ -209,10 +211,37 @@ class FusedAttention : public Function<FusedAttention> {
 Tensor plain_block(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionBlock& block,
                    const HeadShape& shape) {
   auto batch = [](const Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };
-  const Tensor y = at::scaled_dot_product_attention(batch(q), batch(k), batch(v),
-                                                    optional_mask(block), 0.0, block.causal,
-                                                    scale_of(shape), shape.heads != shape.kv_heads);
+  const Tensor y = at::scaled_dot_product_attention(
+      batch(q), batch(k), batch(v), optional_mask(block), 0.0, block.causal, shape.score_scale(),
+      shape.heads != shape.kv_heads);
   return y.squeeze(0).transpose(0, 1).reshape({block.num_queries, shape.heads * shape.head_dim});
+}
+
+// One block with capped scores, made of operators: shapes as plain_block.
+Tensor capped_block(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionBlock& block,
+                    const HeadShape& shape) {
+  // The query heads of one kv head stand beside its queries: no key is copied for them.
+  const int64_t queries = block.num_queries;
+  const int64_t keys = k.size(0);
+  const Tensor rows = q.reshape({queries, shape.kv_heads, shape.group(), shape.head_dim})
+                          .permute({1, 2, 0, 3})
+                          .reshape({shape.kv_heads, shape.group() * queries, shape.head_dim});
+  const Tensor scores = at::matmul(rows, k.permute({1, 2, 0})) * shape.score_scale();
+  Tensor capped = at::tanh(scores / shape.softcap) * shape.softcap;
+  capped = capped.view({shape.kv_heads, shape.group(), queries, keys});
+
+  // The softmax is in fp32 at least, as that of the kernels.
+  const Tensor mask =
+      block.causal ? at::full({queries, keys}, -INFINITY, capped.options()).triu(1) : block.mask;
+  if (mask.defined()) capped = capped + mask;
+  const bool is_double = q.scalar_type() == at::kDouble;
+  const Tensor weights =
+      at::softmax(capped, -1, is_double ? at::kDouble : at::kFloat).to(q.scalar_type());
+  return at::matmul(weights.view({shape.kv_heads, shape.group() * queries, keys}),
+                    v.transpose(0, 1))
+      .view({shape.kv_heads, shape.group(), queries, shape.head_dim})
+      .permute({2, 0, 1, 3})
+      .reshape({queries, shape.heads * shape.head_dim});
 }
 
 Tensor concatenate(std::vector<Tensor> parts, const Tensor& like, int64_t num_tokens) {
@@ -231,11 +260,14 @@ Tensor plain_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
   for (int64_t s = 0; s < plan->num_sequences(); ++s) {
     for (const AttentionBlock& block : plan->blocks(s)) {
       const int64_t sequence = plan->begin(s);
-      parts.push_back(plain_block(q3.narrow(0, sequence + block.query_begin, block.num_queries),
-                                  gathered_rows(k3, sequence, block),
-                                  gathered_rows(v3, sequence, block), block, shape));
+      const auto attend = shape.softcap > 0 ? capped_block : plain_block;
+      parts.push_back(attend(q3.narrow(0, sequence + block.query_begin, block.num_queries),
+                             gathered_rows(k3, sequence, block), gathered_rows(v3, sequence, block),
+                             block, shape));
     }
   }
+  // Of no tokens: backward still reaches the weights, whose gradients tensor-parallel ranks sum.
+  if (parts.empty()) return q * 0 + (k.sum() + v.sum()) * 0;
   return concatenate(std::move(parts), q, plan->num_tokens());
 }
 
@@ -243,6 +275,7 @@ Tensor plain_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
 
 Tensor packed_attention(const Tensor& q, const Tensor& k, const Tensor& v, const RopeTable& table,
                         const AttentionPlanPtr& plan) {
+  if (plan->shape().softcap > 0) return plain_attention(q, k, v, table, plan);
   if (fused_path(q) && fused_path(k) && fused_path(v))
     return FusedAttention::apply(q, k, v, table, plan);
   if (has_device_kernel(q, *plan)) return device_attention(q, k, v, table, plan);

@@ -6,6 +6,7 @@
 #include <ATen/core/ivalue.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <tuple>
@@ -20,7 +21,12 @@ struct HeadShape {
   int64_t heads = 0;
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
+  double scale = 0;    // of scores; 0: 1 / sqrt(head_dim)
+  double softcap = 0;  // c > 0: scaled scores x become c tanh(x / c), before the mask
   int64_t group() const { return heads / kv_heads; }
+  double score_scale() const {
+    return scale > 0 ? scale : 1.0 / std::sqrt(static_cast<double>(head_dim));
+  }
 };
 
 // A run of queries of one sequence and the keys that any of them sees. Offsets count from the
@@ -101,6 +107,7 @@ using AttentionPlanPtr = c10::intrusive_ptr<AttentionPlan>;
 // q [R, heads * head_dim], k and v [R, kv_heads * head_dim] before rotation; R may exceed the
 // plan's tokens, the rows beyond them come out as zeros. Returns [R, heads * head_dim]. The fused
 // path rotates q and k in place: they must be fresh outputs that nothing else reads.
+// With a softcap, which no kernel of ATen's knows, the scores of a block are formed whole.
 at::Tensor packed_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const RopeTable& table, const AttentionPlanPtr& plan);
 

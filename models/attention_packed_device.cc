@@ -6,7 +6,6 @@
 #include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/constant_pad_nd.h>
 
-#include <cmath>
 #include <optional>
 #include <tuple>
 
@@ -78,7 +77,7 @@ Tensor device_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
   const Tensor k3 =
       rotate(k.view({-1, shape.kv_heads, shape.head_dim}), table).narrow(0, 0, tokens);
   const Tensor v3 = v.view({-1, shape.kv_heads, shape.head_dim}).narrow(0, 0, tokens);
-  const double scale = 1.0 / std::sqrt(static_cast<double>(shape.head_dim));
+  const double scale = shape.score_scale();
   const Tensor y = is_half(q) ? flash(q3, k3, v3, plan, scale) : efficient(q3, k3, v3, plan, scale);
   const Tensor rows = y.reshape({tokens, shape.heads * shape.head_dim});
   return padding == 0 ? rows : at::constant_pad_nd(rows, {0, 0, 0, padding});

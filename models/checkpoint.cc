@@ -1,5 +1,6 @@
 #include "models/checkpoint.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
 #include <sstream>
@@ -9,6 +10,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "models/checkpoint_check.h"
+#include "models/checkpoint_tensors.h"
 #include "models/parameter_specs.h"
 #include "models/safetensors.h"
 #include "models/safetensors_writer.h"
@@ -30,19 +32,12 @@ std::string join(const std::vector<std::string>& words) {
   return text;
 }
 
-void copy_tokenizer(const fs::path& from, const fs::path& to) {
-  for (const char* name : kTokenizerFiles) {
-    if (fs::exists(from / name))
-      fs::copy_file(from / name, to / name, fs::copy_options::overwrite_existing);
-  }
-}
-
 // This rank's slice as it lies in the file, not copied.
-at::Tensor mapped_slice(const SafetensorsReader& reader, const ParameterSpec& spec,
-                        const fs::path& folder) {
+at::Tensor mapped_slice(const SafetensorsReader& reader, const ModelConfig& config,
+                        const ParameterSpec& spec, const fs::path& folder) {
   const auto dim = static_cast<size_t>(spec.shard.dim);
-  const at::Tensor mapped =
-      reader.get(spec.name).narrow(spec.shard.dim, spec.shard.begin, spec.shape[dim]);
+  const at::Tensor mapped = read_parameter(reader, config, spec.name, spec.shard.shape)
+                                .narrow(spec.shard.dim, spec.shard.begin, spec.shape[dim]);
   if (!at::isFloatingType(mapped.scalar_type())) {
     throw Error(ErrorCode::kMismatch, folder.string() + ": tensor '" + spec.name + "' holds " +
                                           c10::toString(mapped.scalar_type()) +
@@ -53,6 +48,13 @@ at::Tensor mapped_slice(const SafetensorsReader& reader, const ParameterSpec& sp
 }
 
 }  // namespace
+
+void copy_tokenizer_files(const fs::path& from, const fs::path& to) {
+  for (const char* name : kTokenizerFiles) {
+    if (fs::exists(from / name))
+      fs::copy_file(from / name, to / name, fs::copy_options::overwrite_existing);
+  }
+}
 
 Decoder load_decoder(const fs::path& folder, at::ScalarType dtype, const Placement& placement,
                      at::Device device) {
@@ -68,7 +70,7 @@ Decoder load_decoder(const fs::path& folder, at::ScalarType dtype, const Placeme
   check_checkpoint(reader, config, folder);
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (const ParameterSpec& spec : parameter_specs(config, placement)) {
-    const at::Tensor mapped = mapped_slice(reader, spec, folder);
+    const at::Tensor mapped = mapped_slice(reader, config, spec, folder);
     at::Tensor copy = at::empty(spec.shape, at::TensorOptions().dtype(dtype).device(device));
     copy.copy_(mapped);
     tensors.emplace_back(spec.name, std::move(copy));
@@ -86,6 +88,23 @@ std::vector<TensorInfo> parameter_infos(const ModelConfig& config, at::ScalarTyp
   return infos;
 }
 
+std::vector<std::pair<std::string, at::Tensor>> checkpoint_tensors(const Decoder& decoder) {
+  RETORT_CHECK(decoder.placement().whole()) << "the tensors of a part of a model";
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const parallel::NamedParameter& parameter : decoder.parameters()) {
+    const at::Tensor value = parameter.value.detach();
+    const CheckpointTensor tensor =
+        checkpoint_tensor(decoder.config(), parameter.name, value.sizes().vec());
+    if (tensor.first_row > 0) {  // behind the part that stands before it
+      at::Tensor& fused = tensors.back().second;
+      fused = at::cat({fused, value});
+    } else {
+      tensors.emplace_back(tensor.name, value);
+    }
+  }
+  return tensors;
+}
+
 CheckpointPart decoder_part(const Decoder& decoder, at::ScalarType file_dtype) {
   SafetensorsWriteOptions options;
   if (decoder.shard_bytes() > 0) {
@@ -93,9 +112,10 @@ CheckpointPart decoder_part(const Decoder& decoder, at::ScalarType file_dtype) {
     options.max_shard_bytes = std::min(options.max_shard_bytes, decoder.shard_bytes());
   }
   CheckpointPart part{
-      "", SafetensorsFiles::model(parameter_infos(decoder.config(), file_dtype), options), {}};
+      "", SafetensorsFiles::model(checkpoint_infos(decoder.config(), file_dtype), options), {}};
   for (const parallel::NamedParameter& parameter : decoder.parameters())
-    if (parameter.shard.counted) part.pieces.push_back(parameter_piece(parameter));
+    if (parameter.shard.counted)
+      part.pieces.push_back(checkpoint_piece(decoder.config(), parameter));
   return part;
 }
 
@@ -103,7 +123,7 @@ void write_decoder_description(const Decoder& decoder, at::ScalarType file_dtype
                                const fs::path& tokenizer_source, const fs::path& folder) {
   ModelConfig config = decoder.config();
   config.torch_dtype = dtype_name(file_dtype);
-  copy_tokenizer(tokenizer_source, folder);
+  copy_tokenizer_files(tokenizer_source, folder);
   write_file_atomically(folder / "config.json", write_model_config(config));
 }
 
@@ -168,7 +188,8 @@ std::string weights_fingerprint(const fs::path& folder, at::ScalarType dtype,
   Sha256 hash;
   hash.update(describe_function(config) + "\n");
   for (const ParameterSpec& spec : parameter_specs(config)) {
-    hash_parameter(hash, spec.name, reader.get(spec.name).to(dtype));
+    hash_parameter(hash, spec.name,
+                   read_parameter(reader, config, spec.name, spec.shape).to(dtype));
     if (between) between();
   }
   return hash.hex_digest();

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/decoder.h"
@@ -49,6 +50,11 @@ CheckpointPart decoder_part(const Decoder& decoder, at::ScalarType file_dtype);
 void write_decoder_description(const Decoder& decoder, at::ScalarType file_dtype,
                                const std::filesystem::path& tokenizer_source,
                                const std::filesystem::path& folder);
+// The tokenizer and generation files of a folder, those of them that are there.
+void copy_tokenizer_files(const std::filesystem::path& from, const std::filesystem::path& to);
+// The whole model's weights by the names of its files. They share memory with the parameters but
+// where the files keep several fused.
+std::vector<std::pair<std::string, at::Tensor>> checkpoint_tensors(const Decoder& decoder);
 // Names and whole shapes of the parameters of the model, in the order of Decoder::parameters().
 std::vector<TensorInfo> parameter_infos(const ModelConfig& config, at::ScalarType dtype);
 

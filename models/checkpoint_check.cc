@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "models/parameter_specs.h"
+#include "models/checkpoint_tensors.h"
 
 namespace retort::models {
 namespace {
@@ -29,16 +29,16 @@ void check_checkpoint(const SafetensorsReader& reader, const ModelConfig& config
         .with("tensor", name);
   };
   std::set<std::string> expected;
-  for (const ParameterSpec& spec : parameter_specs(config)) {
-    if (!reader.contains(spec.name)) throw mismatch(spec.name, "is missing");
-    const std::vector<int64_t> shape = reader.shape(spec.name);
-    if (shape != spec.shape) {
+  for (const TensorInfo& tensor : checkpoint_infos(config, at::kFloat)) {
+    if (!reader.contains(tensor.name)) throw mismatch(tensor.name, "is missing");
+    const std::vector<int64_t> shape = reader.shape(tensor.name);
+    if (shape != tensor.shape) {
       std::ostringstream text;
       text << "has shape " << at::IntArrayRef(shape) << ", config.json asks for "
-           << at::IntArrayRef(spec.shape);
-      throw mismatch(spec.name, text.str());
+           << at::IntArrayRef(tensor.shape);
+      throw mismatch(tensor.name, text.str());
     }
-    expected.insert(spec.name);
+    expected.insert(tensor.name);
   }
   for (const std::string& name : reader.names()) {
     if (!expected.contains(name) && !is_redundant(name, config))

@@ -1,12 +1,14 @@
 #include "models/config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <sstream>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "models/config_families.h"
 #include "models/config_fields.h"
 #include "models/config_keys.h"
 #include "models/config_rope.h"
@@ -15,25 +17,10 @@
 namespace retort::models {
 namespace {
 
-constexpr const char* kSupportedFamilies = "llama, mistral, qwen2, qwen3";
-
 Family parse_family(const ConfigFields& fields) {
   const std::string type = fields.text("model_type", "");
-  if (type == "llama") return Family::kLlama;
-  if (type == "mistral") return Family::kMistral;
-  if (type == "qwen2") return Family::kQwen2;
-  if (type == "qwen3") return Family::kQwen3;
-  fields.fail("model_type", type, std::string("supported model types: ") + kSupportedFamilies);
-}
-
-const char* family_name(Family family) {
-  switch (family) {
-    case Family::kLlama: return "llama";
-    case Family::kMistral: return "mistral";
-    case Family::kQwen2: return "qwen2";
-    case Family::kQwen3: return "qwen3";
-  }
-  return "";
+  if (const FamilyDefaults* found = find_family(type)) return found->family;
+  fields.fail("model_type", type, "supported model types: " + known_model_types());
 }
 
 // A key that changes what the model computes and is not implemented, with the values at which it
@@ -44,31 +31,49 @@ struct NeutralValues {
   const char* expected;
 };
 
-std::vector<NeutralValues> neutral_values() {
-  return {{"pretraining_tp", {1}, "supported: 1"},
-          {"quantization_config", {}, "supported: none; load the unquantised checkpoint"},
-          {"partial_rotary_factor", {1.0}, "supported: 1.0"},
-          {"attention_dropout", {0.0}, "supported: 0.0"},
-          {"hidden_dropout", {0.0}, "supported: 0.0"},
-          {"is_encoder_decoder", {false}, "supported: false"},
-          {"is_causal", {true}, "supported: true"},
-          {"attn_logit_softcapping", {}, "supported: null"},
-          {"final_logit_softcapping", {}, "supported: null"},
-          {"query_pre_attn_scalar", {}, "supported: null"},
-          {"embedding_multiplier", {1.0}, "supported: 1.0"},
-          {"residual_multiplier", {1.0}, "supported: 1.0"},
-          {"attention_multiplier", {}, "supported: null"},
-          {"logits_scaling", {1.0}, "supported: 1.0"},
-          {"logit_scale", {1.0}, "supported: 1.0"},
-          {"num_experts", {0}, "mixtures of experts are not supported"},
-          {"num_local_experts", {0}, "mixtures of experts are not supported"}};
+std::vector<NeutralValues> neutral_values(Family family) {
+  std::vector<NeutralValues> list{
+      {"pretraining_tp", {1}, "supported: 1"},
+      {"quantization_config", {}, "supported: none; load the unquantised checkpoint"},
+      {"attention_dropout", {0.0}, "supported: 0.0"},
+      {"hidden_dropout", {0.0}, "supported: 0.0"},
+      {"resid_pdrop", {0.0}, "supported: 0.0"},
+      {"embd_pdrop", {0.0}, "supported: 0.0"},
+      {"is_encoder_decoder", {false}, "supported: false"},
+      {"is_causal", {true}, "supported: true"},
+      {"use_bidirectional_attention", {false}, "supported: false"},
+      {"embedding_multiplier", {1.0}, "supported: 1.0"},
+      {"residual_multiplier", {1.0}, "supported: 1.0"},
+      {"attention_multiplier", {}, "supported: null"},
+      {"logits_scaling", {1.0}, "supported: 1.0"},
+      {"logit_scale", {1.0}, "supported: 1.0"},
+      {"num_experts", {0}, "mixtures of experts are not supported"},
+      {"num_local_experts", {0}, "mixtures of experts are not supported"}};
+
+  // What only some families have. Gemma 3 of transformers reads the first and does not use it.
+  if (family != Family::kGemma2) list.push_back({"attn_logit_softcapping", {}, "supported: null"});
+  if (!is_gemma(family)) {
+    list.push_back({"final_logit_softcapping", {}, "supported: null"});
+    list.push_back({"query_pre_attn_scalar", {}, "supported: null"});
+  }
+  if (family == Family::kPhi3) list.push_back({"attention_bias", {false}, "supported: false"});
+  return list;
+}
+
+// Gemma calls it hidden_activation; older files name it a second time as hidden_act.
+void check_activation(const ConfigFields& fields, Family family) {
+  const bool gemma = is_gemma(family);
+  for (const char* key : {"hidden_act", "hidden_activation"}) {
+    const std::string act = fields.text(key, gemma ? "gelu_pytorch_tanh" : "silu");
+    const bool fine = gemma ? act == "gelu_pytorch_tanh" : act == "silu" || act == "swish";
+    if (!fine) fields.fail(key, act, gemma ? "supported: gelu_pytorch_tanh" : "supported: silu");
+  }
 }
 
 // Values that are not implemented are refused rather than ignored.
-void refuse_unsupported(const ConfigFields& fields) {
-  const std::string act = fields.text("hidden_act", "silu");
-  if (act != "silu" && act != "swish") fields.fail("hidden_act", act, "supported: silu");
-  for (const NeutralValues& neutral : neutral_values()) {
+void refuse_unsupported(const ConfigFields& fields, Family family) {
+  check_activation(fields, family);
+  for (const NeutralValues& neutral : neutral_values(family)) {
     const ConfigJson* value = fields.find(neutral.key);
     if (value == nullptr) continue;
     const bool accepted = std::any_of(neutral.values.begin(), neutral.values.end(),
@@ -91,9 +96,9 @@ std::vector<int64_t> parse_token_ids(const ConfigFields& fields, const char* key
 }
 
 int64_t default_kv_heads(const ConfigFields& fields, const ModelConfig& config) {
-  if (fields.present("num_key_value_heads")) return config.num_attention_heads;  // an explicit null
-  if (config.family == Family::kLlama) return config.num_attention_heads;
-  return config.family == Family::kMistral ? 8 : 32;
+  const int64_t silent = family_defaults(config.family).num_key_value_heads;
+  const bool null = fields.present("num_key_value_heads");  // where it is not found
+  return null || silent == 0 ? config.num_attention_heads : silent;
 }
 
 // Larger than any model's; three of them still multiply to an int64.
@@ -107,26 +112,19 @@ int64_t parse_size(const ConfigFields& fields, const char* key, std::optional<in
   return size;
 }
 
-// The heads of Qwen3 have a size of their own; in the other families they divide the hidden size.
+// In some families the heads have a size of their own; in the others they divide the hidden size.
 int64_t parse_head_dim(const ConfigFields& fields, const ModelConfig& config) {
-  const int64_t derived =
-      config.family == Family::kQwen3
-          ? 128
-          : config.hidden_size / std::max<int64_t>(1, config.num_attention_heads);
-  if (fields.find("head_dim") == nullptr && config.family != Family::kQwen3 &&
+  const int64_t silent = family_defaults(config.family).head_dim;
+  if (silent == 0 && fields.find("head_dim") == nullptr &&
       config.hidden_size % config.num_attention_heads != 0) {
     fields.fail("hidden_size", config.hidden_size,
                 "it must be a multiple of num_attention_heads unless head_dim is set");
   }
-  const int64_t head_dim = parse_size(fields, "head_dim", derived);
+  const int64_t derived = std::max<int64_t>(1, config.hidden_size / config.num_attention_heads);
+  const int64_t head_dim = parse_size(fields, "head_dim", silent > 0 ? silent : derived);
   if (head_dim % 2 != 0)
     fields.fail("head_dim", head_dim, "rotary embeddings need an even head_dim");
   return head_dim;
-}
-
-int64_t default_positions(Family family) {
-  if (family == Family::kLlama) return 2048;
-  return family == Family::kMistral ? 131072 : 32768;
 }
 
 void parse_shapes(const ConfigFields& fields, ModelConfig& config) {
@@ -144,8 +142,8 @@ void parse_shapes(const ConfigFields& fields, ModelConfig& config) {
         "it must divide num_attention_heads = " + std::to_string(config.num_attention_heads));
   }
   config.head_dim = parse_head_dim(fields, config);
-  config.max_position_embeddings =
-      fields.integer("max_position_embeddings", default_positions(config.family), 1);
+  config.max_position_embeddings = fields.integer(
+      "max_position_embeddings", family_defaults(config.family).max_position_embeddings, 1);
 }
 
 std::string parse_file_dtype(const ConfigFields& fields) {
@@ -157,26 +155,55 @@ std::string parse_file_dtype(const ConfigFields& fields) {
   return name;
 }
 
+// A token id that the file may leave out; an explicit null says that there is none.
+int64_t parse_token_id(const ConfigFields& fields, const char* key, int64_t silent) {
+  return fields.integer(key, fields.present(key) ? -1 : silent, -1);
+}
+
+// What Gemma's attention and head have of their own; a null takes a cap off.
+void parse_gemma(const ConfigFields& fields, ModelConfig& config) {
+  constexpr double kLeast = 1e-6;
+  const auto cap = [&](const char* key, double silent) {
+    return fields.number(key, fields.present(key) ? 0.0 : silent, kLeast);
+  };
+  const bool gemma2 = config.family == Family::kGemma2;
+  config.query_pre_attn_scalar = fields.number("query_pre_attn_scalar", 256.0, kLeast);
+  config.attn_logit_softcapping = cap("attn_logit_softcapping", gemma2 ? 50.0 : 0.0);
+  config.final_logit_softcapping = cap("final_logit_softcapping", gemma2 ? 30.0 : 0.0);
+}
+
+bool has_bias_key(Family family) {
+  return family == Family::kLlama || family == Family::kQwen3 || is_gemma(family);
+}
+
 ModelConfig parse_fields(const ConfigFields& fields) {
   ModelConfig config;
   config.family = parse_family(fields);
-  refuse_unsupported(fields);
+  const FamilyDefaults& defaults = family_defaults(config.family);
+  apply_family(config);
+  refuse_unsupported(fields, config.family);
   parse_shapes(fields, config);
-  config.rms_norm_eps = fields.number("rms_norm_eps", 1e-6, 0.0);
+
+  // What is not a size.
+  config.rms_norm_eps = fields.number("rms_norm_eps", defaults.rms_norm_eps, 0.0);
   config.initializer_range = fields.number("initializer_range", 0.02, 0.0);
-  config.rope = parse_rope(fields, config.max_position_embeddings);
-  config.tie_word_embeddings = fields.boolean("tie_word_embeddings", false);
-  const bool bias = fields.boolean("attention_bias", false);
-  const bool has_bias_key = config.family == Family::kLlama || config.family == Family::kQwen3;
-  config.attention_bias = config.family == Family::kQwen2 || (has_bias_key && bias);
-  config.attention_out_bias = has_bias_key && bias;
+  parse_ropes(fields, config);
+  config.tie_word_embeddings = fields.boolean("tie_word_embeddings", defaults.tie_word_embeddings);
+  if (is_gemma(config.family)) parse_gemma(fields, config);
+  const bool bias = has_bias_key(config.family) && fields.boolean("attention_bias", false);
+  config.attention_bias = config.family == Family::kQwen2 || bias;
+  config.attention_out_bias = bias;
   config.mlp_bias = config.family == Family::kLlama && fields.boolean("mlp_bias", false);
-  config.qk_norm = config.family == Family::kQwen3;
   config.sliding_window = parse_windows(fields, config);
+
+  // The file's dtype and its token ids.
   config.torch_dtype = parse_file_dtype(fields);
-  config.bos_token_id = fields.integer("bos_token_id", -1, -1);
-  config.pad_token_id = fields.integer("pad_token_id", -1, -1);
+  config.bos_token_id = parse_token_id(fields, "bos_token_id", defaults.bos_token_id);
+  const int64_t pad = defaults.pad_token_id < config.vocab_size ? defaults.pad_token_id : -1;
+  config.pad_token_id = parse_token_id(fields, "pad_token_id", pad);
   config.eos_token_ids = parse_token_ids(fields, "eos_token_id");
+  if (!fields.present("eos_token_id") && defaults.eos_token_id >= 0)
+    config.eos_token_ids = {defaults.eos_token_id};
   return config;
 }
 
@@ -186,12 +213,12 @@ void write_dtype(ConfigJson& json, const std::string& dtype) {
 }
 
 ConfigJson fresh_config(const ModelConfig& config) {
-  static const char* const kArchitectures[] = {"LlamaForCausalLM", "MistralForCausalLM",
-                                               "Qwen2ForCausalLM", "Qwen3ForCausalLM"};
+  const FamilyDefaults& defaults = family_defaults(config.family);
   ConfigJson json;
-  json["architectures"] = ConfigJson::array({kArchitectures[static_cast<int>(config.family)]});
-  json["model_type"] = family_name(config.family);
-  json["hidden_act"] = "silu";
+  json["architectures"] = ConfigJson::array({defaults.architecture});
+  json["model_type"] = defaults.model_type;
+  json[is_gemma(config.family) ? "hidden_activation" : "hidden_act"] =
+      is_gemma(config.family) ? "gelu_pytorch_tanh" : "silu";
   json["attention_dropout"] = 0.0;
   json["use_cache"] = true;
   json["bos_token_id"] =
@@ -202,6 +229,30 @@ ConfigJson fresh_config(const ModelConfig& config) {
   if (config.eos_token_ids.size() == 1) json["eos_token_id"] = config.eos_token_ids[0];
   if (config.eos_token_ids.size() > 1) json["eos_token_id"] = config.eos_token_ids;
   return json;
+}
+
+// What parse_gemma reads, where it differs from what was read; `before` is null for a fresh config.
+void write_gemma(ConfigJson& json, const ModelConfig& config, const ModelConfig* before) {
+  const auto set_cap = [&](const char* key, double ModelConfig::*cap) {
+    if (before != nullptr && config.*cap == before->*cap) return;
+    json[key] = config.*cap == 0 ? ConfigJson(nullptr) : ConfigJson(config.*cap);
+  };
+  const double scalar = config.query_pre_attn_scalar;
+  if (before == nullptr || scalar != before->query_pre_attn_scalar)
+    json["query_pre_attn_scalar"] = scalar > 0 ? ConfigJson(scalar) : ConfigJson(config.head_dim);
+  if (config.family == Family::kGemma2)
+    set_cap("attn_logit_softcapping", &ModelConfig::attn_logit_softcapping);
+  set_cap("final_logit_softcapping", &ModelConfig::final_logit_softcapping);
+}
+
+// Appended where it differs from a plain decoder's, so that those keep their text.
+void describe_scaling(std::ostringstream& text, const Rope& rope) {
+  text << " | " << rope.type << ' ' << rope.theta << ' ' << rope.factor << ' '
+       << rope.partial_rotary_factor << ' ' << rope.attention_factor << ' ' << rope.beta_fast << ' '
+       << rope.beta_slow << ' ' << rope.truncate << ' ' << rope.original_max_position_embeddings;
+  for (const std::vector<double>* divisors : {&rope.short_factor, &rope.long_factor})
+    for (const double divisor : *divisors)
+      text << ' ' << divisor;
 }
 
 }  // namespace
@@ -230,6 +281,11 @@ ModelConfig read_model_config(const std::filesystem::path& folder) {
   return config;
 }
 
+double ModelConfig::score_scale() const {
+  const auto width = static_cast<double>(head_dim);
+  return 1.0 / std::sqrt(query_pre_attn_scalar > 0 ? query_pre_attn_scalar : width);
+}
+
 std::string write_model_config(const ModelConfig& config) {
   const bool fresh = config.raw_json.empty();
   const std::string origin = "config.json";
@@ -255,13 +311,14 @@ std::string write_model_config(const ModelConfig& config) {
   set("rms_norm_eps", config.rms_norm_eps, before.rms_norm_eps);
   set("initializer_range", config.initializer_range, before.initializer_range);
   set("tie_word_embeddings", config.tie_word_embeddings, before.tie_word_embeddings);
-  if (config.family == Family::kLlama || config.family == Family::kQwen3) {
+  if (has_bias_key(config.family))
     set("attention_bias", config.attention_bias, before.attention_bias);
-  }
   if (config.family == Family::kLlama) set("mlp_bias", config.mlp_bias, before.mlp_bias);
+  if (is_gemma(config.family)) write_gemma(json, config, fresh ? nullptr : &before);
 
   // These take several keys, whose names depend on the style that was read.
-  if (fresh || !same_rope(config.rope, before.rope)) write_rope(json, config.rope);
+  if (fresh || config.rope != before.rope || config.sliding_rope != before.sliding_rope)
+    write_ropes(json, config);
   if (fresh || config.sliding_window != before.sliding_window) write_windows(json, config);
   if (!fresh) {  // a fresh config has its token ids already
     set("bos_token_id", config.bos_token_id, before.bos_token_id);
@@ -288,6 +345,14 @@ std::string describe_function(const ModelConfig& config) {
        << rope.original_max_position_embeddings;
   for (const int64_t window : config.sliding_window)
     text << ' ' << window;
+
+  // What not every model has.
+  const bool newer = rope.type != "default" && rope.type != "linear" && rope.type != "llama3";
+  if (newer || rope.partial_rotary_factor != 1.0) describe_scaling(text, rope);
+  if (config.sliding_rope) describe_scaling(text, *config.sliding_rope);
+  if (is_gemma(config.family))
+    text << " | " << config.query_pre_attn_scalar << ' ' << config.attn_logit_softcapping << ' '
+         << config.final_logit_softcapping;
   return text.str();
 }
 

@@ -8,18 +8,42 @@
 #include <string>
 #include <vector>
 
+#include "models/activation.h"
+
 namespace retort::models {
 
-enum class Family { kLlama, kMistral, kQwen2, kQwen3 };
+enum class Family { kLlama, kMistral, kQwen2, kQwen3, kPhi3, kGemma2, kGemma3 };
 
-// Rotary embedding: plain ("default") or Llama 3's frequency-dependent scaling; "linear" too.
+// Rotary embedding: plain ("default") or with frequencies scaled for longer texts, as transformers
+// 5 does. docs/models.md has the formulas.
 struct Rope {
-  std::string type = "default";  // default | linear | llama3
+  std::string type = "default";  // default | linear | dynamic | llama3 | yarn | longrope
   double theta = 10000.0;
   double factor = 1.0;
-  double low_freq_factor = 1.0;
-  double high_freq_factor = 4.0;
+  double low_freq_factor = 1.0;   // llama3
+  double high_freq_factor = 4.0;  // llama3
+  // dynamic: the model's max_position_embeddings
   int64_t original_max_position_embeddings = 8192;
+  double partial_rotary_factor = 1.0;  // the part of each head, from its beginning, that rotates
+  double attention_factor = 1.0;       // yarn, longrope: what cos and sin are multiplied by
+  double beta_fast = 32.0;             // yarn: turns within the original context, ...
+  double beta_slow = 1.0;  // ... above which a frequency stays, below which it is scaled
+  bool truncate = true;    // yarn: to whole dimensions
+  // longrope: divisors of the frequencies, one for each, of sequences up to
+  // original_max_position_embeddings and of longer ones
+  std::vector<double> short_factor;
+  std::vector<double> long_factor;
+
+  bool operator==(const Rope&) const = default;
+  // The dimensions of a head that rotate; even where the config was parsed.
+  int64_t rotary_dim(int64_t head_dim) const {
+    return static_cast<int64_t>(static_cast<double>(head_dim) * partial_rotary_factor);
+  }
+  // Up to so many tokens the frequencies do not depend on the length of a sequence; 0: they never
+  // do.
+  int64_t fixed_length() const {
+    return type == "dynamic" || type == "longrope" ? original_max_position_embeddings : 0;
+  }
 };
 
 struct ModelConfig {
@@ -35,11 +59,22 @@ struct ModelConfig {
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;
   Rope rope;
+  std::optional<Rope> sliding_rope;  // Gemma 3: of the layers with a window; else they have `rope`
   bool tie_word_embeddings = false;
   bool attention_bias = false;      // q, k, v biases
   bool attention_out_bias = false;  // o_proj bias (Llama's attention_bias sets both)
   bool mlp_bias = false;
-  bool qk_norm = false;  // Qwen3: RMSNorm over head_dim on q and k
+  bool qk_norm = false;  // Qwen3, Gemma 3: RMSNorm over head_dim on q and k
+  Activation activation = Activation::kSilu;
+  double query_pre_attn_scalar = 0;  // scores are divided by its root; 0: head_dim
+  // c > 0: what would be x is c tanh(x / c), scores before they are masked, and logits.
+  double attn_logit_softcapping = 0;
+  double final_logit_softcapping = 0;
+  bool norm_unit_offset = false;  // Gemma: norms multiply by 1 + weight
+  bool output_norms = false;      // Gemma: what attention and MLP give is normed, too
+  bool scaled_embedding = false;  // Gemma: embeddings are multiplied by sqrt(hidden_size)
+  bool fused_projections =
+      false;  // Phi-3: q, k, v are one tensor of the files, gate and up another
   // per layer; 0 = full attention; token i sees j with j > i - window
   std::vector<int64_t> sliding_window;
   std::string torch_dtype = "float32";  // of the file: float32 | bfloat16 | float16
@@ -52,7 +87,12 @@ struct ModelConfig {
   std::vector<std::string> unknown_keys;  // kept, written back, listed once by the loader
 
   int64_t num_parameters() const;
+  double score_scale() const;  // what products of queries and keys are multiplied by
 };
+
+// Sets what is the same in every model of the family: qk_norm, activation, norms, embedding, fused
+// projections.
+void apply_family(ModelConfig& config);
 
 // Parses and validates. kInvalidArgument naming the key for an unsupported model_type or a value
 // that changes the function and is not implemented (hidden_act, rope type, pretraining_tp,

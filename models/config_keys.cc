@@ -14,14 +14,17 @@ constexpr const char* kKnownKeys[] = {
     "num_key_value_heads", "head_dim", "max_position_embeddings",
     // Layers.
     "hidden_act", "initializer_range", "rms_norm_eps", "tie_word_embeddings", "attention_bias",
-    "mlp_bias", "attention_dropout",
+    "mlp_bias", "attention_dropout", "hidden_activation", "query_pre_attn_scalar",
+    "attn_logit_softcapping", "final_logit_softcapping",
     // Positions and windows.
     "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "sliding_window",
-    "use_sliding_window", "max_window_layers", "layer_types",
+    "use_sliding_window", "max_window_layers", "layer_types", "original_max_position_embeddings",
+    "rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern",
     // The file's dtype and its token ids.
     "torch_dtype", "dtype", "bos_token_id", "eos_token_id", "pad_token_id",
     // Accepted at the value that changes nothing.
-    "pretraining_tp", "quantization_config", "is_encoder_decoder"};
+    "pretraining_tp", "quantization_config", "is_encoder_decoder", "resid_pdrop", "embd_pdrop",
+    "use_bidirectional_attention"};
 
 }  // namespace
 

@@ -4,12 +4,16 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/embedding.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <optional>
 
 #include "base/error.h"
 #include "models/decoder_parameters.h"
@@ -79,7 +83,8 @@ struct Decoder::Impl {
   std::vector<parallel::NamedParameter> parameters;
   Tensor embedding, final_norm, head;
   std::vector<std::vector<Layer>> chunks;
-  Tensor inverse_frequencies;
+  RotaryEmbedding rope;
+  std::optional<RotaryEmbedding> sliding_rope;  // of layers with a window, if they have their own
   ParameterGate gate;
   int64_t checkpointing_every = 0;  // 0: never
   uint64_t shard_bytes = 0;
@@ -90,7 +95,9 @@ struct Decoder::Impl {
   parallel::VocabShard vocab() const;
   int64_t padded_tokens(const PackedTokens& tokens) const;
   Tensor embed(const PackedTokens& tokens) const;
+  Tensor looked_up(const PackedTokens& tokens) const;
   HeadShape head_shape() const;
+  Tensor products(const Tensor& x) const;
   bool recomputes(const Layer& layer) const;
   Tensor forward(int64_t chunk, const PackedTokens& tokens, const Tensor& input) const;
 };
@@ -125,7 +132,9 @@ void Decoder::Impl::bind() {
     final_norm = parameters[next++].value;
     head = next < parameters.size() ? parameters[next].value : embedding;
   }
-  inverse_frequencies = rope_inverse_frequencies(config.rope, config.head_dim).to(device());
+  rope = RotaryEmbedding(config.rope, config.head_dim, device());
+  if (config.sliding_rope)
+    sliding_rope = RotaryEmbedding(*config.sliding_rope, config.head_dim, device());
 }
 
 parallel::VocabShard Decoder::Impl::vocab() const {
@@ -143,7 +152,7 @@ int64_t Decoder::Impl::padded_tokens(const PackedTokens& tokens) const {
 
 // Rows of the embedding, and zeros for the padding: no sequence sees the padding, and it is cut off
 // at the end.
-Tensor Decoder::Impl::embed(const PackedTokens& tokens) const {
+Tensor Decoder::Impl::looked_up(const PackedTokens& tokens) const {
   const int64_t padding = padded_tokens(tokens) - tokens.num_tokens();
   const auto pad = [&](const Tensor& x) {
     return padding > 0 ? at::constant_pad_nd(x, {0, 0, 0, padding}) : x;
@@ -169,11 +178,21 @@ Tensor Decoder::Impl::embed(const PackedTokens& tokens) const {
   return leave_block(pad(found.masked_fill(elsewhere.unsqueeze(1), 0)), tp);
 }
 
+// The factor is rounded to the dtype of the embedding, as transformers has it.
+Tensor Decoder::Impl::embed(const PackedTokens& tokens) const {
+  const Tensor x = looked_up(tokens);
+  if (!config.scaled_embedding) return x;
+  return x * at::scalar_tensor(std::sqrt(static_cast<double>(config.hidden_size)), x.options());
+}
+
 // Of this rank's heads.
 HeadShape Decoder::Impl::head_shape() const {
   const int64_t ranks = placement.tp_size();
-  return {config.num_attention_heads / ranks,
-          std::max<int64_t>(1, config.num_key_value_heads / ranks), config.head_dim};
+  return {.heads = config.num_attention_heads / ranks,
+          .kv_heads = std::max<int64_t>(1, config.num_key_value_heads / ranks),
+          .head_dim = config.head_dim,
+          .scale = config.score_scale(),
+          .softcap = config.attn_logit_softcapping};
 }
 
 // Whether backward computes the layer again.
@@ -198,7 +217,9 @@ Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& given, const Te
   Residual x{placement.first(chunk) ? embed(tokens) : input, {}};
   const Tensor positions =
       padding > 0 ? at::constant_pad_nd(tokens.positions, {0, padding}) : tokens.positions;
-  LayerInputs inputs{&config, rope_table(positions, inverse_frequencies), {}, tp, {}};
+  const RopeTable table = rope.table(positions, tokens);
+  const RopeTable sliding = sliding_rope ? sliding_rope->table(positions, tokens) : table;
+  LayerInputs inputs{&config, table, {}, tp, {}};
 
   // Where the last layer ends only the rows go on that are wanted. With sequence parallelism a rank
   // has but some of all rows there, so that they are chosen behind it.
@@ -215,6 +236,7 @@ Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& given, const Te
                                                 layer.window, x.sum.options());
     }
     inputs.plan = plan;
+    inputs.rope = layer.window > 0 ? sliding : table;
     if (last_layer_chooses && &layer == &layers.back()) inputs.rows = padded_indices(tokens.wanted);
     use(layer.begin, layer.end);
     x = recomputes(layer)
@@ -225,7 +247,7 @@ Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& given, const Te
 
   // The end of the pipeline: the final norm, on every rank, without the padding.
   use(chunks.back().empty() ? 0 : chunks.back().back().end, parameters.size());
-  const Tensor out = enter_block(norm_residual(x, final_norm, config.rms_norm_eps).second, tp);
+  const Tensor out = enter_block(norm_residual(x, final_norm, config).second, tp);
   const int64_t rows = last_layer_chooses ? tokens.wanted.numel() : count;
   const Tensor unpadded = out.size(0) > rows ? out.narrow(0, 0, rows) : out;
   return chooses && !last_layer_chooses ? rows_at(unpadded, tokens.wanted) : unpadded;
@@ -274,22 +296,39 @@ int64_t Decoder::residual_rows(const PackedTokens& tokens) const {
   return impl_->padded_tokens(tokens) / (impl_->tp.sequence ? impl_->placement.tp_size() : 1);
 }
 
-Head Decoder::head() const {
+Head Decoder::capped_head() const {
   RETORT_CHECK(impl_->head.defined()) << "the head is where the pipeline ends";
-  return {impl_->head, impl_->vocab()};
+  return {impl_->head, impl_->vocab(), impl_->config.final_logit_softcapping};
+}
+
+Head Decoder::head() const {
+  const Head found = capped_head();
+  if (found.softcap > 0)
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "the model's logits are capped (final_logit_softcapping), which losses and payloads "
+        "do not compute: it can be generated with, but not trained, evaluated or asked")
+        .with("final_logit_softcapping", found.softcap);
+  return found;
 }
 
 Tensor Decoder::head_weight() const { return head().weight; }
 
 Tensor Decoder::logits(const Tensor& hidden) const {
   RETORT_CHECK(impl_->placement.whole()) << "logits() of a part of a model";
-  const Tensor x = hidden.to(at::kFloat);
-  if (impl_->head.scalar_type() == at::kFloat) return row_linear(x, impl_->head, {});
+  const double cap = impl_->config.final_logit_softcapping;
+  const Tensor products = impl_->products(hidden.to(at::kFloat));
+  return cap > 0 ? at::tanh(products / cap) * cap : products;
+}
+
+// In fp32, [N, H] -> [N, V].
+Tensor Decoder::Impl::products(const Tensor& x) const {
+  if (head.scalar_type() == at::kFloat) return row_linear(x, head, {});
   constexpr int64_t kChunk = 8192;  // rows of the head that are upcast at once
   std::vector<Tensor> parts;
-  for (int64_t row = 0; row < impl_->head.size(0); row += kChunk) {
-    const int64_t count = std::min(kChunk, impl_->head.size(0) - row);
-    parts.push_back(row_linear(x, impl_->head.narrow(0, row, count).to(at::kFloat), {}));
+  for (int64_t row = 0; row < head.size(0); row += kChunk) {
+    const int64_t count = std::min(kChunk, head.size(0) - row);
+    parts.push_back(row_linear(x, head.narrow(0, row, count).to(at::kFloat), {}));
   }
   return at::cat(parts, 1);
 }

@@ -1,4 +1,5 @@
-// The decoder-only transformer of the Llama, Mistral, Qwen2 and Qwen3 families, on packed tokens.
+// The decoder-only transformer of the Llama, Mistral, Qwen2, Qwen3, Phi-3 and Gemma 2 and 3
+// families, on packed tokens.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,6 +23,7 @@ namespace retort::models {
 struct Head {
   at::Tensor weight;  // [rows, H]
   parallel::VocabShard vocab;
+  double softcap = 0;  // c > 0: logits are c tanh(x / c) of the products x
 };
 
 // This process's part of a model: all of it, or by `placement` a slice of each layer and one or
@@ -64,9 +66,13 @@ class Decoder {
   at::Tensor forward(int64_t chunk, const PackedTokens& tokens, const at::Tensor& input) const;
   // R of the shapes above, for `tokens`.
   int64_t residual_rows(const PackedTokens& tokens) const;
-  // On the last pipeline stage only. The weight is the embedding when tied.
+  // On the last pipeline stage only. The weight is the embedding when tied. For losses and
+  // payloads, which know no softcap: kInvalidArgument naming final_logit_softcapping for a model
+  // that has one.
   Head head() const;
   at::Tensor head_weight() const;  // head().weight
+  // For callers that apply the softcap.
+  Head capped_head() const;
   // fp32 logits [N, V] of hidden states (inputs upcast to fp32) of a model in one piece. For eval
   // and generation; training uses the chunked losses.
   at::Tensor logits(const at::Tensor& hidden) const;

@@ -114,7 +114,10 @@ NamedTensorList random_parameters(const ModelConfig& config, const Placement& pl
           value = value.narrow(spec.shard.dim, spec.shard.begin, size).clone();
         }
         break;
-      case ParameterKind::kNorm: value = at::ones(spec.shape, options); break;
+      case ParameterKind::kNorm:
+        value = config.norm_unit_offset ? at::zeros(spec.shape, options)
+                                        : at::ones(spec.shape, options);
+        break;
       case ParameterKind::kBias: value = at::zeros(spec.shape, options); break;
     }
     tensors.emplace_back(spec.name, value.to(device, dtype));

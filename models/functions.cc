@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/gelu.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/silu.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -135,11 +136,13 @@ class AddRmsNorm : public Function<AddRmsNorm> {
   }
 };
 
-class SwiGlu : public Function<SwiGlu> {
+// By the kernels of one activation.
+template <auto Forward, auto Backward>
+class Gated : public Function<Gated<Forward, Backward>> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& gate, const Tensor& up) {
     Tensor y = at::empty(gate.sizes(), gate.options());
-    swiglu_forward(in(gate), in(up), out(y), gate.numel());
+    Forward(in(gate), in(up), out(y), gate.numel());
     ctx->save_for_backward({gate, up});
     return y;
   }
@@ -149,15 +152,19 @@ class SwiGlu : public Function<SwiGlu> {
     const Tensor dy = grads[0].contiguous();
     Tensor dgate = at::empty(dy.sizes(), dy.options());
     Tensor dup = at::empty(dy.sizes(), dy.options());
-    swiglu_backward(in(dy), in(saved[0]), in(saved[1]), out(dgate), out(dup), dy.numel());
+    Backward(in(dy), in(saved[0]), in(saved[1]), out(dgate), out(dup), dy.numel());
     return {dgate, dup};
   }
 };
+using SwiGlu = Gated<swiglu_forward, swiglu_backward>;
+using GeGlu = Gated<geglu_forward, geglu_backward>;
 
-Tensor plain_rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+Tensor plain_rms_norm(const Tensor& x, const Tensor& weight, double eps, bool unit_offset) {
   const Tensor wide = x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
   const Tensor variance = wide.mul(wide).mean(-1, true);
-  return weight * (wide * at::rsqrt(variance + eps)).to(x.scalar_type());
+  const Tensor normed = wide * at::rsqrt(variance + eps);
+  if (unit_offset) return (normed * (weight.to(wide.scalar_type()) + 1)).to(x.scalar_type());
+  return weight * normed.to(x.scalar_type());
 }
 
 // Carries the body to backward in Function's saved_data, as a capsule.
@@ -234,24 +241,27 @@ Tensor row_linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
   return bias.defined() ? sum + bias : sum;
 }
 
-Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
-  if (fused_path(x) && fused_path(weight)) return RmsNorm::apply(x, weight, eps);
-  return plain_rms_norm(x, weight, eps);
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps, bool unit_offset) {
+  if (fused_path(x) && fused_path(weight))
+    return RmsNorm::apply(x, unit_offset ? weight + 1 : weight, eps);
+  return plain_rms_norm(x, weight, eps, unit_offset);
 }
 
 std::pair<Tensor, Tensor> add_rms_norm(const Tensor& a, const Tensor& b, const Tensor& weight,
-                                       double eps) {
+                                       double eps, bool unit_offset) {
   if (fused_path(a) && fused_path(b) && fused_path(weight)) {
-    variable_list result = AddRmsNorm::apply(a, b, weight, eps);
+    variable_list result = AddRmsNorm::apply(a, b, unit_offset ? weight + 1 : weight, eps);
     return {result[0], result[1]};
   }
   const Tensor sum = a + b;
-  return {sum, plain_rms_norm(sum, weight, eps)};
+  return {sum, plain_rms_norm(sum, weight, eps, unit_offset)};
 }
 
-Tensor swiglu(const Tensor& gate, const Tensor& up) {
-  if (fused_path(gate) && fused_path(up)) return SwiGlu::apply(gate, up);
-  return at::silu(gate) * up;
+Tensor gated(const Tensor& gate, const Tensor& up, Activation activation) {
+  const bool silu = activation == Activation::kSilu;
+  if (fused_path(gate) && fused_path(up))
+    return silu ? SwiGlu::apply(gate, up) : GeGlu::apply(gate, up);
+  return (silu ? at::silu(gate) : at::gelu(gate, "tanh")) * up;
 }
 
 Tensor checkpointed(const LayerBody& body, const Tensor& x, const std::vector<Tensor>& parameters) {

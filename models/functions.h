@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/activation.h"
 #include "models/tensor_parallel.h"
 
 namespace retort::models {
@@ -29,12 +30,16 @@ at::Tensor row_linear(const at::Tensor& x, const at::Tensor& weight, const at::T
                       const TensorParallel& tp = {});
 
 // RMSNorm over the last dimension (statistics in fp32; the weight multiplies in the dtype of x).
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
+// With `unit_offset` 1 + weight multiplies instead, in fp32.
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps,
+                    bool unit_offset = false);
 // {a + b, rms_norm(a + b)}.
 std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& a, const at::Tensor& b,
-                                               const at::Tensor& weight, double eps);
+                                               const at::Tensor& weight, double eps,
+                                               bool unit_offset = false);
 
-at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
+// activation(gate) * up.
+at::Tensor gated(const at::Tensor& gate, const at::Tensor& up, Activation activation);
 
 // y = body(x, parameters) without keeping activations: backward runs `body` again with gradients
 // on. `body` must be pure.

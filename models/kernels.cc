@@ -89,11 +89,41 @@ void swiglu_backward_range(const float* __restrict dout, const float* __restrict
   }
 }
 
+// gelu(g) by its tanh formula is g sigmoid(a(g)) with a(g) = 2 sqrt(2 / pi) (g + 0.044715 g^3).
+constexpr float kGeluSlope = 1.5957691216057308f;
+constexpr float kGeluCubic = 0.044715f;
+
+RETORT_VECTOR_CLONES
+void geglu_range(const float* __restrict gate, const float* __restrict up, float* __restrict out,
+                 int64_t size) {
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) {
+    const float g = gate[i];
+    const float a = kGeluSlope * (g + kGeluCubic * g * g * g);
+    out[i] = g / (1.0f + exp_float(-a)) * up[i];
+  }
+}
+
+RETORT_VECTOR_CLONES
+void geglu_backward_range(const float* __restrict dout, const float* __restrict gate,
+                          const float* __restrict up, float* __restrict dgate,
+                          float* __restrict dup, int64_t size) {
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) {
+    const float g = gate[i];
+    const float s = 1.0f / (1.0f + exp_float(-kGeluSlope * (g + kGeluCubic * g * g * g)));
+    const float slope = kGeluSlope * (1.0f + 3.0f * kGeluCubic * g * g);
+    const float d = dout[i];
+    dup[i] = d * (g * s);
+    dgate[i] = d * up[i] * (s * (1.0f + g * (1.0f - s) * slope));
+  }
+}
+
 RETORT_VECTOR_CLONES
 void rotate_row(float* __restrict x, const float* __restrict cos, const float* __restrict sin,
-                int64_t heads, int64_t half, float sign) {
+                int64_t heads, int64_t head_dim, int64_t half, float sign) {
   for (int64_t h = 0; h < heads; ++h) {
-    float* a = x + h * 2 * half;
+    float* a = x + h * head_dim;
     float* b = a + half;
 #pragma omp simd
     for (int64_t i = 0; i < half; ++i) {
@@ -167,13 +197,26 @@ void swiglu_backward(const float* dout, const float* gate, const float* up, floa
   });
 }
 
+void geglu_forward(const float* gate, const float* up, float* out, int64_t size) {
+  at::parallel_for(0, size, kGrainElements, [&](int64_t begin, int64_t end) {
+    geglu_range(gate + begin, up + begin, out + begin, end - begin);
+  });
+}
+
+void geglu_backward(const float* dout, const float* gate, const float* up, float* dgate, float* dup,
+                    int64_t size) {
+  at::parallel_for(0, size, kGrainElements, [&](int64_t begin, int64_t end) {
+    geglu_backward_range(dout + begin, gate + begin, up + begin, dgate + begin, dup + begin,
+                         end - begin);
+  });
+}
+
 void rotate_rows(float* x, const float* cos, const float* sin, int64_t rows, int64_t heads,
-                 int64_t head_dim, float sign) {
-  const int64_t half = head_dim / 2;
+                 int64_t head_dim, int64_t half, float sign) {
   const int64_t width = heads * head_dim;
   at::parallel_for(0, rows, row_grain(width), [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n)
-      rotate_row(x + n * width, cos + n * half, sin + n * half, heads, half, sign);
+      rotate_row(x + n * width, cos + n * half, sin + n * half, heads, head_dim, half, sign);
   });
 }
 

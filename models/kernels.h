@@ -22,10 +22,15 @@ void rms_norm_backward(const float* dy, const float* x, const float* w, const fl
 void swiglu_forward(const float* gate, const float* up, float* out, int64_t size);
 void swiglu_backward(const float* dout, const float* gate, const float* up, float* dgate,
                      float* dup, int64_t size);
+// out = gelu(gate) * up, GELU by its tanh formula.
+void geglu_forward(const float* gate, const float* up, float* out, int64_t size);
+void geglu_backward(const float* dout, const float* gate, const float* up, float* dgate, float* dup,
+                    int64_t size);
 
-// Rotates x [rows, heads, head_dim] in place by the angles whose cos and sin are [rows, head_dim /
-// 2]; pairs are (i, i + head_dim / 2). `sign` -1 rotates back.
+// Rotates x [rows, heads, head_dim] in place by the angles whose cos and sin are [rows, half];
+// pairs are (i, i + half), what lies behind 2 * half stays. `sign` -1 multiplies by the transpose:
+// the gradient, and where cos and sin have no factor the way back.
 void rotate_rows(float* x, const float* cos, const float* sin, int64_t rows, int64_t heads,
-                 int64_t head_dim, float sign);
+                 int64_t head_dim, int64_t half, float sign);
 
 }  // namespace retort::models

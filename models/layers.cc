@@ -19,10 +19,14 @@ std::vector<Tensor> biases(const LayerWeights& w, std::initializer_list<LayerTen
   return list;
 }
 
-// RMSNorm of each head of x [R, heads * head_dim] (Qwen3).
+Tensor norm(const Tensor& x, const Tensor& weight, const ModelConfig& config) {
+  return rms_norm(x, weight, config.rms_norm_eps, config.norm_unit_offset);
+}
+
+// RMSNorm of each head of x [R, heads * head_dim] (Qwen3, Gemma 3).
 Tensor head_norm(const Tensor& x, const Tensor& weight, const ModelConfig& config) {
   if (!weight.defined()) return x;
-  return rms_norm(x.view({-1, config.head_dim}), weight, config.rms_norm_eps).view(x.sizes());
+  return norm(x.view({-1, config.head_dim}), weight, config).view(x.sizes());
 }
 
 Tensor chosen_rows(const Tensor& x, const LayerInputs& inputs) {
@@ -41,7 +45,8 @@ Tensor attention_block(const LayerWeights& w, const LayerInputs& inputs, const T
 Tensor mlp_block(const LayerWeights& w, const LayerInputs& inputs, const Tensor& x) {
   const std::vector<Tensor> both =
       column_linear(x, {w[kGate], w[kUp]}, biases(w, {kGateBias, kUpBias}), inputs.tp);
-  return row_linear(swiglu(both[0], both[1]), w[kDown], w[kDownBias], inputs.tp);
+  return row_linear(gated(both[0], both[1], inputs.config->activation), w[kDown], w[kDownBias],
+                    inputs.tp);
 }
 
 }  // namespace
@@ -60,6 +65,8 @@ const char* layer_tensor_name(LayerTensor tensor) {
     case kO: return "self_attn.o_proj.weight";
     case kOBias: return "self_attn.o_proj.bias";
     case kPostNorm: return "post_attention_layernorm.weight";
+    case kPreMlpNorm: return "pre_feedforward_layernorm.weight";
+    case kPostMlpNorm: return "post_feedforward_layernorm.weight";
     case kGate: return "mlp.gate_proj.weight";
     case kUp: return "mlp.up_proj.weight";
     case kGateBias: return "mlp.gate_proj.bias";
@@ -90,18 +97,22 @@ LayerWeights LayerWeights::with(const std::vector<Tensor>& list) const {
   return weights;
 }
 
-std::pair<Tensor, Tensor> norm_residual(const Residual& x, const Tensor& weight, double eps) {
-  if (x.delta.defined()) return add_rms_norm(x.sum, x.delta, weight, eps);
-  return {x.sum, rms_norm(x.sum, weight, eps)};
+std::pair<Tensor, Tensor> norm_residual(const Residual& x, const Tensor& weight,
+                                        const ModelConfig& config) {
+  if (!x.delta.defined()) return {x.sum, norm(x.sum, weight, config)};
+  return add_rms_norm(x.sum, x.delta, weight, config.rms_norm_eps, config.norm_unit_offset);
 }
 
 Residual layer_forward(const LayerWeights& weights, const LayerInputs& inputs, const Residual& x) {
-  const double eps = inputs.config->rms_norm_eps;
-  const auto [before, normed] = norm_residual(x, weights[kInputNorm], eps);
-  const Tensor attended = attention_block(weights, inputs, normed);
+  const ModelConfig& config = *inputs.config;
+  const auto [before, normed] = norm_residual(x, weights[kInputNorm], config);
+  Tensor attended = attention_block(weights, inputs, normed);
+  if (config.output_norms) attended = norm(attended, weights[kPostNorm], config);
   const auto [after, normed_after] =
-      norm_residual({chosen_rows(before, inputs), attended}, weights[kPostNorm], eps);
-  return {after, mlp_block(weights, inputs, normed_after)};
+      norm_residual({chosen_rows(before, inputs), attended},
+                    weights[config.output_norms ? kPreMlpNorm : kPostNorm], config);
+  const Tensor mlp = mlp_block(weights, inputs, normed_after);
+  return {after, config.output_norms ? norm(mlp, weights[kPostMlpNorm], config) : mlp};
 }
 
 Tensor layer_forward_checkpointed(const LayerWeights& weights, const LayerInputs& inputs,

@@ -27,7 +27,9 @@ enum class LayerTensor : uint8_t {
   kKNorm,
   kO,
   kOBias,
-  kPostNorm,
+  kPostNorm,  // before the MLP; with output_norms behind the attention
+  kPreMlpNorm,
+  kPostMlpNorm,
   kGate,
   kUp,
   kGateBias,
@@ -70,7 +72,7 @@ struct Residual {
 Residual layer_forward(const LayerWeights& weights, const LayerInputs& inputs, const Residual& x);
 // sum + delta and its norm.
 std::pair<at::Tensor, at::Tensor> norm_residual(const Residual& x, const at::Tensor& weight,
-                                                double eps);
+                                                const ModelConfig& config);
 // The residual stream after the layer, sum + delta of layer_forward. Of its activations only the
 // input is kept; backward computes the layer again.
 at::Tensor layer_forward_checkpointed(const LayerWeights& weights, const LayerInputs& inputs,

@@ -34,7 +34,7 @@ struct Slice {
 
   int64_t layer_parameters(const ModelConfig& c) const {
     const int64_t matrices = hidden * (2 * q + 2 * kv + 3 * inner);
-    const int64_t norms = 2 * hidden + (c.qk_norm ? 2 * head_dim : 0);
+    const int64_t norms = (c.output_norms ? 4 : 2) * hidden + (c.qk_norm ? 2 * head_dim : 0);
     const int64_t biases = (c.attention_bias ? q + 2 * kv : 0) +
                            (c.attention_out_bias ? hidden : 0) +
                            (c.mlp_bias ? 2 * inner + hidden : 0);
@@ -59,21 +59,46 @@ bool made_of_operators(const TrainingSizes& sizes) {
   return sizes.layout.device != parallel::Device::kCpu || sizes.dtype_bytes != kFloatBytes;
 }
 
+// Of an element times 1 / rms, which a norm made of operators keeps: with an offset in fp32.
+int64_t normed_bytes(const ModelConfig& config, int64_t dtype_bytes) {
+  return config.norm_unit_offset ? kFloatBytes : dtype_bytes;
+}
+
+// One for layers with a window and one for those without, where these differ.
+int64_t rotary_tables(const ModelConfig& config) {
+  const std::vector<int64_t>& windows = config.sliding_window;
+  const bool both = std::any_of(windows.begin(), windows.end(), [](int64_t w) { return w > 0; }) &&
+                    std::any_of(windows.begin(), windows.end(), [](int64_t w) { return w == 0; });
+  return config.sliding_rope && both ? 2 : 1;
+}
+
 // The header has the formulas.
 int64_t fused_layer_bytes(const ModelConfig& config, const Slice& slice, const Rows& rows) {
   int64_t each = 2 * slice.q + 2 * slice.kv + slice.heads + 3 * slice.inner;
   if (config.qk_norm) each += slice.q + slice.kv + slice.heads + slice.kv_heads;
-  return kFloatBytes * (rows.residual * (4 * slice.hidden + 2) + rows.all * each);
+  int64_t residual = 4 * slice.hidden + 2;
+  if (config.output_norms) residual += 2 * slice.hidden + 2;
+  return kFloatBytes * (rows.residual * residual + rows.all * each);
+}
+
+// Scores that are capped are formed whole: in fp32 their tanh and their softmax are kept.
+int64_t capped_score_bytes(const ModelConfig& config, const Slice& slice,
+                           const TrainingSizes& sizes) {
+  if (config.attn_logit_softcapping == 0) return 0;
+  return 2 * kFloatBytes * slice.heads * sizes.tokens *
+         (sizes.tokens / std::max<int64_t>(sizes.sequences, 1));
 }
 
 int64_t operator_layer_bytes(const ModelConfig& config, const Slice& slice, const Rows& rows,
                              int64_t dtype_bytes) {
-  const int64_t norms = 2 * (slice.hidden * (kFloatBytes + 2 * dtype_bytes) + kFloatBytes);
+  const int64_t normed = normed_bytes(config, dtype_bytes);
+  int64_t norms = 2 * (slice.hidden * (kFloatBytes + normed + dtype_bytes) + kFloatBytes);
+  if (config.output_norms) norms += 2 * (slice.hidden * (kFloatBytes + normed) + kFloatBytes);
   int64_t each =
       dtype_bytes * (3 * slice.q + 2 * slice.kv + 4 * slice.inner) + kFloatBytes * slice.heads;
   if (dtype_bytes < kFloatBytes) each += 2 * dtype_bytes * slice.head_dim;
   if (config.qk_norm)
-    each += (kFloatBytes + dtype_bytes) * (slice.q + slice.kv) +
+    each += (kFloatBytes + normed) * (slice.q + slice.kv) +
             kFloatBytes * (slice.heads + slice.kv_heads);
   return rows.residual * norms + rows.all * each;
 }
@@ -151,23 +176,24 @@ class Estimate {
   // What the final norm keeps beside its result: its input, and made of operators that in fp32
   // and times 1 / rms.
   int64_t final_norm() const {
-    return made_of_operators(sizes_)
-               ? rows_.residual * slice_.hidden * (kFloatBytes + sizes_.dtype_bytes)
-               : residual();
+    return made_of_operators(sizes_) ? rows_.residual * slice_.hidden *
+                                           (kFloatBytes + normed_bytes(config_, sizes_.dtype_bytes))
+                                     : residual();
   }
   int64_t parameters() const {
     return before_layers_ + layers_ * layer_parameters_ + after_layers_;
   }
   int64_t layer() const {
-    return made_of_operators(sizes_)
-               ? operator_layer_bytes(config_, slice_, rows_, sizes_.dtype_bytes)
-               : fused_layer_bytes(config_, slice_, rows_);
+    const int64_t own = made_of_operators(sizes_)
+                            ? operator_layer_bytes(config_, slice_, rows_, sizes_.dtype_bytes)
+                            : fused_layer_bytes(config_, slice_, rows_);
+    return own + capped_score_bytes(config_, slice_, sizes_);
   }
   // Of one micro-batch, with the first `layers` not yet through backward.
   int64_t kept(int64_t layers) const {
     const int64_t again = std::accumulate(again_.begin(), again_.begin() + layers, int64_t{0});
     return again * residual() + (layers - again) * layer() +
-           rows_.all * slice_.head_dim * kFloatBytes + masks_ +
+           rotary_tables(config_) * rows_.all * slice_.head_dim * kFloatBytes + masks_ +
            (last_ ? final_norm() + chosen_rows(layers) : residual());
   }
   // What attention gave for the rows with a target, beside what it gave for all, which it keeps
@@ -302,7 +328,9 @@ int64_t estimate_forward_memory(const ModelConfig& config, const TrainingSizes& 
   const int64_t inner = rows.all * slice.inner;
   int64_t most = 8 * residual + 3 * inner;
   if (made_of_operators(sizes)) most = std::max(most, 7 * residual + 4 * inner);
-  return (most + masks) * sizes.dtype_bytes + rows.all * slice.head_dim * kFloatBytes;
+  return (most + masks) * sizes.dtype_bytes +
+         rotary_tables(config) * rows.all * slice.head_dim * kFloatBytes +
+         capped_score_bytes(config, slice, sizes);
 }
 
 }  // namespace retort::models

@@ -77,6 +77,10 @@ struct TrainingMemory {
 //   R' (2 H (4 + 2 b) + 8) + R (b (3 q + 2 kv + 4 I) + 4 heads + (b < 4 ? 2 b head_dim : 0)), with
 //   head norms R ((4 + b) (q + kv) + 4 (heads + kv heads)) more.
 //
+// Norms behind attention and MLP (Gemma) keep their input and, of operators, that times 1 / rms,
+// which with an offset is fp32; capped scores (Gemma 2), which are formed whole, 8 heads bytes for
+// each token and token of its sequence.
+//
 // The loss: hidden states, the rows with a target among them, and for each part dH (in float16 of 4
 // bytes) and dW (4 V H); beside weights of 2 bytes W in fp32 (and a teacher's head), a chunk of
 // logits. Where a vocabulary is split or lies on a device, its softmax is made of operators and

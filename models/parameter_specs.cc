@@ -109,6 +109,10 @@ void SpecList::add_layer(int64_t layer) {
 
   // MLP: column-parallel gate and up, row-parallel down_proj.
   norm("post_attention_layernorm", hidden, Split::kNone);
+  if (config_.output_norms) {
+    norm("pre_feedforward_layernorm", hidden, Split::kNone);
+    norm("post_feedforward_layernorm", hidden, Split::kNone);
+  }
   linear("mlp.gate_proj", inner, hidden, config_.mlp_bias, Split::kRows);
   linear("mlp.up_proj", inner, hidden, config_.mlp_bias, Split::kRows);
   linear("mlp.down_proj", hidden, inner, config_.mlp_bias, Split::kColumns);

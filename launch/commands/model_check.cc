@@ -50,9 +50,23 @@ void check_generator(const recipes::Recipe& recipe) {
                   "over the student's weights: give both the same model");
 }
 
+// Losses and payloads form logits from a head alone; what caps them is not computed there.
+void check_logits(const recipes::Recipe& recipe) {
+  for (const auto& [role, options] : recipe.roles) {
+    if (options.external || options.model.empty()) continue;
+    if (models::read_model_config(options.model).final_logit_softcapping == 0) continue;
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "role '" + role + "': the logits of " + options.model +
+            " are capped (final_logit_softcapping in its config.json), which recipes do not "
+            "compute: use a model without it, as Gemma 3");
+  }
+}
+
 }  // namespace
 
 void check_models(const recipes::Recipe& recipe) {
+  check_logits(recipe);
   check_tokenizers(recipe);
   check_generator(recipe);
 }

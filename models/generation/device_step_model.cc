@@ -8,8 +8,12 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/tanh.h>
 #include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 
@@ -28,6 +32,16 @@ namespace {
 using at::Tensor;
 
 constexpr int64_t kHeadRows = 8192;  // of the head, cast to fp32 at once
+
+// With capped scores, which no kernel knows: queries [.., Q, d], keys and values [.., K, d], `seen`
+// [.., Q, K].
+Tensor capped_attention(const Tensor& queries, const Tensor& keys, const Tensor& values,
+                        const Tensor& seen, const ModelConfig& config) {
+  const double cap = config.attn_logit_softcapping;
+  const Tensor scores = at::matmul(queries, keys.transpose(-1, -2)) * config.score_scale();
+  const Tensor capped = (at::tanh(scores / cap) * cap).masked_fill(seen.logical_not(), -INFINITY);
+  return at::matmul(at::softmax(capped, -1, at::kFloat).to(values.scalar_type()), values);
+}
 
 }  // namespace
 
@@ -139,8 +153,10 @@ void DeviceStepModel::bind(const Decoder& decoder) {
 
   embedding_ = find("model.embed_tokens.weight");
   final_norm_ = find("model.norm.weight");
-  head_ = decoder.head_weight().detach();
-  inverse_frequencies_ = rope_inverse_frequencies(config_.rope, config_.head_dim).to(device_);
+  head_ = decoder.capped_head().weight.detach();
+  rotary_ = RotaryEmbedding(config_.rope, config_.head_dim, device_);
+  if (config_.sliding_rope)
+    sliding_rotary_ = RotaryEmbedding(*config_.sliding_rope, config_.head_dim, device_);
   layers_.resize(static_cast<size_t>(config_.num_hidden_layers));
   for (size_t i = 0; i < layers_.size(); ++i) {
     const std::string prefix = "model.layers." + std::to_string(i) + ".";
@@ -177,7 +193,7 @@ Tensor DeviceStepModel::sum_over_ranks(const Tensor& part) const {
 }
 
 // Each rank looks up the ids whose rows it holds.
-Tensor DeviceStepModel::embed(const Tensor& ids) const {
+Tensor DeviceStepModel::looked_up(const Tensor& ids) const {
   if (placement_.tp_size() == 1) return embedding_.index_select(0, ids);
   const int64_t begin =
       parallel::vocab_begin(config_.vocab_size, placement_.tp_size(), placement_.tp_rank());
@@ -185,6 +201,16 @@ Tensor DeviceStepModel::embed(const Tensor& ids) const {
   const Tensor is_here = (mine >= 0).logical_and(mine < embedding_.size(0)).unsqueeze(1);
   const Tensor rows = embedding_.index_select(0, mine.clamp(0, embedding_.size(0) - 1));
   return sum_over_ranks(rows * is_here.to(rows.scalar_type()));
+}
+
+Tensor DeviceStepModel::embed(const Tensor& ids) const {
+  const Tensor x = looked_up(ids);
+  if (!config_.scaled_embedding) return x;
+  return x * at::scalar_tensor(std::sqrt(static_cast<double>(config_.hidden_size)), x.options());
+}
+
+Tensor DeviceStepModel::norm(const Tensor& x, const Tensor& weight) const {
+  return rms_norm(x, weight, config_.rms_norm_eps, config_.norm_unit_offset);
 }
 
 Tensor DeviceStepModel::attend_part(const Layer& layer, Part& part, const Tensor& q) const {
@@ -210,9 +236,13 @@ Tensor DeviceStepModel::attend_part(const Layer& layer, Part& part, const Tensor
   const Tensor seen = mask.unsqueeze(2)
                           .expand({part.sequences, 1, group, part.queries, part.keys})
                           .reshape({part.sequences, 1, group * part.queries, part.keys});
-  const Tensor y = at::scaled_dot_product_attention(
-      queries, gathered(layer.keys), gathered(layer.values), seen, /*dropout_p=*/0.0,
-      /*is_causal=*/false, 1.0 / std::sqrt(static_cast<double>(dim)));
+  const double cap = config_.attn_logit_softcapping;
+  const Tensor keys = gathered(layer.keys);
+  const Tensor values = gathered(layer.values);
+  const Tensor y =
+      cap > 0 ? capped_attention(queries, keys, values, seen, config_)
+              : at::scaled_dot_product_attention(queries, keys, values, seen, /*dropout_p=*/0.0,
+                                                 /*is_causal=*/false, config_.score_scale());
   return y.reshape({part.sequences, kv_heads_, group, part.queries, dim})
       .permute({0, 3, 1, 2, 4})
       .reshape({part.sequences * part.queries, heads_, dim});
@@ -229,11 +259,12 @@ Tensor DeviceStepModel::attend(Layer& layer, const Tensor& h) {
   const Tensor v = parallel::linear_forward(h, w[LayerTensor::kV], w[LayerTensor::kVBias])
                        .view({-1, kv_heads_, dim});
   if (w[LayerTensor::kQNorm].defined()) {
-    q = rms_norm(q, w[LayerTensor::kQNorm], config_.rms_norm_eps);
-    k = rms_norm(k, w[LayerTensor::kKNorm], config_.rms_norm_eps);
+    q = norm(q, w[LayerTensor::kQNorm]);
+    k = norm(k, w[LayerTensor::kKNorm]);
   }
-  q = rotate(q, rope_);
-  layer.keys.index_copy_(0, slots_, rotate(k, rope_));
+  const RopeTable& rope = layer.window > 0 ? sliding_rope_ : rope_;
+  q = rotate(q, rope);
+  layer.keys.index_copy_(0, slots_, rotate(k, rope));
   layer.values.index_copy_(0, slots_, v);
 
   Tensor mixed = at::empty_like(q);
@@ -242,40 +273,50 @@ Tensor DeviceStepModel::attend(Layer& layer, const Tensor& h) {
   return mixed.view({-1, heads_ * dim});
 }
 
+Tensor DeviceStepModel::run_layer(Layer& layer, const Tensor& x) {
+  // The bias of a product over all ranks is the first rank's.
+  const auto close = [&](const Tensor& input, const Tensor& weight, const Tensor& bias) {
+    return sum_over_ranks(
+        parallel::linear_forward(input, weight, placement_.tp_rank() == 0 ? bias : Tensor()));
+  };
+  const LayerWeights& w = layer.weights;
+  const bool output_norms = config_.output_norms;
+  Tensor attended = close(attend(layer, norm(x, w[LayerTensor::kInputNorm])), w[LayerTensor::kO],
+                          w[LayerTensor::kOBias]);
+  if (output_norms) attended = norm(attended, w[LayerTensor::kPostNorm]);
+  const Tensor between = x + attended;
+
+  // The MLP.
+  const Tensor m =
+      norm(between, w[output_norms ? LayerTensor::kPreMlpNorm : LayerTensor::kPostNorm]);
+  const Tensor inner =
+      gated(parallel::linear_forward(m, w[LayerTensor::kGate], w[LayerTensor::kGateBias]),
+            parallel::linear_forward(m, w[LayerTensor::kUp], w[LayerTensor::kUpBias]),
+            config_.activation);
+  const Tensor mlp = close(inner, w[LayerTensor::kDown], w[LayerTensor::kDownBias]);
+  return between + (output_norms ? norm(mlp, w[LayerTensor::kPostMlpNorm]) : mlp);
+}
+
 void DeviceStepModel::forward(const std::vector<int32_t>& ids, const std::vector<StepSpan>& spans) {
   const c10::NoGradGuard no_grad;
   Plan plan(ids, spans, block_tokens_);
   plan.send(device_);
   slots_ = plan.slots();
   parts_ = plan.parts();
-  rope_ = rope_table(plan.positions(), inverse_frequencies_);
-
-  // The bias of a product over all ranks is the first rank's.
-  const auto close = [&](const Tensor& x, const Tensor& weight, const Tensor& bias) {
-    return sum_over_ranks(
-        parallel::linear_forward(x, weight, placement_.tp_rank() == 0 ? bias : Tensor()));
-  };
-  Tensor x = embed(plan.ids());
-  for (Layer& layer : layers_) {
-    const LayerWeights& w = layer.weights;
-    const Tensor h = rms_norm(x, w[LayerTensor::kInputNorm], config_.rms_norm_eps);
-    x = x + close(attend(layer, h), w[LayerTensor::kO], w[LayerTensor::kOBias]);
-    const Tensor m = rms_norm(x, w[LayerTensor::kPostNorm], config_.rms_norm_eps);
-    const Tensor gated =
-        swiglu(parallel::linear_forward(m, w[LayerTensor::kGate], w[LayerTensor::kGateBias]),
-               parallel::linear_forward(m, w[LayerTensor::kUp], w[LayerTensor::kUpBias]));
-    x = x + close(gated, w[LayerTensor::kDown], w[LayerTensor::kDownBias]);
-  }
-  x_ = x;
+  rope_ = rotary_.table(plan.positions());
+  sliding_rope_ = sliding_rotary_ ? sliding_rotary_->table(plan.positions()) : rope_;
+  x_ = embed(plan.ids());
+  for (Layer& layer : layers_)
+    x_ = run_layer(layer, x_);
 }
 
 void DeviceStepModel::final_states(std::span<const int64_t> rows, float* out) {
   if (rows.empty()) return;
   const c10::NoGradGuard no_grad;
-  const Tensor states = rms_norm(
+  const Tensor states = norm(
       x_.index_select(
           0, at::tensor(at::ArrayRef<int64_t>(rows.data(), rows.size()), at::kLong).to(device_)),
-      final_norm_, config_.rms_norm_eps);
+      final_norm_);
   at::from_blob(out, {static_cast<int64_t>(rows.size()), config_.hidden_size},
                 at::TensorOptions().dtype(at::kFloat))
       .copy_(states.to(at::kFloat));
@@ -306,6 +347,8 @@ void DeviceStepModel::logits(const float* states, int64_t rows, float* out) {
                                            parallel::vocab_begin(config_.vocab_size, ranks, rank)));
     mine = at::cat(columns, 1);
   }
+  const double cap = config_.final_logit_softcapping;
+  if (cap > 0) mine = at::tanh(mine / cap) * cap;
   at::from_blob(out, {rows, config_.vocab_size}, floats).copy_(mine);
 }
 

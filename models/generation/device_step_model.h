@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "models/generation/step_model.h"
@@ -53,17 +54,23 @@ class DeviceStepModel : public StepModel {
   class Plan;
 
   at::Tensor embed(const at::Tensor& ids) const;
+  at::Tensor looked_up(const at::Tensor& ids) const;
   at::Tensor attend(Layer& layer, const at::Tensor& h);
   at::Tensor attend_part(const Layer& layer, Part& part, const at::Tensor& q) const;
+  at::Tensor norm(const at::Tensor& x, const at::Tensor& weight) const;
+  at::Tensor run_layer(Layer& layer, const at::Tensor& x);
   // Of a layer's last product, over all ranks.
   at::Tensor sum_over_ranks(const at::Tensor& part) const;
 
   Placement placement_;
   at::Device device_;
-  at::Tensor embedding_, final_norm_, head_, inverse_frequencies_;
+  at::Tensor embedding_, final_norm_, head_;
+  RotaryEmbedding rotary_;
+  // Of layers with a window, if they have their own.
+  std::optional<RotaryEmbedding> sliding_rotary_;
   std::vector<Layer> layers_;
   // Of the current step:
-  RopeTable rope_;
+  RopeTable rope_, sliding_rope_;
   at::Tensor slots_;  // where the new keys and values go: [rows]
   std::vector<Part> parts_;
   at::Tensor x_;  // the residual stream after the last layer: [rows, H]

@@ -1,6 +1,7 @@
 #include "models/generation/host_step_model.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
@@ -9,112 +10,18 @@
 
 #include "base/error.h"
 #include "models/generation/vector_kernels.h"
-#include "models/rope.h"
 #include "parallel/vocab_shard.h"
 
 namespace retort::models {
 namespace {
 
-constexpr int64_t kAlign = 16;  // the dimension of a head's values is rounded up to this
 constexpr int64_t kQueriesPerTask = 16;
-
-int64_t padded(int64_t dim) { return (dim + kAlign - 1) / kAlign * kAlign; }
-
-at::Tensor find(const std::vector<parallel::NamedParameter>& parameters, const std::string& name) {
-  for (const auto& parameter : parameters) {
-    if (parameter.name == name) return parameter.value.detach();
-  }
-  return {};
-}
-
-at::Tensor as_float(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.to(at::kFloat).contiguous() : tensor;
-}
 
 void grow(std::vector<float>& buffer, int64_t size) {
   if (static_cast<int64_t>(buffer.size()) < size) buffer.resize(static_cast<size_t>(size));
 }
 
 }  // namespace
-
-HostStepModel::HostStepModel(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens)
-    : StepModel(decoder, block_tokens),
-      ranks_(decoder.placement().tp),
-      padded_dim_(padded(config_.head_dim)) {
-  bind(decoder);
-  const c10::InferenceMode inference;
-  const auto options = at::TensorOptions().dtype(at::kFloat);
-  for (Layer& layer : layers_) {
-    layer.keys = at::empty({num_blocks, kv_heads_, padded_dim_ * block_tokens}, options);
-    layer.values = at::empty({num_blocks, kv_heads_, padded_dim_ * block_tokens}, options);
-    if (padded_dim_ != config_.head_dim) layer.values.zero_();  // the lanes that nothing writes
-  }
-}
-
-void HostStepModel::bind(const Decoder& decoder) {
-  const c10::InferenceMode inference;
-  config_ = decoder.config();
-  cos_.clear();
-  sin_.clear();
-  const auto parameters = decoder.parameters();
-  for (const auto& parameter : parameters) {
-    if (!parameter.value.is_cpu()) {
-      throw Error(ErrorCode::kUnavailable, "generation runs on the CPU; move the model there")
-          .with("tensor", parameter.name);
-    }
-  }
-  embedding_ = find(parameters, "model.embed_tokens.weight");
-  final_norm_ = as_float(find(parameters, "model.norm.weight"));
-  head_ = Matrix(decoder.head_weight().detach(), {});
-  inverse_frequencies_ = rope_inverse_frequencies(config_.rope, config_.head_dim);
-  layers_.resize(static_cast<size_t>(config_.num_hidden_layers));
-  for (size_t i = 0; i < layers_.size(); ++i)
-    bind_layer(i, parameters);
-}
-
-void HostStepModel::bind_layer(size_t index,
-                               const std::vector<parallel::NamedParameter>& parameters) {
-  const std::string prefix = "model.layers." + std::to_string(index) + ".";
-  const auto tensor = [&](const char* name) { return find(parameters, prefix + name); };
-  const auto matrix = [&](const std::string& name) {
-    return Matrix(find(parameters, prefix + name + ".weight"),
-                  find(parameters, prefix + name + ".bias"));
-  };
-  // Closes a block: the ranks' results are summed, so only the first rank has the bias.
-  const auto last_matrix = [&](const std::string& name) {
-    return ranks_.rank() == 0 ? matrix(name)
-                              : Matrix(find(parameters, prefix + name + ".weight"), {});
-  };
-
-  // The norms are small: they are kept in fp32. The matrices are read as they lie.
-  Layer& layer = layers_[index];
-  layer.q = matrix("self_attn.q_proj");
-  layer.k = matrix("self_attn.k_proj");
-  layer.v = matrix("self_attn.v_proj");
-  layer.o = last_matrix("self_attn.o_proj");
-  layer.gate = matrix("mlp.gate_proj");
-  layer.up = matrix("mlp.up_proj");
-  layer.down = last_matrix("mlp.down_proj");
-  layer.input_norm = as_float(tensor("input_layernorm.weight"));
-  layer.post_norm = as_float(tensor("post_attention_layernorm.weight"));
-  layer.q_norm = as_float(tensor("self_attn.q_norm.weight"));
-  layer.k_norm = as_float(tensor("self_attn.k_norm.weight"));
-  layer.window = config_.sliding_window[index];
-}
-
-int64_t HostStepModel::kv_bytes_of(const Decoder& decoder, int64_t num_blocks,
-                                   int64_t block_tokens) {
-  const ModelConfig& config = decoder.config();
-  return 2 * config.num_hidden_layers * num_blocks * block_tokens * step_kv_heads(decoder) *
-         padded(config.head_dim) * 4;
-}
-
-int64_t HostStepModel::kv_bytes() const {
-  int64_t bytes = 0;
-  for (const Layer& layer : layers_)
-    bytes += static_cast<int64_t>(layer.keys.nbytes() + layer.values.nbytes());
-  return bytes;
-}
 
 // Each rank looks up the ids whose rows it holds.
 void HostStepModel::embed(const std::vector<int32_t>& ids) {
@@ -136,19 +43,29 @@ void HostStepModel::embed(const std::vector<int32_t>& ids) {
       std::memcpy(to, row.const_data_ptr<float>(), sizeof(float) * static_cast<size_t>(width));
     }
   }
-  if (!ranks_.active()) return;
-  std::fill(x_.begin(), x_.begin() + count, 0.0f);
-  ranks_.add_parts(x_.data(), count);
+  if (ranks_.active()) {
+    std::fill(x_.begin(), x_.begin() + count, 0.0f);
+    ranks_.add_parts(x_.data(), count);
+  }
+  if (!config_.scaled_embedding) return;
+  const float scale = at::scalar_tensor(std::sqrt(static_cast<double>(width)),
+                                        at::TensorOptions().dtype(embedding_.scalar_type()))
+                          .item()
+                          .to<float>();  // rounded as Decoder rounds it
+  for (int64_t i = 0; i < count; ++i)
+    x_[static_cast<size_t>(i)] *= scale;
 }
 
-void HostStepModel::extend_rope(int64_t length) {
-  const int64_t half = config_.head_dim / 2;
-  const auto* frequency = inverse_frequencies_.const_data_ptr<float>();
-  for (auto position = static_cast<int64_t>(cos_.size()) / half; position < length; ++position) {
+void HostStepModel::Rotations::extend(int64_t length) {
+  const at::Tensor& frequencies = embedding.inverse_frequencies();
+  const int64_t half = frequencies.numel();
+  const auto* frequency = frequencies.const_data_ptr<float>();
+  const auto factor = static_cast<float>(embedding.attention_factor());
+  for (auto position = static_cast<int64_t>(cos.size()) / half; position < length; ++position) {
     for (int64_t i = 0; i < half; ++i) {
       const float angle = static_cast<float>(position) * frequency[i];
-      cos_.push_back(std::cos(angle));
-      sin_.push_back(std::sin(angle));
+      cos.push_back(std::cos(angle) * factor);
+      sin.push_back(std::sin(angle) * factor);
     }
   }
 }
@@ -201,10 +118,13 @@ void HostStepModel::store(Layer& layer, const StepSpan& span, int64_t row) {
     for (int64_t i = 0; i < kv_heads; ++i)
       kernels.norm(k + i * dim, layer.k_norm.const_data_ptr<float>(), k + i * dim, dim, eps);
   }
-  const float* cos = cos_.data() + position * (dim / 2);
-  const float* sin = sin_.data() + position * (dim / 2);
-  kernels.rotate(q, cos, sin, heads, dim);
-  kernels.rotate(k, cos, sin, kv_heads, dim);
+  const Rotations& rotations =
+      layer.window > 0 && sliding_rotations_ ? *sliding_rotations_ : rotations_;
+  const int64_t half = rotations.embedding.inverse_frequencies().numel();
+  const float* cos = rotations.cos.data() + position * half;
+  const float* sin = rotations.sin.data() + position * half;
+  kernels.rotate(q, cos, sin, heads, dim, half);
+  kernels.rotate(k, cos, sin, kv_heads, dim, half);
 
   // A block has keys by dimension, [dim, token], and values by token: both as attention reads them.
   const int64_t offset = position % block_tokens_;
@@ -242,7 +162,8 @@ AttendTask HostStepModel::attend_task(const Layer& layer, const StepSpan& span,
           .padded_dim = padded_dim_,
           .block_tokens = block_tokens_,
           .window = layer.window,
-          .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)))};
+          .scale = static_cast<float>(config_.score_scale()),
+          .softcap = static_cast<float>(config_.attn_logit_softcapping)};
 }
 
 // Attention of all rows of the step over the blocks of their sequences. Tasks write to different
@@ -260,9 +181,37 @@ void HostStepModel::attend(const Layer& layer, const std::vector<StepSpan>& span
   });
 }
 
-// x += input matrix^T + bias, over all ranks.
-void HostStepModel::close_block(const Matrix& matrix, const float* input, int64_t rows) {
+// x += norm(input) by rows.
+void HostStepModel::add_normed(const float* input, const at::Tensor& weight, int64_t rows) {
   const int64_t width = config_.hidden_size;
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  pool_.run(rows, std::max<int64_t>(1, 16384 / width), [&](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r) {
+      float* normed = h_.data() + r * width;
+      float* x = x_.data() + r * width;
+      vector_kernels().norm(input + r * width, weight.const_data_ptr<float>(), normed, width, eps);
+      for (int64_t i = 0; i < width; ++i)
+        x[i] += normed[i];
+    }
+  });
+}
+
+// x += input matrix^T + bias, over all ranks; with an output norm that of it.
+void HostStepModel::close_block(const Matrix& matrix, const float* input, int64_t rows,
+                                const at::Tensor& output_norm) {
+  const int64_t width = config_.hidden_size;
+  if (output_norm.defined()) {
+    grow(closed_, rows * width);
+    if (ranks_.active()) {
+      multiply(pool_, input, matrix.in, rows, {{&matrix, ranks_.own_part(rows * width), width}});
+      std::fill(closed_.begin(), closed_.begin() + rows * width, 0.0f);
+      ranks_.add_parts(closed_.data(), rows * width);
+    } else {
+      multiply(pool_, input, matrix.in, rows, {{&matrix, closed_.data(), width}});
+    }
+    add_normed(closed_.data(), output_norm, rows);
+    return;
+  }
   if (!ranks_.active()) {
     multiply(pool_, input, matrix.in, rows, {{&matrix, x_.data(), width, true}});
     return;
@@ -286,11 +235,11 @@ void HostStepModel::run_layer(Layer& layer, const std::vector<StepSpan>& spans, 
     }
   });
   attend(layer, spans);
-  close_block(layer.o, mixed_.data(), rows);
+  close_block(layer.o, mixed_.data(), rows, layer.attention_output_norm);
   normalise(layer.post_norm, rows);
-  multiply_gated(pool_, h_.data(), width, rows, layer.gate, layer.up, gate_.data(), up_.data(),
-                 inner);
-  close_block(layer.down, gate_.data(), rows);
+  multiply_gated(pool_, h_.data(), width, rows, layer.gate, layer.up, config_.activation,
+                 gate_.data(), up_.data(), inner);
+  close_block(layer.down, gate_.data(), rows, layer.mlp_output_norm);
 }
 
 void HostStepModel::forward(const std::vector<int32_t>& ids, const std::vector<StepSpan>& spans) {
@@ -305,7 +254,8 @@ void HostStepModel::forward(const std::vector<int32_t>& ids, const std::vector<S
   grow(gate_, rows * layers_[0].gate.out);
   grow(up_, rows * layers_[0].gate.out);
   plan_attention(spans);
-  extend_rope(longest_);
+  rotations_.extend(longest_);
+  if (sliding_rotations_) sliding_rotations_->extend(longest_);
   embed(ids);
   for (Layer& layer : layers_)
     run_layer(layer, spans, rows);
@@ -321,6 +271,18 @@ void HostStepModel::final_states(std::span<const int64_t> rows, float* out) {
 }
 
 void HostStepModel::logits(const float* states, int64_t rows, float* out) {
+  products(states, rows, out);
+  if (config_.final_logit_softcapping == 0) return;
+  const auto cap = static_cast<float>(config_.final_logit_softcapping);
+  const int64_t total = config_.vocab_size;
+  pool_.run(rows, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r)
+      vector_kernels().softcap(out + r * total, total, 1.0f, cap);
+  });
+}
+
+// The head's, of all ranks: [rows, H] -> [rows, V].
+void HostStepModel::products(const float* states, int64_t rows, float* out) {
   if (!ranks_.active()) {
     multiply(pool_, states, config_.hidden_size, rows, {{&head_, out, head_.out}});
     return;

@@ -4,11 +4,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "models/generation/products.h"
 #include "models/generation/rank_exchange.h"
 #include "models/generation/step_model.h"
+#include "models/rope.h"
 
 namespace retort::models {
 
@@ -34,7 +36,9 @@ class HostStepModel : public StepModel {
  private:
   struct Layer {
     Matrix q, k, v, o, gate, up, down;
-    at::Tensor input_norm, post_norm, q_norm, k_norm;  // fp32
+    // fp32, with the offset of the family's norms in them
+    at::Tensor input_norm, post_norm, q_norm, k_norm;
+    at::Tensor attention_output_norm, mlp_output_norm;  // undefined: there is none
     // [num_blocks, kv_heads, padded_dim * block_tokens]
     at::Tensor keys, values;
     int64_t window = 0;
@@ -49,23 +53,32 @@ class HostStepModel : public StepModel {
 
   void bind_layer(size_t index, const std::vector<parallel::NamedParameter>& parameters);
   void embed(const std::vector<int32_t>& ids);
-  void extend_rope(int64_t length);
   void plan_attention(const std::vector<StepSpan>& spans);
   void normalise(const at::Tensor& weight, int64_t rows);
   void store(Layer& layer, const StepSpan& span, int64_t row);
   AttendTask attend_task(const Layer& layer, const StepSpan& span, const Attention& task,
                          float* scratch);
   void attend(const Layer& layer, const std::vector<StepSpan>& spans);
-  void close_block(const Matrix& matrix, const float* input, int64_t rows);
+  void close_block(const Matrix& matrix, const float* input, int64_t rows,
+                   const at::Tensor& output_norm);
+  void add_normed(const float* input, const at::Tensor& weight, int64_t rows);
+  void products(const float* states, int64_t rows, float* out);
   void run_layer(Layer& layer, const std::vector<StepSpan>& spans, int64_t rows);
 
   RankExchange ranks_;
   int64_t padded_dim_;
-  at::Tensor embedding_, final_norm_, inverse_frequencies_;
+  at::Tensor embedding_, final_norm_;
   Matrix head_;
   std::vector<Layer> layers_;
-  std::vector<float> cos_, sin_;                              // [positions, head_dim / 2]
-  std::vector<float> x_, h_, q_, k_, v_, mixed_, gate_, up_;  // rows of the step
+  // Cosines and sines [positions, half of the rotated dimensions] of one rotary embedding.
+  struct Rotations {
+    RotaryEmbedding embedding;
+    std::vector<float> cos, sin;
+    void extend(int64_t length);
+  };
+  Rotations rotations_;
+  std::optional<Rotations> sliding_rotations_;  // of layers with a window, if they have their own
+  std::vector<float> x_, h_, q_, k_, v_, mixed_, gate_, up_, closed_;  // rows of the step
   std::vector<int64_t> span_of_row_;
   std::vector<Attention> tasks_;
   std::vector<std::vector<float>> scratch_;  // of each thread

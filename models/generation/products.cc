@@ -68,8 +68,10 @@ void multiply(WorkerPool& pool, const float* x, int64_t x_stride, int64_t rows,
 }
 
 void multiply_gated(WorkerPool& pool, const float* x, int64_t x_stride, int64_t rows,
-                    const Matrix& gate, const Matrix& up, float* y, float* scratch,
-                    int64_t stride) {
+                    const Matrix& gate, const Matrix& up, Activation activation, float* y,
+                    float* scratch, int64_t stride) {
+  const VectorKernels& kernels = vector_kernels();
+  const auto apply = activation == Activation::kSilu ? kernels.swiglu : kernels.geglu;
   pool.run(units_of(gate), grain_of(rows, 2 * gate.in), [&](int64_t begin, int64_t end, int) {
     constexpr int64_t kRows = 64;  // so that gate and up are still near when they are multiplied
     const int64_t from = begin * kColumns;
@@ -81,7 +83,7 @@ void multiply_gated(WorkerPool& pool, const float* x, int64_t x_stride, int64_t 
       multiply_columns({&up, scratch + r * stride, stride}, x + r * x_stride, x_stride, count, from,
                        to);
       for (int64_t i = r; i < r + count; ++i) {
-        vector_kernels().swiglu(y + i * stride + from, scratch + i * stride + from, to - from);
+        apply(y + i * stride + from, scratch + i * stride + from, to - from);
       }
     }
   });

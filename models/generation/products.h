@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "models/activation.h"
 #include "models/generation/worker_pool.h"
 
 namespace retort::models {
@@ -31,8 +32,10 @@ struct Product {
 // them in parallel. A row's numbers do not depend on the other rows nor on the threads.
 void multiply(WorkerPool& pool, const float* x, int64_t x_stride, int64_t rows,
               std::initializer_list<Product> products);
-// y = silu(x gate^T) * (x up^T) with their biases, rows of `stride` floats; `scratch` is as large.
+// y = activation(x gate^T) * (x up^T) with their biases, rows of `stride` floats; `scratch` is as
+// large.
 void multiply_gated(WorkerPool& pool, const float* x, int64_t x_stride, int64_t rows,
-                    const Matrix& gate, const Matrix& up, float* y, float* scratch, int64_t stride);
+                    const Matrix& gate, const Matrix& up, Activation activation, float* y,
+                    float* scratch, int64_t stride);
 
 }  // namespace retort::models

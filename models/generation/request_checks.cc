@@ -59,6 +59,11 @@ void check_prompt(const GenerationRequest& request, size_t index, const ModelCon
     too_long("the model's max_position_embeddings", config.max_position_embeddings,
              "shorten it or lower max_new_tokens");
   }
+  // Keys in the cache keep the rotation that they came in with.
+  for (const Rope* rope : {&config.rope, config.sliding_rope ? &*config.sliding_rope : nullptr})
+    if (rope != nullptr && rope->fixed_length() > 0 && tokens > rope->fixed_length())
+      too_long(("the length up to which rope type '" + rope->type + "' rotates alike,").c_str(),
+               rope->fixed_length(), "shorten it or lower max_new_tokens");
   const int64_t capacity = num_blocks * options.block_tokens;
   if (tokens > capacity) {
     too_long("the KV cache's tokens", capacity,

@@ -100,7 +100,9 @@ void score_rows(WorkerPool& pool, const float* states, const int32_t* targets, i
     multiply(pool, states, width, count, {{&part, logits.data(), size}});
     pool.run(count, 4, [&](int64_t begin, int64_t end, int) {
       for (int64_t r = begin; r < end; ++r) {
-        const float* row = logits.data() + r * size;
+        float* row = logits.data() + r * size;
+        if (local.softcap > 0)
+          vector_kernels().softcap(row, size, 1.0f, static_cast<float>(local.softcap));
         add_logits(row, size, sums[static_cast<size_t>(r)]);
         const int64_t target = targets[r] - local.vocab.begin - first;
         if (target >= 0 && target < size) chosen[static_cast<size_t>(r)] = row[target];
@@ -153,8 +155,8 @@ void score_pack(WorkerPool& pool, const Decoder& decoder, const ScoreRequest& re
   const auto count = static_cast<int64_t>(targets.ids.size());
   for (int64_t row = 0; row < count; row += options.row_chunk) {
     score_rows(pool, states.const_data_ptr<float>() + row * states.size(1),
-               targets.ids.data() + row, std::min(options.row_chunk, count - row), decoder.head(),
-               options.vocab_chunk, logits, values.data() + row);
+               targets.ids.data() + row, std::min(options.row_chunk, count - row),
+               decoder.capped_head(), options.vocab_chunk, logits, values.data() + row);
   }
 
   // Back to their sequences.
@@ -188,7 +190,7 @@ std::vector<std::vector<float>> score(const Decoder& decoder, const ScoreRequest
     throw Error(ErrorCode::kInvalidArgument,
                 "scoring: max_tokens_per_forward, vocab_chunk and row_chunk must be at least 1");
   }
-  if (!decoder.head_weight().is_cpu())
+  if (!decoder.device().is_cpu())
     throw Error(ErrorCode::kUnavailable, "scoring runs on the CPU; move the model there");
   const c10::InferenceMode inference;
   WorkerPool pool(at::get_num_threads());

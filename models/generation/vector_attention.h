@@ -23,9 +23,25 @@ void swiglu(float* __restrict gate, const float* __restrict up, int64_t size) {
     gate[i] = gate[i] / (1.0f + exp_float(-gate[i])) * up[i];
 }
 
+// g sigmoid(2 sqrt(2 / pi) (g + 0.044715 g^3)) * up.
+void geglu(float* __restrict gate, const float* __restrict up, int64_t size) {
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) {
+    const float g = gate[i];
+    const float a = 1.5957691216057308f * (g + 0.044715f * g * g * g);
+    gate[i] = g / (1.0f + exp_float(-a)) * up[i];
+  }
+}
+
+void softcap(float* x, int64_t size, float scale, float cap) {
+  const float twice = 2.0f * scale / cap;  // tanh(a) = 1 - 2 / (e^(2 a) + 1)
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i)
+    x[i] = cap - 2.0f * cap / (exp_float(twice * x[i]) + 1.0f);
+}
+
 void rotate(float* x, const float* __restrict cos, const float* __restrict sin, int64_t heads,
-            int64_t head_dim) {
-  const int64_t half = head_dim / 2;
+            int64_t head_dim, int64_t half) {
   for (int64_t h = 0; h < heads; ++h) {
     float* __restrict a = x + h * head_dim;
     float* __restrict b = a + half;
@@ -137,8 +153,11 @@ RETORT_INLINE void attend_rows(const AttendTask& task, const QueryRow* rows, flo
   }
   score_rows<kRows>(task, rows, low, high);
   float inverse[kRows];
-  for (int r = 0; r < kRows; ++r)
-    inverse[r] = 1.0f / softmax_row(rows[r], low, high, task.scale);
+  for (int r = 0; r < kRows; ++r) {
+    if (task.softcap > 0)
+      softcap(rows[r].scores + rows[r].low, rows[r].high - rows[r].low, task.scale, task.softcap);
+    inverse[r] = 1.0f / softmax_row(rows[r], low, high, task.softcap > 0 ? 1.0f : task.scale);
+  }
   int64_t dim = 0;
   for (; dim + 4 * kLanes <= task.padded_dim; dim += 4 * kLanes)
     mix_values<kRows, 4>(task, rows, low, high, dim, inverse, mixed);

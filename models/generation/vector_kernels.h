@@ -30,6 +30,7 @@ struct AttendTask {
   int64_t block_tokens = 0;
   int64_t window = 0;  // tokens that a query sees, its own included; 0: all earlier ones
   float scale = 1;
+  float softcap = 0;  // c > 0: scaled scores x become c tanh(x / c)
 };
 
 struct VectorKernels {
@@ -44,7 +45,11 @@ struct VectorKernels {
   // y = x / sqrt(mean(x^2) + eps) * w over `width`; y may be x.
   void (*norm)(const float* x, const float* w, float* y, int64_t width, float eps);
   void (*swiglu)(float* gate, const float* up, int64_t size);  // gate = silu(gate) * up
-  void (*rotate)(float* x, const float* cos, const float* sin, int64_t heads, int64_t head_dim);
+  void (*geglu)(float* gate, const float* up, int64_t size);   // the same of GELU's tanh formula
+  // The first 2 * half dimensions of each head, by cos and sin [half].
+  void (*rotate)(float* x, const float* cos, const float* sin, int64_t heads, int64_t head_dim,
+                 int64_t half);
+  void (*softcap)(float* x, int64_t size, float scale, float cap);  // x = cap tanh(scale x / cap)
   void (*attend)(const AttendTask& task);
   // The largest of x (NaN is skipped) and the smallest.
   void (*range)(const float* x, int64_t size, float* largest, float* smallest);

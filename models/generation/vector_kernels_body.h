@@ -10,7 +10,8 @@ namespace retort::models {
 namespace {
 
 constexpr VectorKernels kKernels{
-    product_float, product_bfloat16, norm, swiglu, rotate, attend, range, find, exponentials, race};
+    product_float, product_bfloat16, norm,  swiglu, geglu,        rotate,
+    softcap,       attend,           range, find,   exponentials, race};
 
 }  // namespace
 }  // namespace retort::models

@@ -125,6 +125,11 @@ void add_gguf_settings(const ModelConfig& config, int64_t context_length, GgufMe
 }
 
 void check_gguf_expressible(const ModelConfig& config, int64_t context_length) {
+  if (config.family > Family::kQwen3)
+    throw refusal("model_type", "the export knows Llama, Mistral, Qwen2 and Qwen3 alone");
+  const std::string& rope = config.rope.type;
+  if (rope != "default" && rope != "linear" && rope != "llama3")
+    throw refusal("rope_type", "the export knows no rotary scaling of type '" + rope + "'");
   if (context_length > std::numeric_limits<int32_t>::max())
     throw refusal("context_length", "positions are 32-bit integers");
   if (config.family == Family::kQwen3 && config.attention_out_bias)

@@ -33,6 +33,18 @@ std::vector<Seed> seeds() {
 "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 8,
 "rms_norm_eps": 1e-6, "max_position_embeddings": 64, "rope_theta": 1e6, "hidden_act": "silu",
 "use_sliding_window": true, "sliding_window": 16, "max_window_layers": 1, "eos_token_id": 3})"},
+      {"phi3",
+       R"({"model_type": "phi3", "vocab_size": 99, "hidden_size": 32, "intermediate_size": 32,
+"num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 64,
+"partial_rotary_factor": 0.5, "original_max_position_embeddings": 16, "rope_scaling": {"type":
+"longrope", "short_factor": [1.0, 1.5], "long_factor": [2.0, 3.0]}})"},
+      {"gemma3",
+       R"({"model_type": "gemma3_text", "vocab_size": 99, "hidden_size": 32,
+"intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+"num_key_value_heads": 2, "head_dim": 8, "query_pre_attn_scalar": 9, "sliding_window": 16,
+"final_logit_softcapping": null, "rope_parameters": {"full_attention": {"rope_type": "yarn",
+"factor": 4.0, "mscale": 1.5, "mscale_all_dim": 0.5, "truncate": false}, "sliding_attention":
+{"rope_type": "dynamic", "factor": 2.0}}})"},
   };
 }
 

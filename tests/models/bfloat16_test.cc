@@ -28,9 +28,14 @@ constexpr double kLogProb = 0.02;    // nats, mean over the tokens
 ModelConfig config_of(Family family) {
   ModelConfig config = small_config();
   config.family = family;
-  config.qk_norm = family == Family::kQwen3;
+  apply_family(config);
   config.attention_bias = family == Family::kQwen2;
-  if (family == Family::kMistral) config.sliding_window = {24, 0};
+  if (family == Family::kMistral || config.output_norms) config.sliding_window = {24, 0};
+  if (family == Family::kPhi3) config.rope.partial_rotary_factor = 0.75;
+  if (family == Family::kGemma2)
+    config.attn_logit_softcapping = 2, config.final_logit_softcapping = 5;
+  if (family == Family::kGemma3) config.sliding_rope = Rope{.theta = 100};
+  if (config.scaled_embedding) config.hidden_size = 256;  // whose root bfloat16 holds
   return config;
 }
 
@@ -170,13 +175,17 @@ std::string family_name(const testing::TestParamInfo<Family>& info) {
     case Family::kMistral: return "mistral";
     case Family::kQwen2: return "qwen2";
     case Family::kQwen3: return "qwen3";
+    case Family::kPhi3: return "phi3";
+    case Family::kGemma2: return "gemma2";
+    case Family::kGemma3: return "gemma3";
   }
   return "";
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Bfloat16,
                          testing::Values(Family::kLlama, Family::kMistral, Family::kQwen2,
-                                         Family::kQwen3),
+                                         Family::kQwen3, Family::kPhi3, Family::kGemma2,
+                                         Family::kGemma3),
                          family_name);
 
 }  // namespace

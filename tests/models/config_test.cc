@@ -20,7 +20,8 @@ Json base_config(const std::string& type) {
   return Json::parse(R"({"model_type": ")" + type +
                      R"(", "vocab_size": 96, "hidden_size": 32, "intermediate_size": 48,
     "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
-     "hidden_act": "silu"})");
+     "hidden_act": ")" +
+                     (type.starts_with("gemma") ? "gelu_pytorch_tanh" : "silu") + R"("})");
 }
 
 ModelConfig parse(const Json& json) {
@@ -61,8 +62,50 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"llama", "pretraining_tp", "2", {"2"}},
         Refusal{"qwen2", "quantization_config", R"({"bits": 4})", {"bits"}},
         Refusal{
-            "llama", "rope_scaling", R"({"rope_type": "yarn", "factor": 4.0})", {"yarn", "llama3"}},
-        Refusal{"llama", "rope_scaling", R"({"type": "dynamic", "factor": 4.0})", {"dynamic"}},
+            "llama", "rope_scaling", R"({"rope_type": "ntk", "factor": 4.0})", {"ntk", "llama3"}},
+        Refusal{"llama", "rope_scaling", R"({"type": "dynamic"})", {"dynamic", "factor"}},
+        Refusal{"llama",
+                "rope_scaling",
+                R"({"rope_type": "yarn", "factor": 4.0, "mrope_section": [1, 2]})",
+                {"mrope_section", "not known"}},
+        Refusal{"llama",
+                "rope_scaling",
+                R"({"rope_type": "yarn", "factor": 4.0, "beta_fast": 1, "beta_slow": 2})",
+                {"beta_fast", "beta_slow"}},
+        Refusal{"llama",
+                "rope_scaling",
+                R"({"rope_type": "yarn", "factor": 4.0, "truncate": 1})",
+                {"truncate", "true or false"}},
+        Refusal{"llama",
+                "rope_scaling",
+                R"({"rope_type": "longrope", "short_factor": [1, 1, 1, 1]})",
+                {"long_factor"}},
+        Refusal{"phi3",
+                "rope_scaling",
+                R"({"type": "su", "short_factor": [1, 1, 1], "long_factor": [1, 1, 1, 1]})",
+                {"short_factor", "4 positive"}},
+        Refusal{
+            "phi3",
+            "rope_scaling",
+            R"({"type": "longrope", "short_factor": [1, 1, 1, 1], "long_factor": [1, 0, 1, 1]})",
+            {"long_factor", "4 positive"}},
+        Refusal{"phi3", "rope_scaling", R"({"type": "linear", "factor": 2.0})", {"longrope"}},
+        Refusal{"phi3", "partial_rotary_factor", "0.4", {"even number"}},
+        Refusal{"phi3", "resid_pdrop", "0.1", {"0.1"}},
+        Refusal{"phi3", "attention_bias", "true", {"true"}},
+        Refusal{"gemma2", "hidden_activation", "\"gelu\"", {"gelu_pytorch_tanh"}},
+        Refusal{"gemma2", "attn_logit_softcapping", "0", {"positive"}},
+        Refusal{"gemma2", "use_bidirectional_attention", "true", {"true"}},
+        Refusal{"gemma3_text", "attn_logit_softcapping", "30.0", {"30"}},
+        Refusal{"gemma3_text", "sliding_window", "null", {"need a sliding_window"}},
+        Refusal{"gemma3_text",
+                "rope_parameters",
+                R"({"rope_type": "default"})",
+                {"full_attention", "sliding_attention"}},
+        Refusal{"gemma3_text",
+                "rope_parameters",
+                R"({"full_attention": {"rope_type": "ntk"}})",
+                {"rope_parameters.full_attention", "ntk"}},
         Refusal{"llama", "rope_scaling", R"({"rope_type": "linear"})", {"factor"}},
         Refusal{"llama",
                 "rope_scaling",
@@ -131,6 +174,78 @@ TEST(Config, DefaultsOfTheFamilies) {
   EXPECT_EQ(parse(json).sliding_window, (std::vector<int64_t>{0, 16, 16}));
   json["use_sliding_window"] = false;
   EXPECT_EQ(parse(json).sliding_window, (std::vector<int64_t>{0, 0, 0}));
+}
+
+TEST(Config, DefaultsOfPhi3AndGemma) {
+  const ModelConfig phi = parse(base_config("phi3"));
+  EXPECT_EQ(phi.sliding_window, (std::vector<int64_t>{0, 0, 0}));
+  EXPECT_EQ(phi.rms_norm_eps, 1e-5);
+  EXPECT_TRUE(phi.fused_projections);
+  const ModelConfig gemma2 = parse(base_config("gemma2"));
+  EXPECT_EQ(gemma2.sliding_window, (std::vector<int64_t>{4096, 0, 4096}));
+  EXPECT_EQ(gemma2.head_dim, 256);
+  EXPECT_EQ(gemma2.score_scale(), 1.0 / 16);
+  EXPECT_EQ(gemma2.attn_logit_softcapping, 50.0);
+  EXPECT_EQ(gemma2.final_logit_softcapping, 30.0);
+  EXPECT_TRUE(gemma2.tie_word_embeddings && gemma2.output_norms && !gemma2.qk_norm);
+  EXPECT_EQ(gemma2.pad_token_id, 0);
+  EXPECT_EQ(gemma2.eos_token_ids, (std::vector<int64_t>{1}));
+  const ModelConfig gemma3 = parse(base_config("gemma3_text"));
+  EXPECT_EQ(gemma3.sliding_window, (std::vector<int64_t>{4096, 4096, 4096}));
+  EXPECT_EQ(gemma3.rope.theta, 1e6);
+  EXPECT_EQ(gemma3.sliding_rope->theta, 10000.0);
+  EXPECT_EQ(gemma3.final_logit_softcapping, 0.0);
+  EXPECT_TRUE(gemma3.qk_norm);
+}
+
+TEST(Config, BothStylesOfGemma3SayTheSame) {
+  Json old_style = base_config("gemma3_text");
+  old_style["rope_theta"] = 5e5;
+  old_style["rope_local_base_freq"] = 300.0;
+  old_style["rope_scaling"] = Json::parse(R"({"rope_type": "linear", "factor": 8.0})");
+  old_style["sliding_window_pattern"] = 3;
+  Json new_style = base_config("gemma3_text");
+  new_style["rope_parameters"] = Json::parse(
+      R"({"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 500000.0},
+          "sliding_attention": {"rope_type": "default", "rope_theta": 300.0}})");
+  new_style["layer_types"] =
+      Json::parse(R"(["sliding_attention", "sliding_attention", "full_attention"])");
+  const ModelConfig expected = parse(new_style);
+  for (const Json& json : {old_style, new_style}) {
+    ModelConfig config = parse(json);
+    EXPECT_EQ(config.rope, expected.rope);
+    EXPECT_EQ(config.sliding_rope, expected.sliding_rope);
+    EXPECT_EQ(config.rope.factor, 8.0);
+    EXPECT_EQ(config.sliding_window, (std::vector<int64_t>{4096, 4096, 0}));
+    config.sliding_rope->theta = 50.0;
+    const ModelConfig back = parse(Json::parse(write_model_config(config)));
+    EXPECT_EQ(back.rope, config.rope);
+    EXPECT_EQ(back.sliding_rope, config.sliding_rope);
+  }
+}
+
+// As transformers infers it of yarn and longrope.
+TEST(Config, AttentionFactorsOfRotaryScalings) {
+  const auto factor_of = [](const char* type, const char* rope) {
+    Json json = base_config(type);
+    json["max_position_embeddings"] = 4096;
+    json["rope_scaling"] = Json::parse(rope);
+    return parse(json).rope.attention_factor;
+  };
+  EXPECT_NEAR(factor_of("llama", R"({"rope_type": "yarn", "factor": 4.0})"), 1.1386294361119891,
+              1e-12);
+  EXPECT_NEAR(factor_of("llama", R"({"rope_type": "yarn",
+                                     "original_max_position_embeddings": 1024})"),
+              1.1386294361119891, 1e-12);
+  EXPECT_EQ(factor_of("llama", R"({"rope_type": "yarn", "factor": 4.0, "attention_factor": 2})"),
+            2.0);
+  EXPECT_NEAR(factor_of("llama", R"({"rope_type": "yarn", "factor": 40.0, "mscale": 1.0,
+                                     "mscale_all_dim": 0.5})"),
+              1.3688879454113936 / 1.1844439727056968, 1e-12);
+  EXPECT_NEAR(factor_of("phi3", R"({"type": "su", "short_factor": [1, 1, 1, 1],
+                                    "long_factor": [1, 1, 1, 1],
+                                    "original_max_position_embeddings": 1024})"),
+              1.0954451150103321, 1e-12);
 }
 
 TEST(Config, BothStylesSayTheSame) {
@@ -217,22 +332,29 @@ ModelConfig fresh_config(Family family) {
   config.rms_norm_eps = 1e-5;
   config.tie_word_embeddings = true;
   config.attention_bias = family == Family::kQwen2;
-  config.qk_norm = family == Family::kQwen3;
+  apply_family(config);
   config.rope.theta = 1e6;
-  config.sliding_window =
-      family == Family::kMistral ? std::vector<int64_t>{32, 32} : std::vector<int64_t>{0, 0};
+  const bool one = family == Family::kMistral || family == Family::kPhi3;
+  config.sliding_window = {one || config.output_norms ? 32 : 0, one ? 32 : 0};
+  if (family == Family::kGemma3) config.sliding_rope = Rope{.theta = 500.0};
+  if (family == Family::kGemma2) config.attn_logit_softcapping = 7.0;
   config.eos_token_ids = {3, 4};
   config.bos_token_id = 1;
   return config;
 }
 
 TEST(Config, AFreshConfigReadsBackTheSame) {
-  for (Family family : {Family::kLlama, Family::kMistral, Family::kQwen2, Family::kQwen3}) {
+  for (Family family : {Family::kLlama, Family::kMistral, Family::kQwen2, Family::kQwen3,
+                        Family::kPhi3, Family::kGemma2, Family::kGemma3}) {
     const ModelConfig config = fresh_config(family);
     const ModelConfig back = parse_model_config(write_model_config(config), "fresh");
     EXPECT_EQ(back.family, family);
     EXPECT_EQ(back.num_parameters(), config.num_parameters());
     EXPECT_EQ(back.rope.theta, 1e6);
+    EXPECT_EQ(back.sliding_rope, config.sliding_rope);
+    EXPECT_EQ(back.attn_logit_softcapping, config.attn_logit_softcapping);
+    EXPECT_EQ(back.final_logit_softcapping, 0);
+    EXPECT_EQ(back.score_scale(), 0.25);
     EXPECT_EQ(back.sliding_window, config.sliding_window);
     EXPECT_EQ(back.eos_token_ids, config.eos_token_ids);
     EXPECT_EQ(back.bos_token_id, 1);
@@ -255,6 +377,17 @@ TEST(DescribeFunction, ChangesWithWhatChangesTheFunction) {
     Json other = base;
     other[key] = value;
     EXPECT_NE(describe_function(parse(other)), same) << key;
+  }
+  const std::vector<std::pair<const char*, Json>> of_gemma{
+      {"final_logit_softcapping", 3.0},
+      {"query_pre_attn_scalar", 9},
+      {"rope_local_base_freq", 77.0},
+      {"rope_scaling", Json::parse(R"({"rope_type": "linear", "factor": 8.0})")}};
+  const std::string gemma = describe_function(parse(base_config("gemma3_text")));
+  for (const auto& [key, value] : of_gemma) {
+    Json other = base_config("gemma3_text");
+    other[key] = value;
+    EXPECT_NE(describe_function(parse(other)), gemma) << key;
   }
   Json unread = base;
   unread["use_cache"] = false;

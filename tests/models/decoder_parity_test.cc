@@ -80,6 +80,12 @@ TEST_P(Parity, InverseFrequencies) {
   const at::Tensor mine = rope_inverse_frequencies(config.rope, config.head_dim);
   EXPECT_LT(((mine / golden.reference.get("inverse_frequencies")) - 1).abs().max().item<double>(),
             1e-6);
+  ASSERT_EQ(config.sliding_rope.has_value(),
+            golden.reference.contains("sliding_inverse_frequencies"));
+  if (!config.sliding_rope) return;
+  const at::Tensor sliding = rope_inverse_frequencies(*config.sliding_rope, config.head_dim);
+  const at::Tensor expected = golden.reference.get("sliding_inverse_frequencies");
+  EXPECT_LT((sliding / expected - 1).abs().max().item<double>(), 1e-6);
 }
 
 TEST_P(Parity, NextTokenLogProbabilities) {
@@ -157,10 +163,12 @@ TEST_P(Parity, DeliberateMistakesAreSeen) {
   EXPECT_GT(max_difference(next_logps(golden.decoder, doubled), golden.logps()), 1e-2);
   PackedTokens merged = pack_rows(golden.rows());
   merged.cu_seqlens = {0, merged.num_tokens()};  // the second sequence sees the first
+  const auto first = static_cast<int64_t>(golden.rows()[0].size());
   const at::Tensor second =
-      at::log_softmax(golden.decoder.logits(golden.decoder.hidden(merged)), -1).narrow(0, 37, 13);
+      at::log_softmax(golden.decoder.logits(golden.decoder.hidden(merged)), -1)
+          .narrow(0, first, 13);
   const at::Tensor chosen =
-      second.gather(1, merged.input_ids.narrow(0, 38, 13).unsqueeze(1)).squeeze(1);
+      second.gather(1, merged.input_ids.narrow(0, first + 1, 13).unsqueeze(1)).squeeze(1);
   EXPECT_GT(max_difference(chosen, golden.reference.get("logps_1")), 1e-2);
 }
 
@@ -180,7 +188,34 @@ TEST(DeliberateMistake, InTheConfigIsSeen) {
       {"llama3_rope", [](ModelConfig& c) { c.rope.type = "default"; }},
       {"llama_bias_linear", [](ModelConfig& c) { c.rope.factor = 1.0; }},
       {"llama", [](ModelConfig& c) { c.rms_norm_eps = 1e-2; }},
-      {"qwen2", [](ModelConfig& c) { c.rope.theta = 1e6; }}};
+      {"qwen2", [](ModelConfig& c) { c.rope.theta = 1e6; }},
+
+      // Rotary scalings, partial rotation, Gemma's norms, scores and caps.
+      {"llama_yarn", [](ModelConfig& c) { c.rope.attention_factor = 1.0; }},
+      {"llama_yarn", [](ModelConfig& c) { c.rope.beta_fast = 32.0; }},
+      {"qwen3_yarn_mscale", [](ModelConfig& c) { c.rope.attention_factor = 1.2079441541679836; }},
+      {"qwen3_yarn_mscale", [](ModelConfig& c) { c.rope.truncate = true; }},
+      {"qwen3_yarn_mscale", [](ModelConfig& c) { c.rope.beta_slow = 2.0; }},
+      {"llama_dynamic", [](ModelConfig& c) { c.rope.type = "default"; }},
+      {"llama_dynamic", [](ModelConfig& c) { c.rope.factor = 4.0; }},
+      {"phi3_partial", [](ModelConfig& c) { c.rope.partial_rotary_factor = 1.0; }},
+      {"phi3_partial",
+       [](ModelConfig& c) {
+         c.sliding_window = {9, 0};
+       }},
+      {"phi3_longrope", [](ModelConfig& c) { c.rope.long_factor = c.rope.short_factor; }},
+      {"phi3_longrope", [](ModelConfig& c) { c.rope.short_factor = c.rope.long_factor; }},
+      {"phi3_longrope", [](ModelConfig& c) { c.rope.attention_factor = 1.0; }},
+      {"gemma3", [](ModelConfig& c) { c.sliding_rope.reset(); }},
+      {"gemma3", [](ModelConfig& c) { c.rope = *c.sliding_rope; }},
+      {"gemma3", [](ModelConfig& c) { c.query_pre_attn_scalar = 0; }},
+      {"gemma3", [](ModelConfig& c) { c.norm_unit_offset = false; }},
+      {"gemma3", [](ModelConfig& c) { c.scaled_embedding = false; }},
+      {"gemma3", [](ModelConfig& c) { c.activation = Activation::kSilu; }},
+      {"gemma2", [](ModelConfig& c) { c.attn_logit_softcapping = 0; }},
+      {"gemma2", [](ModelConfig& c) { c.attn_logit_softcapping = 4.0; }},
+      {"gemma2", [](ModelConfig& c) { c.final_logit_softcapping = 0; }},
+      {"gemma2", [](ModelConfig& c) { c.final_logit_softcapping = 6.0; }}};
   for (const auto& [name, make] : mistakes) {
     const Golden golden(name);
     ModelConfig config = golden.decoder.config();

@@ -77,6 +77,29 @@ TEST(DeviceEngine, KnowsHeadNormsWindowsAndTiedHeads) {
                       Engine(pair.host, options).run(request), 1e-4);
 }
 
+// Partial rotation; output norms, two rotary embeddings, capped scores and logits.
+TEST(DeviceEngine, KnowsPhi3AndGemma) {
+  for (const Family family : {Family::kPhi3, Family::kGemma2, Family::kGemma3}) {
+    ModelConfig config = engine_config();
+    config.family = family;
+    apply_family(config);
+    config.sliding_window = {12, 0};
+    if (family == Family::kPhi3) config.rope.partial_rotary_factor = 0.5;
+    if (family == Family::kGemma2)
+      config.attn_logit_softcapping = 2, config.final_logit_softcapping = 4;
+    if (family == Family::kGemma3) config.sliding_rope = Rope{.theta = 100.0};
+    if (config.output_norms) config.query_pre_attn_scalar = 11;
+    const Pair pair(config);
+    const GenerationRequest request = sampled(4, 2, 12);
+    for (const int64_t tokens : {256, 7})
+      expect_same_draws(
+          Engine(pair.device,
+                 {.num_blocks = 100, .max_tokens_per_step = tokens, .max_sequences = 7})
+              .run(request),
+          Engine(pair.host, {.num_blocks = 100}).run(request), 1e-4);
+  }
+}
+
 // Biases are zero in a model that was made at random.
 TEST(DeviceEngine, AddsBiases) {
   ModelConfig config = engine_config();

@@ -1,5 +1,6 @@
 // The inner loops against fp64, in the widths this processor has, and the bookkeeping of blocks.
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/gelu.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/silu.h>
@@ -219,6 +220,21 @@ TEST_P(Kernels, RaceIsTheGumbelMaximum) {
   }
 }
 
+// c tanh(s x / c), the same numbers wherever a row is cut.
+TEST_P(Kernels, SoftcapOverTheWholeRange) {
+  std::vector<float> x;
+  for (int i = -3000; i <= 3000; ++i)
+    x.push_back(static_cast<float>(i) * 0.05f);
+  std::vector<float> whole = x, parts = x;
+  const auto size = static_cast<int64_t>(x.size());
+  kernels.softcap(whole.data(), size, 0.7f, 30.0f);
+  for (int64_t at = 0; at < size; at += 7)
+    kernels.softcap(parts.data() + at, std::min<int64_t>(7, size - at), 0.7f, 30.0f);
+  EXPECT_EQ(whole, parts);
+  for (size_t i = 0; i < x.size(); ++i)
+    EXPECT_NEAR(whole[i], 30.0 * std::tanh(0.7 * static_cast<double>(x[i]) / 30.0), 1e-5) << x[i];
+}
+
 TEST(Matrices, ThreadsAndCompanyDoNotShow) {
   at::manual_seed(1);
   const at::Tensor x = at::randn({33, 200});
@@ -235,10 +251,13 @@ TEST(Matrices, ThreadsAndCompanyDoNotShow) {
   EXPECT_LT((z - at::linear(x, b)).abs().max().item<double>(), 1e-4);
   at::Tensor gate = at::zeros({33, 130});
   at::Tensor scratch = at::zeros({33, 130});
-  multiply_gated(pool, x.const_data_ptr<float>(), 200, 33, first, Matrix(-a, {}),
-                 gate.mutable_data_ptr<float>(), scratch.mutable_data_ptr<float>(), 130);
   const at::Tensor g = at::linear(x, a, bias);
-  EXPECT_LT((gate - at::silu(g) * at::linear(x, -a)).abs().max().item<double>(), 1e-3);
+  for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+    multiply_gated(pool, x.const_data_ptr<float>(), 200, 33, first, Matrix(-a, {}), activation,
+                   gate.mutable_data_ptr<float>(), scratch.mutable_data_ptr<float>(), 130);
+    const at::Tensor gates = activation == Activation::kSilu ? at::silu(g) : at::gelu(g, "tanh");
+    EXPECT_LT((gate - gates * at::linear(x, -a)).abs().max().item<double>(), 1e-3);
+  }
 }
 
 TEST(Workers, DoEveryPieceOnceAndPassErrorsOn) {

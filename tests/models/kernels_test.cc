@@ -4,12 +4,16 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/gelu.h>
 #include <ATen/ops/linspace.h>
 #include <ATen/ops/silu.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
+
+#include "models/rope.h"
 
 namespace retort::models {
 namespace {
@@ -38,6 +42,46 @@ TEST(Kernels, SwigluOverTheWholeRange) {
   float out = 0;
   swiglu_forward(&nan, &one, &out, 1);
   EXPECT_TRUE(std::isnan(out));
+}
+
+TEST(Kernels, GegluOverTheWholeRange) {
+  const at::Tensor gate = at::linspace(-120, 120, 4801);
+  const at::Tensor up = at::linspace(-2, 3, 4801);
+  const at::Tensor dout = at::linspace(1, -1, 4801);
+  at::Tensor y = at::empty_like(gate);
+  at::Tensor dgate = at::empty_like(gate);
+  at::Tensor dup = at::empty_like(gate);
+  geglu_forward(gate.const_data_ptr<float>(), up.const_data_ptr<float>(),
+                y.mutable_data_ptr<float>(), 4801);
+  geglu_backward(dout.const_data_ptr<float>(), gate.const_data_ptr<float>(),
+                 up.const_data_ptr<float>(), dgate.mutable_data_ptr<float>(),
+                 dup.mutable_data_ptr<float>(), 4801);
+  at::Tensor g = gate.to(at::kDouble).set_requires_grad(true);
+  at::Tensor u = up.to(at::kDouble).set_requires_grad(true);
+  const at::Tensor expected = at::gelu(g, "tanh") * u;
+  torch::autograd::backward({expected}, {dout.to(at::kDouble)});
+  EXPECT_TRUE(at::allclose(y.to(at::kDouble), expected.detach(), 4e-6, 1e-12));
+  EXPECT_TRUE(at::allclose(dgate.to(at::kDouble), g.grad(), 4e-6, 1e-7));
+  EXPECT_TRUE(at::allclose(dup.to(at::kDouble), u.grad(), 4e-6, 1e-12));
+}
+
+// What lies behind the rotated dimensions of a head stays; the other sign undoes a rotation.
+TEST(Kernels, RotatesAPartOfEachHead) {
+  const at::Tensor given = at::linspace(-1, 1, 2 * 3 * 10).contiguous();
+  const at::Tensor angles = at::linspace(0.1, 2.0, 2 * 4).view({2, 4});
+  const at::Tensor cos = angles.cos();
+  const at::Tensor sin = angles.sin();
+  at::Tensor x = given.clone();
+  const auto turn = [&](float sign) {
+    rotate_rows(x.mutable_data_ptr<float>(), cos.const_data_ptr<float>(),
+                sin.const_data_ptr<float>(), 2, 3, 10, 4, sign);
+  };
+  turn(1.0f);
+  const at::Tensor expected = rotate(given.view({2, 3, 10}), {cos, sin});
+  EXPECT_TRUE(at::allclose(x.view({2, 3, 10}), expected, 1e-6, 1e-7));
+  EXPECT_TRUE(at::equal(expected.narrow(2, 8, 2), given.view({2, 3, 10}).narrow(2, 8, 2)));
+  turn(-1.0f);
+  EXPECT_TRUE(at::allclose(x, given, 1e-6, 1e-6));
 }
 
 }  // namespace

@@ -28,11 +28,16 @@ ModelConfig config_of(Family family, bool tied) {
   config.attention_bias = family == Family::kQwen2;
   config.attention_out_bias = family == Family::kLlama;
   config.mlp_bias = family == Family::kLlama;
-  config.qk_norm = family == Family::kQwen3;
+  apply_family(config);
+  if (family == Family::kGemma3) {
+    config.sliding_rope = Rope{};
+    config.sliding_window = {512, 0, 512, 0, 0};
+  }
   return config;
 }
 
-constexpr Family kFamilies[]{Family::kLlama, Family::kQwen2, Family::kQwen3};
+constexpr Family kFamilies[]{Family::kLlama, Family::kQwen2, Family::kQwen3, Family::kPhi3,
+                             Family::kGemma3};
 
 // Logits whose gradients are kept need no chunk beside them; the others have one.
 TEST(MemoryEstimate, CountsTheGradientsByLogitsThatAreKept) {

@@ -104,6 +104,39 @@ TEST(SharedPrefixes, BranchesEqualSequencesOfTheirOwn) {
     }
 }
 
+// Scores that are capped are formed block by block, of operators.
+TEST(SharedPrefixes, BranchesEqualSequencesOfTheirOwnWithCappedScores) {
+  const PackedTokens apart = two_groups();
+  const SharedPrefixes shared = share_prefixes(apart);
+  for (const int64_t window : {0, 8}) {
+    ModelConfig config = windowed(window);
+    config.attn_logit_softcapping = 0.5;
+    const Decoder decoder = trainable(config, at::kDouble);
+    expect_same(decoder, rows_at(decoder.hidden(shared.tokens), shared.rows), decoder.hidden(apart),
+                1e-13);
+  }
+}
+
+// Branches share the keys of their prefix, which one rotation has turned.
+TEST(SharedPrefixes, RefusesRotationsThatDependOnTheLength) {
+  const PackedTokens apart = two_groups();
+  const SharedPrefixes shared = share_prefixes(apart);
+  ModelConfig config = windowed(0);
+  config.rope.type = "dynamic";
+  config.rope.factor = 2.0;
+  config.rope.original_max_position_embeddings = 8;
+  const Decoder decoder = trainable(config, at::kFloat);
+  EXPECT_NO_THROW(decoder.hidden(apart));
+  test::expect_error(ErrorCode::kInvalidArgument, "share a prefix",
+                     [&] { decoder.hidden(shared.tokens); });
+
+  // Within the limit nothing depends on it.
+  config.rope.original_max_position_embeddings = 512;
+  const Decoder within = trainable(config, at::kDouble);
+  expect_same(within, rows_at(within.hidden(shared.tokens), shared.rows), within.hidden(apart),
+              1e-13);
+}
+
 TEST(SharedPrefixes, PromptsStandOnce) {
   const PackedTokens apart = two_groups();
   const SharedPrefixes shared = share_prefixes(apart);

@@ -82,6 +82,46 @@ std::vector<std::string> names() {
 INSTANTIATE_TEST_SUITE_P(Cases, GoldenRun, testing::ValuesIn(names()),
                          [](const auto& info) { return info.param; });
 
+// Families that differ most from Llama, in one process and with each layer cut in two.
+class FamilyRun : public testing::TestWithParam<const char*> {};
+
+TEST_P(FamilyRun, MatchesPyTorch) {
+  const std::string name = GetParam();
+  const nlohmann::json want = golden_cases("families").at(name);
+  for (const char* world : {"", ", tp: 2"}) {
+    TemporaryFolder folder;
+    const GoldenRecipe recipe{.student = name, .student_world = world};
+    const auto result = retort({"launch", write_recipe(folder.path(), recipe).string()});
+    ASSERT_EQ(result.exit_code, 0) << result.output;
+    expect_close(column(folder / "run", "loss"), want.at("losses"), "loss");
+    expect_close(column(folder / "run", "grad_norm"), want.at("grad_norms"), "grad_norm");
+    expect_same_parameters(folder / "run", name, "families_changes", name);
+    expect_done(folder / "run", std::string(world).empty() ? 1 : 2);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Cases, FamilyRun, testing::Values("yarn", "phi3", "gemma3"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// A loss is formed from a head alone, which does not cap logits.
+TEST(FamilyRefusal, NamesCappedLogits) {
+  TemporaryFolder folder;
+  const fs::path student = folder / "student";
+  fs::copy(goldens() / "gemma3", student, fs::copy_options::recursive);
+  nlohmann::json config = nlohmann::json::parse(read_file(student / "config.json"));
+  config["final_logit_softcapping"] = 30.0;
+  write_file_atomically(student / "config.json", config.dump());
+  std::string recipe = read_file(write_recipe(folder.path(), {.student = "gemma3"}));
+  const std::string old = (goldens() / "gemma3").string();
+  recipe.replace(recipe.find(old), old.size(), student.string());
+  write_file_atomically(folder / "recipe.yaml", recipe);
+  for (const char* command : {"launch", "plan", "check"}) {
+    const auto result = retort({command, (folder / "recipe.yaml").string()});
+    EXPECT_EQ(result.exit_code, 2) << command;
+    EXPECT_NE(result.output.find("final_logit_softcapping"), std::string::npos) << result.output;
+    EXPECT_NE(result.output.find("student"), std::string::npos) << result.output;
+  }
+}
+
 // The comparison can fail: another temperature is far outside the tolerance.
 TEST(GoldenRunDetects, AnotherTemperature) {
   TemporaryFolder folder;

@@ -29,6 +29,7 @@ models::ModelConfig nano(models::Family family) {
   config.max_position_embeddings = 256;
   config.initializer_range = 0.3;
   config.sliding_window = {0, 6, 0};
+  if (family == models::Family::kGemma2) config.final_logit_softcapping = 5.0;
   return config;
 }
 
@@ -142,7 +143,8 @@ void engines_scenario() {
     if (options.rank >= tp) continue;
     World world(options);
     for (const models::Family family :
-         {models::Family::kQwen3, models::Family::kLlama, models::Family::kQwen2})
+         {models::Family::kQwen3, models::Family::kLlama, models::Family::kQwen2,
+          models::Family::kPhi3, models::Family::kGemma2, models::Family::kGemma3})
       compare_engines(world, family);
   }
 }

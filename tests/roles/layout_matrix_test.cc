@@ -69,7 +69,8 @@ std::string name_of(const Case& c) {
   return "tp" + std::to_string(l.tp) + " pp" + std::to_string(l.pp) + " dp" + std::to_string(l.dp) +
          (l.virtual_pp > 1 ? " vpp" + std::to_string(l.virtual_pp) : "") +
          (l.sequence_parallel ? " sp" : "") + (l.distributed_optimizer ? " zero" : "") +
-         (c.tied ? " tied" : "") + (c.checkpointing ? " checkpointed" : "");
+         (c.tied ? " tied" : "") + (c.checkpointing ? " checkpointed" : "") + " family " +
+         std::to_string(static_cast<int>(c.family));
 }
 
 std::vector<Case> cases() {
@@ -96,6 +97,11 @@ std::vector<Case> cases() {
       {.layout = {.tp = 2, .pp = 2, .sequence_parallel = true, .virtual_pp = 2}, .tied = true});
   all.push_back({.layout = {.tp = 4, .sequence_parallel = true}, .family = models::Family::kLlama});
   all.push_back({.layout = {.tp = 2, .pp = 2}, .family = models::Family::kLlama});
+  for (const models::Family family :
+       {models::Family::kPhi3, models::Family::kGemma2, models::Family::kGemma3}) {
+    all.push_back({.layout = {.tp = 2, .pp = 2, .sequence_parallel = true}, .family = family});
+    all.push_back({.layout = {.tp = 4}, .tied = true, .checkpointing = true, .family = family});
+  }
   return all;
 }
 

@@ -1,5 +1,5 @@
 // The small model of the tests that compare layouts: fewer key/value heads than some tp, a
-// vocabulary that nothing divides, the biases and head norms of its family.
+// vocabulary that nothing divides, the biases, norms and rotary embeddings of its family.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,11 @@ inline models::ModelConfig nano_model(models::Family family, bool tied, int64_t 
   config.tie_word_embeddings = tied;
   config.attention_bias = family == models::Family::kQwen2;
   config.attention_out_bias = config.mlp_bias = family == models::Family::kLlama;
-  config.qk_norm = family == models::Family::kQwen3;
+  models::apply_family(config);
+  if (family == models::Family::kPhi3) config.rope.partial_rotary_factor = 0.75;
+  if (family == models::Family::kGemma2) config.attn_logit_softcapping = 2.0;
+  if (family == models::Family::kGemma3) config.sliding_rope = models::Rope{.theta = 100.0};
+  if (config.norm_unit_offset) config.query_pre_attn_scalar = 12;
   return config;
 }
 
