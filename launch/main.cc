@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "launch/backends/child_process.h"
 #include "launch/backends/host_command.h"
+#include "launch/checkpoint_arguments.h"
 #include "launch/commands/attach.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/join.h"
@@ -53,8 +54,8 @@ class Program {
     add_recipe_commands();
     add_doctor();
     add_probe();
-    add_model();
-    add_tokenizer();
+    checkpoints_.add_to(
+        app_, [this](CLI::App* c, std::function<int()> action) { on(c, std::move(action)); });
     add_data();
     add_role();
   }
@@ -268,57 +269,6 @@ class Program {
     on(c, [this] { return run_probe(probe_); });
   }
 
-  void add_model() {
-    auto* model = app_.add_subcommand("model", "checkpoints")->require_subcommand(1);
-    add_model_init(model->add_subcommand("init", "a randomly initialised checkpoint"));
-    add_model_export(model->add_subcommand("export", "a checkpoint as one file of llama.cpp's"));
-  }
-
-  void add_model_init(CLI::App* c) {
-    c->add_option("--arch", init_.arch, "llama | mistral | qwen2 | qwen3")->capture_default_str();
-    c->add_option("--tokenizer", init_.tokenizer, "folder with a tokenizer")->required();
-    c->add_option("--output", init_.output, "folder to write")->required();
-    c->add_option("--hidden-size", init_.hidden_size)->capture_default_str();
-    c->add_option("--intermediate-size", init_.intermediate_size,
-                  "0: about 8/3 of the hidden size");
-    c->add_option("--num-hidden-layers", init_.num_hidden_layers)->capture_default_str();
-    c->add_option("--num-attention-heads", init_.num_attention_heads)->capture_default_str();
-    c->add_option("--num-key-value-heads", init_.num_key_value_heads,
-                  "0: as many as attention heads");
-    c->add_option("--head-dim", init_.head_dim, "0: hidden size / heads");
-    c->add_option("--max-position-embeddings", init_.max_position_embeddings)
-        ->capture_default_str();
-    c->add_option("--vocab-size", init_.vocab_size, "rows of the embedding; 0: as the tokenizer");
-    c->add_option("--initializer-range", init_.initializer_range)->capture_default_str();
-    c->add_option("--rope-theta", init_.rope_theta)->capture_default_str();
-    c->add_option("--tie-word-embeddings", init_.tie_word_embeddings, "true | false")
-        ->capture_default_str();
-    c->add_option("--dtype", init_.dtype)->capture_default_str();
-    c->add_option("--seed", init_.seed)->capture_default_str();
-    on(c, [this] { return run_model_init(init_); });
-  }
-
-  void add_model_export(CLI::App* c) {
-    c->add_option("model", export_.model, "Hugging Face folder")->required();
-    c->add_option("--output", export_.output, "file to write; replaced when it is complete")
-        ->required();
-    c->add_option("--format", export_.format, "gguf")->capture_default_str();
-    c->add_option("--dtype", export_.dtype,
-                  "of matrices: f32 | f16 | bf16 | q8_0 (default: as the checkpoint)");
-    c->add_option("--context-length", export_.context_length,
-                  "tokens of a sequence that the file admits; 0: max_position_embeddings");
-    on(c, [this] { return run_model_export(export_); });
-  }
-
-  void add_tokenizer() {
-    auto* tokenizer = app_.add_subcommand("tokenizer", "tokenizers")->require_subcommand(1);
-    auto* c = tokenizer->add_subcommand("train", "byte-level BPE with a chat template");
-    c->add_option("--data", train_.data, "JSONL files; every string in a row counts")->required();
-    c->add_option("--vocab-size", train_.vocab_size)->capture_default_str();
-    c->add_option("--output", train_.output, "folder to write")->required();
-    on(c, [this] { return run_tokenizer_train(train_); });
-  }
-
   void add_data() {
     auto* data =
         app_.add_subcommand("data", "generated data for trying things out")->require_subcommand(1);
@@ -360,6 +310,7 @@ class Program {
     });
   }
 
+  CheckpointArguments checkpoints_;  // before the parser, which refers to it
   CLI::App app_;
   std::function<int()> action_;
   Columns columns_;
@@ -373,9 +324,6 @@ class Program {
   RecipeCommand recipe_;
   DoctorCommand doctor_;
   ProbeCommand probe_;
-  ModelInitCommand init_;
-  ModelExportCommand export_;
-  TokenizerTrainCommand train_;
   ArithmeticCommand arithmetic_;
   RoleCommand role_;
 };

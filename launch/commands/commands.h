@@ -65,6 +65,23 @@ struct ModelExportCommand {
 };
 int run_model_export(const ModelExportCommand& command);
 
+struct ModelConvertCommand {
+  std::string model, output;
+  std::string dtype;                    // bf16 | fp16 | fp32; "": as the checkpoint
+  std::string max_shard_size = "5GiB";  // of the data of one file
+};
+int run_model_convert(const ModelConvertCommand& command);
+
+struct VocabAddCommand {
+  std::string model, output;
+  std::vector<std::string> tokens;
+  bool special = false;
+  std::string init = "mean";  // mean | copy | zero | random
+  std::string from;           // mean: a description; copy: a token
+  uint64_t seed = 0;
+};
+int run_vocab_add(const VocabAddCommand& command);
+
 struct TokenizerTrainCommand {
   std::vector<std::string> data;
   std::string output;

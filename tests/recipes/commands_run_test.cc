@@ -49,6 +49,8 @@ const std::map<std::string, std::pair<std::string, std::string>> kTests{
     {"probe", {"../engines/judge_run_test.cc", "\"probe\""}},
     {"model init", {"commands_run_test.cc", "retort({\"model\", \"init\""}},
     {"model export", {"commands_run_test.cc", "retort({\"model\", \"export\""}},
+    {"model convert", {"commands_run_test.cc", "retort({\"model\", \"convert\""}},
+    {"vocab add", {"commands_run_test.cc", "retort({\"vocab\", \"add\""}},
     {"tokenizer train", {"commands_run_test.cc", "retort({\"tokenizer\", \"train\""}},
     {"data arithmetic", {"commands_run_test.cc", "retort({\"data\", \"arithmetic\""}},
 };
@@ -224,6 +226,40 @@ TEST_F(FromNothing, ATokenizerAModelAPlanARunAndAnExport) {
   // embedding, head or not, norm; of a layer 2 norms, q k v o and their 2 norms, 3 of the MLP
   EXPECT_GE(exported.at("num_tensors"), 2 + 2 * 11);
   EXPECT_EQ(exported.at("num_bytes"), static_cast<int64_t>(fs::file_size(file)));
+}
+
+// Each command's folder is a model for the next one.
+TEST_F(FromNothing, AModelIsConvertedAndGivenMoreTokens) {
+  const fs::path model = goldens() / "qwen2", half = folder_ / "half", more = folder_ / "more";
+  const nlohmann::json converted =
+      last_line(done(retort({"model", "convert", model, "--output", half, "--dtype", "bf16",
+                             "--max-shard-size", "4KiB"})));
+  EXPECT_EQ(converted.at("dtype"), "bfloat16");
+  EXPECT_TRUE(fs::exists(half / "model.safetensors.index.json"));
+  const nlohmann::json added =
+      last_line(done(retort({"vocab", "add", half, "--tokens", "<a>", "<b>", "w3", "--special",
+                             "--init", "copy", "--from", "w7", "--output", more})));
+  EXPECT_EQ(added.at("num_added"), 2);
+  EXPECT_EQ(added.at("first_id"), 64);
+  EXPECT_EQ(added.at("vocab_size"), 66);
+  EXPECT_NE(read_file(more / "tokenizer.json").find("<b>"), std::string::npos);
+  const double loss = last_line(done(retort({"eval", "--model", more, "--data",
+                                             goldens() / "rows.jsonl", "--max-length", "64"})))
+                          .at("loss")
+                          .get<double>();
+  EXPECT_TRUE(std::isfinite(loss));
+
+  // What says nothing is refused, and leaves nothing behind.
+  const fs::path none = folder_ / "none";
+  EXPECT_EQ(retort({"model", "convert", model, "--output", none, "--dtype", "int8"}).exit_code, 2);
+  EXPECT_EQ(retort({"model", "convert", model, "--output", half}).exit_code, 2) << "not empty";
+  EXPECT_EQ(retort({"vocab", "add", model, "--tokens", "x", "--init", "copy", "--output", none})
+                .exit_code,
+            2);
+  EXPECT_EQ(
+      retort({"vocab", "add", model, "--tokens", "x", "--seed", "3", "--output", none}).exit_code,
+      2);
+  EXPECT_FALSE(fs::exists(none));
 }
 
 }  // namespace

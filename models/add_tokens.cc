@@ -1,0 +1,144 @@
+#include "models/add_tokens.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "models/checkpoint.h"
+#include "models/config.h"
+#include "models/rewrite_checkpoint.h"
+#include "models/text/append_tokens.h"
+#include "models/text/tokenizer.h"
+
+namespace retort::models {
+namespace {
+
+namespace fs = std::filesystem;
+using at::Tensor;
+
+Error bad(const std::string& what) { return Error(ErrorCode::kInvalidArgument, what); }
+
+// The tokens that the tokenizer does not have, each once, in their order.
+std::vector<std::string> missing_tokens(const Tokenizer& tokenizer,
+                                        const std::vector<std::string>& tokens) {
+  std::vector<std::string> missing;
+  std::set<std::string> seen;
+  for (const std::string& token : tokens) {
+    if (token.empty()) throw bad("a new token must have at least one character");
+    if (tokenizer.token_to_id(token) < 0 && seen.insert(token).second) missing.push_back(token);
+  }
+  return missing;
+}
+
+// The old rows whose mean a new row is, for each new token; empty: it is of no old row.
+std::vector<std::vector<int64_t>> rows_of_tokens(const Tokenizer& tokenizer,
+                                                 const std::vector<std::string>& tokens,
+                                                 const AddTokensOptions& options) {
+  std::vector<std::vector<int64_t>> rows(tokens.size());
+  if (options.init == TokenInit::kZero || options.init == TokenInit::kRandom) {
+    if (!options.from.empty()) throw bad("rows of zeros or at random are made from no token");
+    return rows;
+  }
+  if (options.init == TokenInit::kCopy) {
+    const int32_t id = options.from.empty() ? -1 : tokenizer.token_to_id(options.from);
+    if (id < 0)
+      throw bad("'" + options.from + "' is no token of the tokenizer, whose row could be copied");
+    for (std::vector<int64_t>& row : rows)
+      row = {id};
+    return rows;
+  }
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const std::string& text = options.from.empty() ? tokens[i] : options.from;
+    const std::vector<int32_t> ids = tokenizer.encode(text, /*add_special_tokens=*/false);
+    if (ids.empty()) throw bad("the description '" + text + "' has no token");
+    rows[i].assign(ids.begin(), ids.end());
+  }
+  return rows;
+}
+
+// The seed's numbers of an id: Box-Muller, two uniforms a number.
+Tensor random_row(int64_t width, double deviation, uint64_t seed, int64_t id) {
+  Tensor row = at::empty({width}, at::TensorOptions().dtype(at::kFloat));
+  auto* out = row.mutable_data_ptr<float>();
+  const auto key = static_cast<uint64_t>(id);
+  for (int64_t i = 0; i < width; ++i) {
+    const auto at = 2 * static_cast<uint64_t>(i);
+    const double radius = std::sqrt(-2.0 * std::log(random_uniform(seed, key, at)));
+    const double angle = 2.0 * std::numbers::pi * random_uniform(seed, key, at + 1);
+    out[i] = static_cast<float>(deviation * radius * std::cos(angle));
+  }
+  return row;
+}
+
+// What every table of the vocabulary gets.
+class NewRows {
+ public:
+  NewRows(const ModelConfig& config, int64_t first_id, std::vector<std::vector<int64_t>> sources,
+          const AddTokensOptions& options)
+      : config_(config), first_id_(first_id), sources_(std::move(sources)), options_(options) {}
+
+  // `table` [V, H] with the new rows, [config.vocab_size, H], in fp32.
+  Tensor with(const Tensor& table) const {
+    const Tensor old = table.to(at::kFloat);
+    const int64_t more = config_.vocab_size - old.size(0);
+    Tensor grown = at::cat({old, at::zeros({more, old.size(1)}, old.options())});
+    for (size_t i = 0; i < sources_.size(); ++i) {
+      const int64_t id = first_id_ + static_cast<int64_t>(i);
+      grown.select(0, id).copy_(row(old, sources_[i], id));
+    }
+    return grown;
+  }
+
+ private:
+  Tensor row(const Tensor& old, const std::vector<int64_t>& source, int64_t id) const {
+    if (options_.init == TokenInit::kZero) return at::zeros({old.size(1)}, old.options());
+    if (options_.init == TokenInit::kRandom)
+      return random_row(old.size(1), config_.initializer_range, options_.seed, id);
+    Tensor sum = at::zeros({old.size(1)}, old.options());
+    for (const int64_t token : source)
+      sum += old.select(0, token);
+    return sum / static_cast<double>(source.size());
+  }
+
+  const ModelConfig& config_;
+  int64_t first_id_;
+  std::vector<std::vector<int64_t>> sources_;
+  const AddTokensOptions& options_;
+};
+
+}  // namespace
+
+AddTokensSummary add_tokens(const fs::path& source, const fs::path& folder,
+                            const AddTokensOptions& options) {
+  const Tokenizer tokenizer = Tokenizer::load(source);
+  const std::vector<std::string> tokens = missing_tokens(tokenizer, options.tokens);
+  const int64_t first_id = tokenizer.vocab_size();
+  const int64_t ids = first_id + static_cast<int64_t>(tokens.size());
+
+  // Rows beyond the tokenizer's ids, which many models have, are used before new ones are made.
+  RewriteOptions rewrite{.config = read_model_config(source)};
+  ModelConfig& config = rewrite.config;
+  config.vocab_size = std::max(config.vocab_size, ids);
+  const NewRows rows(config, first_id, rows_of_tokens(tokenizer, tokens, options), options);
+  rewrite.change = [&](const std::string& name, const Tensor& read) {
+    const bool table = name == "model.embed_tokens.weight" || name == "lm_head.weight";
+    return table ? rows.with(read) : read;
+  };
+
+  copy_tokenizer_files(source, folder);
+  append_tokens(folder, tokens, first_id, options.special);
+  rewrite_checkpoint(source, folder, rewrite);
+  return {static_cast<int64_t>(tokens.size()), first_id, config.vocab_size};
+}
+
+}  // namespace retort::models
