@@ -11,20 +11,46 @@ double ratio(int64_t part, int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(std::max<int64_t>(1, whole));
 }
 
+double half_cosine(double progress) { return 0.5 * (1.0 + std::cos(std::numbers::pi * progress)); }
+
+// How much of the way from min_lr to the peak is left after `progress` of the cooldown.
+double cooldown_share(LrCooldownType type, double progress) {
+  switch (type) {
+    case LrCooldownType::kLinear: return 1.0 - progress;
+    case LrCooldownType::kCosine: return half_cosine(progress);
+    case LrCooldownType::kOneMinusSqrt: return 1.0 - std::sqrt(progress);
+  }
+  return 0;
+}
+
+// The same between the warm-up and the end of a schedule.
+double share_of_peak(const LrSchedule& schedule, int64_t step) {
+  const int64_t decay_steps = schedule.max_steps - schedule.warmup_steps;
+  const double progress = std::min(1.0, ratio(step - schedule.warmup_steps, decay_steps));
+  switch (schedule.type) {
+    case LrSchedulerType::kConstant: return 1;
+    case LrSchedulerType::kLinear:
+      return std::max(0.0, ratio(schedule.max_steps - step, decay_steps));
+    case LrSchedulerType::kCosine: return half_cosine(progress);
+    case LrSchedulerType::kCosineWithRestarts:
+      if (progress >= 1.0) return 0;
+      return half_cosine(std::fmod(static_cast<double>(schedule.num_cycles) * progress, 1.0));
+    case LrSchedulerType::kWarmupStableDecay: {
+      const int64_t into = step - (schedule.max_steps - schedule.cooldown_steps);
+      if (into < 0) return 1;
+      if (into >= schedule.cooldown_steps) return 0;
+      return cooldown_share(schedule.cooldown_type, ratio(into, schedule.cooldown_steps));
+    }
+  }
+  return 0;
+}
+
 }  // namespace
 
 double LrSchedule::at(int64_t step) const {
   if (step < warmup_steps) return learning_rate * ratio(step, warmup_steps);
   if (type == LrSchedulerType::kConstant) return learning_rate;
-  const int64_t decay_steps = max_steps - warmup_steps;
-  double share = 0;  // of the way from min_lr to the peak
-  if (type == LrSchedulerType::kLinear) {
-    share = std::max(0.0, ratio(max_steps - step, decay_steps));
-  } else {
-    const double progress = std::min(1.0, ratio(step - warmup_steps, decay_steps));
-    share = 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
-  }
-  return min_lr + (learning_rate - min_lr) * share;
+  return min_lr + (learning_rate - min_lr) * share_of_peak(*this, step);
 }
 
 }  // namespace retort::parallel

@@ -1,5 +1,5 @@
 // Learning-rate schedules as pure functions of the step (the formulas of transformers'
-// get_*_schedule_with_warmup).
+// get_*_schedule_with_warmup and get_wsd_schedule).
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,20 @@
 
 namespace retort::parallel {
 
-enum class LrSchedulerType { kConstant, kLinear, kCosine };
+enum class LrSchedulerType { kConstant, kLinear, kCosine, kCosineWithRestarts, kWarmupStableDecay };
+// The course of a warm-up-stable-decay schedule's last part.
+enum class LrCooldownType { kLinear, kCosine, kOneMinusSqrt };
 
 struct LrSchedule {
   LrSchedulerType type = LrSchedulerType::kCosine;
   double learning_rate = 1e-4;  // peak
   double min_lr = 0.0;
   int64_t warmup_steps = 0;
-  int64_t max_steps = 1;  // at which min_lr is reached, where the rate stays
+  int64_t max_steps = 1;   // at which min_lr is reached, where the rate stays
+  int64_t num_cycles = 1;  // cosine_with_restarts: half waves, each from the peak down
+  // warmup_stable_decay: the last steps before max_steps, in which the rate falls from the peak
+  int64_t cooldown_steps = 0;
+  LrCooldownType cooldown_type = LrCooldownType::kCosine;
 
   // The rate of update number `step`. As in transformers the first update is number 0.
   double at(int64_t step) const;
@@ -26,6 +32,16 @@ struct LrSchedule {
 template <>
 struct retort::EnumNames<retort::parallel::LrSchedulerType> {
   using E = retort::parallel::LrSchedulerType;
+  static constexpr std::array<std::pair<std::string_view, E>, 5> values{
+      {{"constant", E::kConstant},
+       {"linear", E::kLinear},
+       {"cosine", E::kCosine},
+       {"cosine_with_restarts", E::kCosineWithRestarts},
+       {"warmup_stable_decay", E::kWarmupStableDecay}}};
+};
+template <>
+struct retort::EnumNames<retort::parallel::LrCooldownType> {
+  using E = retort::parallel::LrCooldownType;
   static constexpr std::array<std::pair<std::string_view, E>, 3> values{
-      {{"constant", E::kConstant}, {"linear", E::kLinear}, {"cosine", E::kCosine}}};
+      {{"linear", E::kLinear}, {"cosine", E::kCosine}, {"1-sqrt", E::kOneMinusSqrt}}};
 };

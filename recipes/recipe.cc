@@ -46,6 +46,9 @@ void LaunchOptions::validate() const {
   if (metrics_port && (*metrics_port < 0 || *metrics_port > 65535))
     throw Error(ErrorCode::kInvalidArgument,
                 "metrics_port must be a port, 1 to 65535, or 0: any that is free");
+  if (!metrics_command.empty() && metrics_command.front().empty())
+    throw Error(ErrorCode::kInvalidArgument,
+                "metrics_command begins with an empty word; write a program and its arguments");
 }
 
 void LaunchOptions::resolve(bool is_stop_timeout_written) {

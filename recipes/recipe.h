@@ -109,6 +109,7 @@ struct LaunchOptions {
   LauncherLost launcher_lost = LauncherLost::kStop;
   LogFormat log_format = LogFormat::kText;
   std::optional<int64_t> metrics_port;
+  std::vector<std::string> metrics_command;
 
   template <class V>
   void fields(V& visit) {
@@ -146,6 +147,10 @@ struct LaunchOptions {
         "metrics_port", metrics_port,
         "where the launcher shows the run's numbers to Prometheus, at /metrics; 0: any free port, "
         "which it prints; empty: nowhere");
+    visit("metrics_command", metrics_command,
+          "a program and its arguments that the launcher starts and gives each new line of "
+          "metrics.jsonl on its stdin, e.g. for wandb or MLflow; if it ends early that is told, "
+          "and the run goes on");
   }
   void validate() const;
   // Defaults that follow from the backend.

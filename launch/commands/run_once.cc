@@ -5,12 +5,15 @@
 #include <cstdio>
 #include <iostream>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "launch/backends/host_places.h"
 #include "launch/backends/role_variables.h"
 #include "launch/commands/commands.h"
+#include "launch/supervision/metrics_command.h"
 #include "launch/supervision/metrics_endpoint.h"
 #include "launch/supervision/observers.h"
 #include "launch/supervision/progress.h"
@@ -27,6 +30,11 @@ namespace {
 // Until processes that look for their next launcher have found it: NFS may show them a file that is
 // new after a minute.
 constexpr Duration kFindLauncher{90'000};
+
+// For launch.metrics_command to read what is left and to end; less where somebody waits for the run
+// to be gone.
+constexpr Duration kMetricsCommandEnd{30'000};
+constexpr Duration kEndAfterSignal{5'000};
 
 // Each start of a run has its own number, part of every key in the store.
 int64_t incarnation(const fs::path& run_folder, bool attached) {
@@ -181,6 +189,19 @@ StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
     std::printf("metrics: http://%s:%d/metrics\n", store.host().c_str(), int{metrics->port()});
     std::fflush(stdout);
   }
+  std::vector<std::string> remarks;
+  std::optional<MetricsCommand> command;
+  if (!recipe.launch.metrics_command.empty()) {
+    command.emplace(MetricsCommand::Options{.argv = recipe.launch.metrics_command,
+                                            .metrics = folder.metrics(),
+                                            .output = folder.logs() / "metrics_command.log",
+                                            .tell = [&](const std::string& message) {
+                                              remarks.push_back(message);
+                                              progress.on_phase(message);
+                                              status.on_phase(message);
+                                            }});
+    observers.add(&*command);
+  }
   SupervisorOptions supervised{
       .program = fs::read_symlink("/proc/self/exe"),
       .log_folder = folder.logs(),
@@ -195,10 +216,13 @@ StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
     supervised.place_again = [&](const std::vector<ProcessSpec*>& replica) {
       options.places->place_again(replica);
     };
+  if (command) supervised.is_helper = [&](pid_t pid) { return command->is_program(pid); };
   if (options.attached) supervised.connect_timeout = kFindLauncher;
   Supervisor supervisor(std::move(supervised), &observers);
 
-  const SupervisorResult result = supervisor.run(signals);
+  SupervisorResult result = supervisor.run(signals);
+  if (command) command->finish(result.signal == 0 ? kMetricsCommandEnd : kEndAfterSignal);
+  result.remarks.insert(result.remarks.end(), remarks.begin(), remarks.end());
   const bool goes_on = options.restarts_left > 0 && may_resume(result, folder);
   progress.finish();
   status.finish(result, goes_on);

@@ -84,6 +84,9 @@ struct SupervisorOptions {
   // Called before the processes of a replica are started again, with all of them: says where, as
   // their host may be lost. kUnavailable when there is no room. Null: where they were.
   std::function<void(const std::vector<ProcessSpec*>& replica)> place_again;
+  // Whether a child of this process is no part of the run and has somebody else who reaps it. Null:
+  // there are none.
+  std::function<bool(pid_t)> is_helper;
 };
 
 // How one process failed.

@@ -57,7 +57,9 @@ struct Supervisor::Impl {
   LocalBackend local;
   Backend& backend;
   std::vector<Watched> children;
-  Orphans orphans{[this](pid_t pid) { return backend.is_child(pid); }};
+  Orphans orphans{[this](pid_t pid) {
+    return backend.is_child(pid) || (options.is_helper && options.is_helper(pid));
+  }};
   SupervisorResult result;
   std::vector<ProcessFailure> failures;  // in time
   Phase phase = Phase::kRunning;

@@ -217,6 +217,10 @@ void check_train(const Recipe& recipe, const RecipePlaces& places) {
   const recipes::TrainOptions defaults;
   if (recipe.data.eval.empty() && train.eval_steps != defaults.eval_steps)
     places.refuse({"train", "eval_steps"}, "has no effect without data.eval");
+  if (recipe.data.eval.empty() && train.eval_on_start)
+    places.refuse({"train", "eval_on_start"}, "has no effect without data.eval");
+  if (recipe.data.eval.empty() && train.metric_for_best_model)
+    places.refuse({"train", "metric_for_best_model"}, "has no effect without data.eval");
   if (recipe.student().world.dp == 1 && train.grad_bucket_bytes != defaults.grad_bucket_bytes)
     places.refuse({"train", "grad_bucket_bytes"},
                   "has no effect with roles.student.world.dp: 1, where gradients are not summed "

@@ -37,6 +37,14 @@ void check_batches(const Recipe& recipe, const RecipePlaces& places) {
       ", so that no checkpoint falls inside a round";
   if (train.save_steps % steps != 0) places.refuse({"train", "save_steps"}, message);
   if (train.exit_interval % steps != 0) places.refuse({"train", "exit_interval"}, message);
+  // A step that is the best so far is saved; which steps are must be known ahead, as rounds are
+  // drawn ahead.
+  const bool saves_anyway =
+      train.eval_steps == 0 || (train.save_steps > 0 && train.eval_steps % train.save_steps == 0);
+  if (train.metric_for_best_model && !saves_anyway)
+    places.refuse({"train", "metric_for_best_model"},
+                  "needs train.eval_steps to be a multiple of train.save_steps here, so that every "
+                  "step that is evaluated has a checkpoint");
 }
 
 void check_lengths(const Recipe& recipe, const RecipePlaces& places) {

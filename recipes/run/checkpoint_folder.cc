@@ -69,13 +69,18 @@ std::vector<CheckpointEntry> list_checkpoints(const fs::path& output_dir) {
   return found;
 }
 
+bool is_checkpoint(const fs::path& output_dir, int64_t step) {
+  return is_complete(checkpoint_path(output_dir, step));
+}
+
 std::optional<CheckpointEntry> latest_checkpoint(const fs::path& output_dir) {
   const auto found = list_checkpoints(output_dir);
   if (found.empty()) return std::nullopt;
   return found.back();
 }
 
-void prune_checkpoints(const fs::path& output_dir, int64_t save_total_limit) {
+void prune_checkpoints(const fs::path& output_dir, int64_t save_total_limit,
+                       const std::set<int64_t>& kept) {
   const auto complete = list_checkpoints(output_dir);
   if (complete.empty()) return;
   std::vector<fs::path> doomed;
@@ -85,31 +90,49 @@ void prune_checkpoints(const fs::path& output_dir, int64_t save_total_limit) {
         (!name->second.empty() || !is_complete(entry.path())))
       doomed.push_back(entry.path());
   }
-  const auto limit = static_cast<size_t>(save_total_limit);
-  if (save_total_limit > 0 && complete.size() > limit)
-    for (size_t i = 0; i < complete.size() - limit; ++i)
-      doomed.push_back(complete[i].path);
+  // The newest first: those that are kept anyway do not count, unless one is the newest.
+  int64_t counted = 0;
+  for (auto entry = complete.rbegin(); save_total_limit > 0 && entry != complete.rend(); ++entry) {
+    if (entry != complete.rbegin() && kept.contains(entry->step)) continue;
+    if (++counted > save_total_limit) doomed.push_back(entry->path);
+  }
   for (const auto& path : doomed)
     remove_folder(path);
 }
 
-std::optional<fs::path> drop_oldest_checkpoint(const fs::path& output_dir) {
+std::optional<fs::path> drop_oldest_checkpoint(const fs::path& output_dir,
+                                               const std::set<int64_t>& kept) {
   const auto complete = list_checkpoints(output_dir);
-  if (complete.size() < 2) return std::nullopt;
-  remove_folder(complete.front().path);
-  return complete.front().path;
+  for (size_t i = 0; i + 1 < complete.size(); ++i) {
+    if (kept.contains(complete[i].step)) continue;
+    remove_folder(complete[i].path);
+    return complete[i].path;
+  }
+  return std::nullopt;
 }
 
-void link_final(const fs::path& output_dir, int64_t step) {
-  const fs::path temporary = output_dir / ("final" + temporary_suffix());
+namespace {
+
+void link_checkpoint(const fs::path& output_dir, const std::string& name, int64_t step) {
+  const fs::path temporary = output_dir / (name + temporary_suffix());
   const fs::path target = checkpoint_path(output_dir, step).filename();
   std::error_code failed;
   fs::remove(temporary, failed);
   fs::create_directory_symlink(target, temporary, failed);
-  if (!failed) fs::rename(temporary, output_dir / "final", failed);
+  if (!failed) fs::rename(temporary, output_dir / name, failed);
   if (failed)
-    throw Error(ErrorCode::kUnavailable, "cannot link final to " + target.string() + " in " +
+    throw Error(ErrorCode::kUnavailable, "cannot link " + name + " to " + target.string() + " in " +
                                              output_dir.string() + ": " + failed.message());
+}
+
+}  // namespace
+
+void link_final(const fs::path& output_dir, int64_t step) {
+  link_checkpoint(output_dir, "final", step);
+}
+
+void link_best(const fs::path& output_dir, int64_t step) {
+  link_checkpoint(output_dir, "best", step);
 }
 
 }  // namespace retort::recipes

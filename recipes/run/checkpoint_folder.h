@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <vector>
 
 namespace retort::recipes {
@@ -22,19 +23,24 @@ void mark_complete(const std::filesystem::path& checkpoint);
 
 // Complete checkpoints in increasing order of step: those with the marker and a config.json.
 std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& output_dir);
+// Whether there is a complete one of this step.
+bool is_checkpoint(const std::filesystem::path& output_dir, int64_t step);
 std::optional<CheckpointEntry> latest_checkpoint(const std::filesystem::path& output_dir);
 
 // Removes all but the newest `save_total_limit` complete checkpoints (0: keeps all), and what
-// crashes left half done of older steps. Never removes the newest. The one process of a run that
-// saves calls it.
-void prune_checkpoints(const std::filesystem::path& output_dir, int64_t save_total_limit);
+// crashes left half done of older steps. Never removes the newest, nor those of the steps `kept`,
+// which do not count. The one process of a run that saves calls it.
+void prune_checkpoints(const std::filesystem::path& output_dir, int64_t save_total_limit,
+                       const std::set<int64_t>& kept = {});
 
-// Removes the oldest complete checkpoint if a newer one stays, and returns where it was; nullopt:
-// there is none to spare. As prune_checkpoints.
-std::optional<std::filesystem::path> drop_oldest_checkpoint(
-    const std::filesystem::path& output_dir);
+// Removes the oldest complete checkpoint that is not of a step of `kept`, if a newer one stays, and
+// returns where it was; nullopt: there is none to spare. As prune_checkpoints.
+std::optional<std::filesystem::path> drop_oldest_checkpoint(const std::filesystem::path& output_dir,
+                                                            const std::set<int64_t>& kept = {});
 
-// Points <output_dir>/final at checkpoint-<step>, replacing an older link in one step.
+// Points <output_dir>/final at checkpoint-<step>, replacing an older link in one step; link_best
+// points <output_dir>/best.
 void link_final(const std::filesystem::path& output_dir, int64_t step);
+void link_best(const std::filesystem::path& output_dir, int64_t step);
 
 }  // namespace retort::recipes

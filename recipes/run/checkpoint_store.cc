@@ -1,5 +1,6 @@
 #include "recipes/run/checkpoint_store.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <future>
@@ -84,6 +85,7 @@ std::future<uint64_t> start_writing(const fs::path& folder,
 
 struct CheckpointStore::Pending {
   fs::path folder;                      // its name once complete
+  int64_t best_step = 0;                // of the best model so far; 0: none
   std::unique_ptr<AtomicFolder> files;  // rank 0
   fs::path temporary;                   // where it is now
   std::vector<models::CheckpointPart> parts;
@@ -92,10 +94,12 @@ struct CheckpointStore::Pending {
   std::string complaint() const { return "checkpoint " + folder.string() + " was not saved: "; }
 };
 
-CheckpointStore::CheckpointStore(fs::path run_folder, fs::path tokenizer_source, Options options)
+CheckpointStore::CheckpointStore(fs::path run_folder, fs::path tokenizer_source, Options options,
+                                 Hooks hooks)
     : run_folder_(std::move(run_folder)),
       tokenizer_source_(std::move(tokenizer_source)),
-      options_(options) {}
+      options_(options),
+      hooks_(std::move(hooks)) {}
 
 CheckpointStore::~CheckpointStore() = default;
 
@@ -105,6 +109,7 @@ std::unique_ptr<CheckpointStore::Pending> CheckpointStore::begin(const roles::Tr
                                                                  const LoopState& state) const {
   auto pending = std::make_unique<Pending>();
   pending->folder = checkpoint_path(run_folder_, state.step);
+  pending->best_step = state.best.step;
   run_phase(world.all(), pending->complaint(), [&] {
     pending->parts = parts_of(trainer, world);
     if (world.rank() == 0) {
@@ -124,13 +129,24 @@ std::unique_ptr<CheckpointStore::Pending> CheckpointStore::begin(const roles::Tr
   return pending;
 }
 
+// The steps whose checkpoints are not removed for newer ones.
+std::set<int64_t> CheckpointStore::kept_steps(int64_t best_step) const {
+  std::set<int64_t> kept;
+  if (best_step > 0) kept.insert(best_step);
+  if (!hooks_.in_use) return kept;
+  const std::vector<fs::path> read = hooks_.in_use();
+  for (const CheckpointEntry& entry : list_checkpoints(run_folder_))
+    if (std::find(read.begin(), read.end(), entry.path) != read.end()) kept.insert(entry.step);
+  return kept;
+}
+
 // Whether there is more room now than before: the same on all ranks. Who keeps every checkpoint
 // loses none.
-bool CheckpointStore::make_room(parallel::World& world, const Error& why) const {
+bool CheckpointStore::make_room(parallel::World& world, const Error& why, int64_t best_step) const {
   if (why.code() != ErrorCode::kResourceExhausted || options_.save_total_limit == 0) return false;
   std::optional<fs::path> dropped;
   run_phase(world.all(), "the oldest checkpoint was not removed for a new one: ", [&] {
-    if (world.rank() == 0) dropped = drop_oldest_checkpoint(run_folder_);
+    if (world.rank() == 0) dropped = drop_oldest_checkpoint(run_folder_, kept_steps(best_step));
   });
   if (dropped) {
     RETORT_LOG(kWarning) << "removed " << dropped->string()
@@ -147,7 +163,7 @@ fs::path CheckpointStore::save(const roles::Trainer& trainer, parallel::World& w
     pending = begin(trainer, world, state);
   } catch (const Error& error) {
     // All are of one size: where the room of one does not help nothing does.
-    if (!make_room(world, error)) throw;
+    if (!make_room(world, error, state.best.step)) throw;
     pending = begin(trainer, world, state);
   }
 
@@ -177,7 +193,9 @@ void CheckpointStore::finish(parallel::World& world) {
     pending->files->commit();
     complaint =
         "checkpoint " + pending->folder.string() + " was saved, but older ones are in the way: ";
-    prune_checkpoints(run_folder_, options_.save_total_limit);
+    if (hooks_.on_complete) hooks_.on_complete(pending->folder);
+    if (is_checkpoint(run_folder_, pending->best_step)) link_best(run_folder_, pending->best_step);
+    prune_checkpoints(run_folder_, options_.save_total_limit, kept_steps(pending->best_step));
   });
   if (world.rank() == 0) {
     RETORT_LOG(kInfo) << "saved " << pending->folder.string();

@@ -3,8 +3,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "parallel/world.h"
@@ -18,6 +22,8 @@ namespace retort::recipes {
 // folder. So it appears under its name only when complete, whatever fails, and the checkpoints
 // before it stay as they are. The files do not depend on the layout.
 //
+// That of the best model (LoopState::best) is not removed for newer ones, and the link `best`
+// points at it.
 // Threads: compute.
 // Collectives: on the world, in save() and finish(): every rank must call.
 // Full disk: it shows before anything is written. With save_total_limit the oldest checkpoint is
@@ -35,9 +41,18 @@ class CheckpointStore {
     // - a dp rank but the first writes nothing, unless the optimizer is distributed
     bool async = false;
   };
+  // What rank 0 tells and asks around a checkpoint that is complete, on the compute thread.
+  struct Hooks {
+    std::function<void(const std::filesystem::path& checkpoint)> on_complete;
+    // checkpoints that somebody reads and that must stay
+    std::function<std::vector<std::filesystem::path>()> in_use;
+  };
   // `tokenizer_source`: the folder whose tokenizer files are copied into every checkpoint.
   CheckpointStore(std::filesystem::path run_folder, std::filesystem::path tokenizer_source,
-                  Options options);
+                  Options options, Hooks hooks);
+  CheckpointStore(std::filesystem::path run_folder, std::filesystem::path tokenizer_source,
+                  Options options)
+      : CheckpointStore(std::move(run_folder), std::move(tokenizer_source), options, Hooks()) {}
   ~CheckpointStore();  // a checkpoint that is not finished is given up
   CheckpointStore(const CheckpointStore&) = delete;
 
@@ -57,10 +72,12 @@ class CheckpointStore {
   struct Pending;
   std::unique_ptr<Pending> begin(const roles::Trainer& trainer, parallel::World& world,
                                  const LoopState& state) const;
-  bool make_room(parallel::World& world, const Error& why) const;
+  bool make_room(parallel::World& world, const Error& why, int64_t best_step) const;
+  std::set<int64_t> kept_steps(int64_t best_step) const;
 
   std::filesystem::path run_folder_, tokenizer_source_;
   Options options_;
+  Hooks hooks_;
   std::unique_ptr<Pending> pending_;
 };
 

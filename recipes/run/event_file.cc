@@ -74,7 +74,7 @@ std::optional<uint64_t> take_varint(std::string_view& in) {
   return std::nullopt;
 }
 
-// The step of an Event (field 2; absent: 0).
+// The step of an Event (field 2; absent: -1, before every step).
 int64_t step_of(std::string_view event) {
   while (!event.empty()) {
     const auto key = take_varint(event);
@@ -85,7 +85,7 @@ int64_t step_of(std::string_view event) {
     switch (*key & 7) {
       case kVarint: {
         const auto value = take_varint(event);
-        if (!value) return 0;
+        if (!value) return -1;
         if (*key >> 3 == 2) return static_cast<int64_t>(*value);
         continue;
       }
@@ -93,17 +93,17 @@ int64_t step_of(std::string_view event) {
       case kFixed32: skip = 4; break;
       case kBytes: {
         const auto size = take_varint(event);
-        if (!size) return 0;
+        if (!size) return -1;
         skip = *size;
         break;
       }
-      default: return 0;
+      default: return -1;
     }
 
     if (skip > event.size()) break;
     event.remove_prefix(skip);
   }
-  return 0;
+  return -1;
 }
 
 std::string event_prefix(double wall_time) {

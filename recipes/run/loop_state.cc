@@ -26,27 +26,43 @@ data::Cursor read_cursor(const nlohmann::json& state, int format) {
       .epoch = cursor.at("epoch"), .consumed = cursor.at("consumed"), .total = cursor.at("total")};
 }
 
+// Its value to the last bit: the text of a number is the shortest that gives it again.
+nlohmann::ordered_json write_best(const BestModel& best) {
+  return {{"metric", best.metric},
+          {"step", best.step},
+          {"value", best.value},
+          {"evaluations_since", best.evaluations_since}};
+}
+
+BestModel read_best(const nlohmann::json& best) {
+  return {.metric = best.at("metric"),
+          .step = best.at("step"),
+          .value = best.at("value"),
+          .evaluations_since = best.at("evaluations_since")};
+}
+
 }  // namespace
 
 std::string write_loop_state(const LoopState& state) {
   const parallel::Layout& layout = state.layout;
-  const nlohmann::ordered_json json = {{"format", kFormat},
-                                       {"step", state.step},
-                                       {"cursor", write_cursor(state.cursor)},
-                                       {"num_tokens", state.num_tokens},
-                                       {"skipped_steps", state.skipped_steps},
-                                       {"skipped_in_a_row", state.skipped_in_a_row},
-                                       {"seed", state.seed},
-                                       {"dp", layout.dp},
-                                       {"tp", layout.tp},
-                                       {"pp", layout.pp},
-                                       {"sequence_parallel", layout.sequence_parallel},
-                                       {"virtual_pp", layout.virtual_pp},
-                                       {"distributed_optimizer", layout.distributed_optimizer},
-                                       {"device", std::string(enum_name(layout.device))},
-                                       {"threads", layout.threads},
-                                       {"data_fingerprint", state.data_fingerprint},
-                                       {"template_day", state.template_day}};
+  nlohmann::ordered_json json = {{"format", kFormat},
+                                 {"step", state.step},
+                                 {"cursor", write_cursor(state.cursor)},
+                                 {"num_tokens", state.num_tokens},
+                                 {"skipped_steps", state.skipped_steps},
+                                 {"skipped_in_a_row", state.skipped_in_a_row},
+                                 {"seed", state.seed},
+                                 {"dp", layout.dp},
+                                 {"tp", layout.tp},
+                                 {"pp", layout.pp},
+                                 {"sequence_parallel", layout.sequence_parallel},
+                                 {"virtual_pp", layout.virtual_pp},
+                                 {"distributed_optimizer", layout.distributed_optimizer},
+                                 {"device", std::string(enum_name(layout.device))},
+                                 {"threads", layout.threads},
+                                 {"data_fingerprint", state.data_fingerprint},
+                                 {"template_day", state.template_day}};
+  if (!state.best.metric.empty()) json["best"] = write_best(state.best);
   return json.dump(2) + "\n";
 }
 
@@ -79,6 +95,7 @@ LoopState read_loop_state(const fs::path& checkpoint) {
 
     state.data_fingerprint = json.at("data_fingerprint");
     state.template_day = json.value("template_day", "");
+    if (json.contains("best")) state.best = read_best(json.at("best"));
     return state;
   } catch (const nlohmann::json::exception& e) {
     throw Error(ErrorCode::kCorrupt, file.string() + " cannot be read: " + e.what());

@@ -7,6 +7,7 @@
 
 #include "parallel/layout.h"
 #include "recipes/data/cursor.h"
+#include "recipes/run/best_model.h"
 
 namespace retort::recipes {
 
@@ -17,6 +18,7 @@ struct LoopState {
   // steps that changed nothing (train.skip_nonfinite_steps, and with them those of loss scales that
   // were too large): of all that were done; and the last ones in a row, without the latter
   int64_t skipped_steps = 0, skipped_in_a_row = 0;
+  BestModel best;  // of train.metric_for_best_model
   uint64_t seed = 0;
   // of the student, `threads` as resolved; with another the numbers agree but not bit for bit
   parallel::Layout layout;

@@ -13,6 +13,7 @@
 #include "recipes/registry.h"
 #include "recipes/run/agent_options.h"
 #include "recipes/run/agreement.h"
+#include "recipes/run/checkpoint_command.h"
 #include "recipes/run/checkpoint_folder.h"
 #include "recipes/run/checkpoint_store.h"
 #include "recipes/run/metrics_writer.h"
@@ -90,9 +91,37 @@ parallel::World make_student_world(const RankContext& context) {
 void report_end(const RankContext& context, const TrainLoopResult& result) {
   std::string state = "done";
   if (result.stopped_early) state = context.stop_requested() ? "interrupted" : "stopped";
-  context.report(
-      state, result.step,
-      result.stopped_early ? "checkpoint saved at step " + std::to_string(result.step) : "");
+  std::string what = result.ended_early;
+  if (result.stopped_early) what = "checkpoint saved at step " + std::to_string(result.step);
+  if (!result.ended_early.empty() && context.rank == 0) {
+    RETORT_LOG(kInfo) << "ended at step " << result.step << ": " << result.ended_early;
+  }
+  context.report(state, result.step, what);
+}
+
+// The user's program for checkpoints, on the first rank of those that write them; null: none.
+std::unique_ptr<CheckpointCommand> checkpoint_command(const TrainOptions& train,
+                                                      parallel::World& world) {
+  // A vote: a program that is not there ends all ranks at the start.
+  return parallel::run_on_all(world.all(), [&]() -> std::unique_ptr<CheckpointCommand> {
+    if (train.checkpoint_command.empty() || world.rank() != 0) return nullptr;
+    return std::make_unique<CheckpointCommand>(CheckpointCommand::Options{
+        .argv = train.checkpoint_command, .timeout = train.checkpoint_command_timeout});
+  });
+}
+
+CheckpointStore::Hooks hooks_of(CheckpointCommand* command) {
+  if (command == nullptr) return {};
+  return {.on_complete = [command](const auto& folder) { command->give(folder); },
+          .in_use = [command] { return command->in_use(); }};
+}
+
+void tell_of(CheckpointCommand* command, const RankContext& context, int64_t step) {
+  if (command == nullptr) return;
+  for (const std::string& message : command->take_messages()) {
+    RETORT_LOG(kWarning) << message;
+    context.report("training", step, message);
+  }
 }
 
 // Rows of which a part is not trained on are told with the first numbers, and at the end if they
@@ -154,7 +183,9 @@ TrainLoopResult run_student(const RankContext& context) {
   keep_freed_memory();
   parallel::World world = make_student_world(context);
 
-  CheckpointStore checkpoints(context.run_folder, role.model, checkpoint_options(recipe.train));
+  const auto command = checkpoint_command(recipe.train, world);
+  CheckpointStore checkpoints(context.run_folder, role.model, checkpoint_options(recipe.train),
+                              hooks_of(command.get()));
   std::filesystem::path checkpoint;
   if (context.resume)
     if (const auto latest = latest_checkpoint(context.run_folder)) checkpoint = latest->path;
@@ -215,6 +246,7 @@ TrainLoopResult run_student(const RankContext& context) {
        .on_step =
            [&](int64_t step) {
              context.report("training", step, "");
+             tell_of(command.get(), context, step);
              set_log_step(step + 1);
            },
        .on_save =
@@ -233,6 +265,12 @@ TrainLoopResult run_student(const RankContext& context) {
   work.reset();
   agent.close();
   agent.join();
+  if (command) {
+    if (!command->in_use().empty())
+      context.report("saving", result.step, "waits for train.checkpoint_command");
+    command->finish();
+    tell_of(command.get(), context, result.step);
+  }
   report_end(context, result);
   return result;
 }

@@ -53,6 +53,13 @@ roles::Trainer::Options trainer_options(const TrainOptions& train, int64_t max_s
                              ? static_cast<int64_t>(std::ceil(train.warmup_ratio *
                                                               static_cast<double>(schedule_steps)))
                              : train.warmup_steps;
+  // Of a run of epochs, or with a share as its warm-up, known only now.
+  const int64_t cooldown = train.lr_cooldown_steps.value_or(0);
+  if (warmup + cooldown > schedule_steps && cooldown > 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                "train.lr_cooldown_steps: " + std::to_string(warmup) + " steps of warm-up and " +
+                    std::to_string(cooldown) + " of cooldown are more than the " +
+                    std::to_string(schedule_steps) + " steps of the schedule");
   return {.adamw = {.beta1 = train.adam_beta1,
                     .beta2 = train.adam_beta2,
                     .eps = train.adam_epsilon,
@@ -62,7 +69,10 @@ roles::Trainer::Options trainer_options(const TrainOptions& train, int64_t max_s
                        .learning_rate = train.learning_rate,
                        .min_lr = train.min_lr,
                        .warmup_steps = warmup,
-                       .max_steps = schedule_steps},
+                       .max_steps = schedule_steps,
+                       .num_cycles = train.lr_num_cycles,
+                       .cooldown_steps = cooldown,
+                       .cooldown_type = train.lr_cooldown_type},
           .max_grad_norm = train.max_grad_norm,
           .bucket_bytes = static_cast<int64_t>(train.grad_bucket_bytes.bytes),
           .loss_scale = train.loss_scale()};
@@ -75,7 +85,9 @@ TrainLoopOptions loop_options(const TrainOptions& train, int64_t max_steps) {
           .save_steps = train.save_steps,
           .exit_interval = train.exit_interval,
           .skip_nonfinite_steps = train.skip_nonfinite_steps,
-          .log_layer_grad_norms = train.log_layer_grad_norms};
+          .log_layer_grad_norms = train.log_layer_grad_norms,
+          .eval_on_start = train.eval_on_start,
+          .best = train.best_model()};
 }
 
 CheckpointStore::Options checkpoint_options(const TrainOptions& train) {

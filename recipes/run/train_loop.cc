@@ -165,6 +165,16 @@ AnyRank ask_all(parallel::Group& all, const AnyRank& mine) {
   return {.stop_asked = flag[0] != 0, .still_writing = flag[1] != 0};
 }
 
+// The first rank's evaluation decides for all: the sums of a recipe that samples are not on every
+// rank.
+bool see_on_all(parallel::Group& all, const BestModelOptions& options, const MetricsRow& row,
+                BestModel& best) {
+  if (options.metric.empty()) return false;
+  const double mine = parallel::run_on_all(
+      all, [&] { return all.rank() == 0 ? metric_of(row, options.metric) : 0.0; });
+  return see_evaluation(options, row.step, all.all_reduce(mine), best);
+}
+
 }  // namespace
 
 TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
@@ -177,7 +187,10 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
     if (world.rank() == 0 && hooks.on_metrics) hooks.on_metrics(row);
   };
 
-  while (state.step < options.max_steps) {
+  check_same_metric(options.best, state.best);
+  if (evaluator && options.eval_on_start && state.step == 0) emit(evaluator(0));
+
+  while (state.step < options.max_steps && !is_patience_over(options.best, state.best)) {
     // The step: drawn, computed, applied.
     const auto start = Clock::now();
     const StepInfo step = parallel::run_on_all(world.all(), [&] { return lookahead.take(); });
@@ -208,7 +221,13 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
       if (hooks.add_metrics) hooks.add_metrics(row);
       emit(row);
     }
-    if (evaluator && (done || is_due(state.step, options.eval_steps))) emit(evaluator(state.step));
+    bool is_best = false;
+    if (evaluator && (done || is_due(state.step, options.eval_steps))) {
+      const MetricsRow evaluation = evaluator(state.step);
+      emit(evaluation);
+      is_best = see_on_all(world.all(), options.best, evaluation, state.best);
+    }
+    const bool gives_up = is_patience_over(options.best, state.best);
     if (hooks.on_step) hooks.on_step(state.step);
 
     // All ranks save and stop after the same step, and finish a checkpoint once nobody writes.
@@ -217,12 +236,12 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
                               .still_writing = checkpoints.busy()});
     if (!any.stop_asked && !any.still_writing) checkpoints.finish(world);
     const bool ends = any.stop_asked || is_due(state.step, options.exit_interval);
-    if (ends || done || is_due(state.step, options.save_steps)) {
+    if (ends || done || gives_up || is_best || is_due(state.step, options.save_steps)) {
       if (hooks.on_save) hooks.on_save(state.step);
       result.last_checkpoint = checkpoints.save(trainer, world, state);
       if (hooks.on_saved) hooks.on_saved(state.step);
     }
-    if (ends && !done) {
+    if (ends && !done && !gives_up) {
       result.stopped_early = true;
       break;
     }
@@ -230,6 +249,8 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
 
   checkpoints.finish(world);
   result.step = state.step;
+  if (!result.stopped_early && state.step < options.max_steps)
+    result.ended_early = why_stopped_early(state.best);
   if (!result.stopped_early && world.rank() == 0) link_final(checkpoints.run_folder(), state.step);
   return result;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "parallel/world.h"
+#include "recipes/run/best_model.h"
 #include "recipes/run/checkpoint_store.h"
 #include "recipes/run/objective.h"
 #include "roles/trainer/trainer.h"
@@ -23,6 +24,8 @@ struct TrainLoopOptions {
   int64_t exit_interval = 0;  // steps after which the run ends early, again and again; 0: never
   int64_t skip_nonfinite_steps = 0;  // in a row; 0: the first one is an error
   bool log_layer_grad_norms = false;
+  bool eval_on_start = false;  // before the first step of a run
+  BestModelOptions best;
 };
 
 // What the loop tells the program around it. Called on the compute thread.
@@ -41,6 +44,8 @@ struct TrainLoopHooks {
 struct TrainLoopResult {
   int64_t step = 0;
   bool stopped_early = false;  // a stop was requested, or exit_interval; a checkpoint was saved
+  // why the run has come to its end before max_steps (early stopping); "": it has not
+  std::string ended_early;
   std::filesystem::path last_checkpoint;
 };
 
@@ -49,6 +54,9 @@ struct TrainLoopResult {
 // rank stops all after the same step, with a checkpoint. A step whose loss or gradient is not
 // finite is skipped on all ranks, or ends the run: TrainLoopOptions::skip_nonfinite_steps. One
 // whose gradient in float16 is not, at a loss scale that can be lowered, is always skipped.
+// With options.best an evaluation that is the best so far is followed by a checkpoint of its step,
+// and one that uses up the patience by the end of the run, as max_steps is: with a checkpoint and
+// `final`. A run whose start.best has used it up does no step.
 // Collectives on the world: the trainer's, the objective's, and for each step two votes (three on a
 // device), one all-reduce of the sums and one of the stop flag; those of CheckpointStore::save and
 // finish: a checkpoint that is written meanwhile is finished after the step in which every rank has

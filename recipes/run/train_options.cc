@@ -21,6 +21,59 @@ void not_negative(const char* name, double value) {
     refuse(std::string(name) + " must be a finite number, 0 or more");
 }
 
+bool is_type(const TrainOptions& train, parallel::LrSchedulerType type) {
+  return train.lr_scheduler_type == type;
+}
+
+// The schedule's own keys, each of one type.
+void check_schedule(const TrainOptions& train) {
+  const TrainOptions defaults;
+  if (is_type(train, parallel::LrSchedulerType::kCosineWithRestarts))
+    at_least("lr_num_cycles", train.lr_num_cycles, 1);
+  else if (train.lr_num_cycles != defaults.lr_num_cycles)
+    refuse("lr_num_cycles has no effect without lr_scheduler_type: cosine_with_restarts");
+
+  if (!is_type(train, parallel::LrSchedulerType::kWarmupStableDecay)) {
+    if (train.lr_cooldown_steps || train.lr_cooldown_type != defaults.lr_cooldown_type)
+      refuse(std::string(train.lr_cooldown_steps ? "lr_cooldown_steps" : "lr_cooldown_type") +
+             " has no effect without lr_scheduler_type: warmup_stable_decay");
+    return;
+  }
+  if (!train.lr_cooldown_steps)
+    refuse(
+        "lr_scheduler_type: warmup_stable_decay needs lr_cooldown_steps, the last steps of the "
+        "schedule, in which the rate falls");
+  at_least("lr_cooldown_steps", *train.lr_cooldown_steps, 1);
+  const auto end = train.lr_decay_steps ? train.lr_decay_steps : train.max_steps;
+  if (end && train.warmup_steps + *train.lr_cooldown_steps > *end)
+    refuse("warmup_steps + lr_cooldown_steps must be at most the " + std::to_string(*end) +
+           " steps of the schedule");
+}
+
+// What is made of evaluations and checkpoints.
+void check_best_model(const TrainOptions& train) {
+  at_least("early_stopping_patience", train.early_stopping_patience, 0);
+  if (train.metric_for_best_model && !train.metric_for_best_model->starts_with("eval_"))
+    refuse("metric_for_best_model must be a metric of evaluations, such as eval_loss");
+  if (train.metric_for_best_model) return;
+  if (train.greater_is_better)
+    refuse("greater_is_better has no effect without metric_for_best_model");
+  if (train.early_stopping_patience > 0)
+    refuse("early_stopping_patience has no effect without metric_for_best_model");
+}
+
+void check_checkpoint_command(const TrainOptions& train) {
+  if (train.checkpoint_command_timeout.count() <= 0)
+    refuse("checkpoint_command_timeout must be longer than 0s");
+  if (train.checkpoint_command.empty()) {
+    if (train.checkpoint_command_timeout != TrainOptions().checkpoint_command_timeout)
+      refuse("checkpoint_command_timeout has no effect without checkpoint_command");
+    return;
+  }
+  if (train.checkpoint_command.front().empty())
+    refuse("checkpoint_command begins with an empty word; write a program and its arguments");
+}
+
 void below_one(const char* name, double value) {
   if (!(value >= 0 && value < 1)) refuse(std::string(name) + " must be in [0, 1)");
 }
@@ -62,6 +115,7 @@ void TrainOptions::validate() const {
     if (*lr_decay_steps <= warmup_steps)
       refuse("lr_decay_steps must be above warmup_steps, with which the schedule begins");
   }
+  check_schedule(*this);
   below_one("adam_beta1", adam_beta1);
   below_one("adam_beta2", adam_beta2);
   if (!(adam_epsilon > 0) || !std::isfinite(adam_epsilon))
@@ -79,6 +133,10 @@ void TrainOptions::validate() const {
   at_least("save_steps", save_steps, 0);
   at_least("save_total_limit", save_total_limit, 0);
   at_least("exit_interval", exit_interval, 0);
+  check_best_model(*this);
+  if (early_stopping_patience > 0 && eval_steps == 0)
+    refuse("early_stopping_patience has no effect with eval_steps 0, which evaluates at the end");
+  check_checkpoint_command(*this);
   at_least("batch_size_rampup_steps", batch_size_rampup_steps, 0);
   if (batch_size_rampup_steps > 0 && gradient_accumulation_steps == 1)
     refuse(
@@ -105,6 +163,14 @@ parallel::LossScaler::Options TrainOptions::loss_scale() const {
   return {.initial_scale = initial_loss_scale,
           .min_scale = min_loss_scale,
           .window = loss_scale_window};
+}
+
+BestModelOptions TrainOptions::best_model() const {
+  if (!metric_for_best_model) return {};
+  return {
+      .metric = *metric_for_best_model,
+      .greater_is_better = greater_is_better.value_or(!metric_for_best_model->ends_with("loss")),
+      .patience = early_stopping_patience};
 }
 
 std::vector<std::string> TrainOptions::no_decay_suffixes() const {

@@ -11,6 +11,7 @@
 #include "base/units.h"
 #include "parallel/loss_scaler.h"
 #include "parallel/lr_schedule.h"
+#include "recipes/run/best_model.h"
 
 namespace retort::recipes {
 
@@ -33,7 +34,10 @@ struct TrainOptions {
   int64_t warmup_steps = 0;
   double warmup_ratio = 0.0;  // share of max_steps
   double min_lr = 0.0;
-  std::optional<int64_t> lr_decay_steps;  // null: all steps of the run
+  std::optional<int64_t> lr_decay_steps;     // null: all steps of the run
+  int64_t lr_num_cycles = 1;                 // cosine_with_restarts
+  std::optional<int64_t> lr_cooldown_steps;  // warmup_stable_decay, which needs it
+  parallel::LrCooldownType lr_cooldown_type = parallel::LrCooldownType::kCosine;
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
   double adam_epsilon = 1e-8;
@@ -52,6 +56,12 @@ struct TrainOptions {
   int64_t save_steps = 100;      // 0: only at the end
   int64_t save_total_limit = 3;  // 0: all are kept
   bool async_save = false;
+  bool eval_on_start = false;
+  std::optional<std::string> metric_for_best_model;
+  std::optional<bool> greater_is_better;  // null: by the metric's name
+  int64_t early_stopping_patience = 0;    // evaluations; 0: never
+  std::vector<std::string> checkpoint_command;
+  Duration checkpoint_command_timeout{600'000};
   int64_t batch_size_rampup_steps = 0;
   ByteSize grad_bucket_bytes{uint64_t{40} << 20};
   std::optional<Duration> max_time;
@@ -82,6 +92,14 @@ struct TrainOptions {
     visit("lr_decay_steps", lr_decay_steps,
           "step at which the schedule comes to its end, min_lr, where the rate stays; null: the "
           "last step of the run");
+    visit("lr_num_cycles", lr_num_cycles,
+          "lr_scheduler_type: cosine_with_restarts: how often the rate falls from its peak to "
+          "min_lr");
+    visit("lr_cooldown_steps", lr_cooldown_steps,
+          "lr_scheduler_type: warmup_stable_decay: the last steps of the schedule, in which the "
+          "rate falls; before them it stays at its peak");
+    visit("lr_cooldown_type", lr_cooldown_type,
+          "lr_scheduler_type: warmup_stable_decay: course of the rate in the last steps");
     visit("adam_beta1", adam_beta1, "decay of AdamW's first moment");
     visit("adam_beta2", adam_beta2, "decay of AdamW's second moment");
     visit("adam_epsilon", adam_epsilon, "added to the root of AdamW's second moment");
@@ -116,12 +134,27 @@ struct TrainOptions {
     visit("log_layer_grad_norms", log_layer_grad_norms,
           "also log the gradient norm of each layer, of the embedding, the last norm and the head");
     visit("eval_steps", eval_steps, "steps between evaluations on data.eval; 0: only at the end");
+    visit("eval_on_start", eval_on_start, "also evaluate before the first step, as step 0");
+    visit("metric_for_best_model", metric_for_best_model,
+          "a metric of the evaluations, e.g. eval_loss: a step that is the best so far is saved, "
+          "its checkpoint is kept besides save_total_limit, and the link `best` points at it");
+    visit("greater_is_better", greater_is_better,
+          "of metric_for_best_model; null: unless its name ends with loss");
+    visit("early_stopping_patience", early_stopping_patience,
+          "evaluations in a row that are not the best so far after which the run ends, as at its "
+          "last step; 0: never");
     visit("save_steps", save_steps, "steps between checkpoints; 0: only at the end");
     visit("save_total_limit", save_total_limit, "newest checkpoints that are kept; 0: all");
     visit("async_save", async_save,
           "go on training while a checkpoint is written, from a copy of the parameters and the "
           "optimizer's state; needs "
           "save_steps");
+    visit(
+        "checkpoint_command", checkpoint_command,
+        "a program and its arguments, run by student/0 for each checkpoint that is complete, with "
+        "its folder as the last argument; if it fails that is told, and the run goes on");
+    visit("checkpoint_command_timeout", checkpoint_command_timeout,
+          "time for checkpoint_command with one checkpoint; then it is killed");
     visit("batch_size_rampup_steps", batch_size_rampup_steps,
           "steps over which the micro-batches of a step grow from 1 to "
           "gradient_accumulation_steps; 0: all from the start");
@@ -139,6 +172,7 @@ struct TrainOptions {
   // Fills in what holds when neither of two alternatives was given.
   void resolve();
   parallel::LossScaler::Options loss_scale() const;
+  BestModelOptions best_model() const;
   // The ends of the names of what no_decay lists.
   std::vector<std::string> no_decay_suffixes() const;
 };

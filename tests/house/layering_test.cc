@@ -45,7 +45,7 @@ TEST(ModuleOf, FollowsTheFolders) {
   EXPECT_EQ(module_of("recipes/sft/objective.h"), "recipes");
   EXPECT_EQ(module_of("recipes/data/jsonl.h"), "data");
   EXPECT_EQ(module_of("recipes/losses/detail/row.h"), "losses");
-  EXPECT_EQ(module_of("recipes/rewards/detail/child.h"), "rewards");
+  EXPECT_EQ(module_of("recipes/rewards/detail/scorer.h"), "rewards");
   EXPECT_EQ(module_of("recipes/data"), "recipes");
   EXPECT_EQ(module_of("README.md"), "");
 }

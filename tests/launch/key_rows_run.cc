@@ -240,6 +240,9 @@ std::vector<KeyRow> launch_rows() {
       acts(kSftBase, "launch.log_format=json", environment),
       in_run("launch.metrics_port", "tests/recipes/metrics_port_run_test.cc", "metrics_port=0"),
       refused(kSftBase, "launch.metrics_port=65536", "must be a port"),
+      in_run("launch.metrics_command", "tests/recipes/user_commands_run_test.cc",
+             "launch.metrics_command=["),
+      refused(kSftBase, "launch.metrics_command=['']", "begins with an empty word"),
       in_run("launch.stop_timeout", "tests/launch/supervisor_signal_test.cc",
              "stop_timeout = Duration(200)"),
   };

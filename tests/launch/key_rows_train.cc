@@ -32,6 +32,8 @@ std::vector<KeyRow> length_rows() {
 }
 
 std::vector<KeyRow> optimizer_rows() {
+  const std::string restarts = "train.lr_scheduler_type=cosine_with_restarts";
+  const std::string stable = "train.lr_scheduler_type=warmup_stable_decay";
   return {
       acts(kSftBase, "train.learning_rate=1.0e-3", trainer),
       acts(kSftBase, "train.lr_scheduler_type=linear", trainer),
@@ -53,6 +55,19 @@ std::vector<KeyRow> optimizer_rows() {
               {"train.lr_scheduler_type=constant"}),
       refused(kSftBase, "train.lr_decay_steps=7", "must be above warmup_steps",
               {"train.warmup_steps=7"}),
+      acts(kSftBase, "train.lr_num_cycles=3", trainer, {restarts}),
+      refused(kSftBase, "train.lr_num_cycles=3", "has no effect without lr_scheduler_type"),
+      refused(kSftBase, "train.lr_num_cycles=0", "must be at least 1", {restarts}),
+      acts(kSftBase, "train.lr_cooldown_steps=4", trainer, {stable, "train.lr_cooldown_steps=3"}),
+      refused(kSftBase, stable, "needs lr_cooldown_steps"),
+      refused(kSftBase, "train.lr_cooldown_steps=4", "has no effect without lr_scheduler_type"),
+      refused(kSftBase, "train.lr_cooldown_steps=0", "must be at least 1",
+              {stable, "train.lr_cooldown_steps=3"}),
+      refused(kSftBase, "train.lr_cooldown_steps=8", "must be at most the 10 steps",
+              {stable, "train.lr_cooldown_steps=3", "train.warmup_steps=3"}),
+      acts(kSftBase, "train.lr_cooldown_type=1-sqrt", trainer,
+           {stable, "train.lr_cooldown_steps=3"}),
+      refused(kSftBase, "train.lr_cooldown_type=linear", "has no effect without"),
       acts(kSftBase, "train.max_grad_norm=0.5", trainer),
       acts(kSftBase, "train.skip_nonfinite_steps=2", loop),
       acts(kDpoBase, "train.skip_nonfinite_steps=2", loop),
@@ -126,11 +141,46 @@ std::vector<KeyRow> when_rows() {
   };
 }
 
+// What is made of evaluations and of checkpoints.
+std::vector<KeyRow> best_model_rows() {
+  const std::string by_loss = "train.metric_for_best_model=eval_loss";
+  const std::string run = "tests/recipes/early_stopping_run_test.cc";
+  const std::string commands = "tests/recipes/user_commands_run_test.cc";
+  const std::string upload = "train.checkpoint_command=[upload]";
+  return {
+      acts(kSftBase, "train.eval_on_start=true", loop),
+      in_run("train.eval_on_start", run, "train.eval_on_start=true"),
+      refused(kDistillBase, "train.eval_on_start=true", "has no effect without data.eval"),
+      acts(kSftBase, by_loss, loop),
+      in_run("train.metric_for_best_model", run, by_loss),
+      refused(kDistillBase, by_loss, "has no effect without data.eval"),
+      refused(kSftBase, "train.metric_for_best_model=loss", "a metric of evaluations"),
+      refused(
+          kGrpoBase, "train.metric_for_best_model=eval_reward",
+          "to be a multiple of train.save_steps",
+          {"data.eval=[{path: FOLDER/more.jsonl}]", "train.eval_steps=5", "train.save_steps=10"}),
+      acts(kSftBase, "train.greater_is_better=true", loop, {by_loss}),
+      refused(kSftBase, "train.greater_is_better=true", "without metric_for_best_model"),
+      acts(kSftBase, "train.early_stopping_patience=2", loop, {by_loss}),
+      in_run("train.early_stopping_patience", run, "train.early_stopping_patience=4"),
+      refused(kSftBase, "train.early_stopping_patience=2", "without metric_for_best_model"),
+      refused(kSftBase, "train.early_stopping_patience=2", "has no effect with eval_steps 0",
+              {by_loss, "train.eval_steps=0"}),
+      refused(kSftBase, "train.early_stopping_patience=-1", "must be at least 0", {by_loss}),
+      in_run("train.checkpoint_command", commands, "train.checkpoint_command=["),
+      refused(kSftBase, "train.checkpoint_command=['']", "begins with an empty word"),
+      in_run("train.checkpoint_command_timeout", commands, "train.checkpoint_command_timeout=1s"),
+      refused(kSftBase, "train.checkpoint_command_timeout=1s", "without checkpoint_command"),
+      refused(kSftBase, "train.checkpoint_command_timeout=0s", "must be longer than 0s", {upload}),
+  };
+}
+
 }  // namespace
 
 std::vector<KeyRow> train_rows() {
   std::vector<KeyRow> all;
-  for (const auto& part : {length_rows, optimizer_rows, loss_scale_rows, memory_rows, when_rows})
+  for (const auto& part :
+       {length_rows, optimizer_rows, loss_scale_rows, memory_rows, when_rows, best_model_rows})
     for (KeyRow& row : part())
       all.push_back(std::move(row));
   return all;

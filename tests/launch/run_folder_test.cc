@@ -71,6 +71,8 @@ TEST_F(RunFolderTest, ResumeContinuesAtTheCheckpoint) {
 TEST_F(RunFolderTest, ResumeWithoutACheckpointBeginsAgain) {
   stopped_run();
   fs::remove(run_ / "checkpoint-2" / "state" / "COMPLETE");
+  const std::string evaluated = "{\"step\": 0}\n";  // train.eval_on_start
+  put(run_ / "metrics.jsonl", evaluated + get(run_ / "metrics.jsonl"));
   const RunFolder folder(run_, RunFolderMode::kResume);
   EXPECT_FALSE(folder.resume_from());
   EXPECT_EQ(get(run_ / "metrics.jsonl"), "");

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "base/sizes.h"
 #include "tests/parallel/goldens.h"
 
@@ -28,6 +30,14 @@ std::vector<Case> cases() {
       all.push_back(
           {"lr/" + name + tag,
            {.type = type, .learning_rate = 3e-4, .warmup_steps = warmup, .max_steps = total}});
+    for (const int64_t cycles : {1, 3})
+      if (warmup < total)
+        all.push_back({"lr/restarts_" + std::to_string(cycles) + tag,
+                       {.type = LrSchedulerType::kCosineWithRestarts,
+                        .learning_rate = 3e-4,
+                        .warmup_steps = warmup,
+                        .max_steps = total,
+                        .num_cycles = cycles}});
     if (warmup == 0 || warmup == 3)
       all.push_back({"lr/cosine_min" + tag,
                      {.type = LrSchedulerType::kCosine,
@@ -36,6 +46,29 @@ std::vector<Case> cases() {
                       .warmup_steps = warmup,
                       .max_steps = total}});
   }
+  return all;
+}
+
+std::vector<Case> stable_cases() {
+  std::vector<Case> all;
+  for (const auto& [warmup, total, cooldown] :
+       {std::tuple<int64_t, int64_t, int64_t>{0, 10, 4}, {3, 17, 5}, {3, 17, 14}, {2, 9, 1}})
+    for (const auto& [name, type] : EnumNames<LrCooldownType>::values)
+      all.push_back({"lr/wsd/" + std::string(name) + "/" + std::to_string(warmup) + "/" +
+                         std::to_string(total) + "/" + std::to_string(cooldown),
+                     {.type = LrSchedulerType::kWarmupStableDecay,
+                      .learning_rate = 3e-4,
+                      .warmup_steps = warmup,
+                      .max_steps = total,
+                      .cooldown_steps = cooldown,
+                      .cooldown_type = type}});
+  all.push_back({"lr/wsd_min",
+                 {.type = LrSchedulerType::kWarmupStableDecay,
+                  .learning_rate = 3e-4,
+                  .min_lr = 0.75e-4,
+                  .max_steps = 10,
+                  .cooldown_steps = 4,
+                  .cooldown_type = LrCooldownType::kOneMinusSqrt}});
   return all;
 }
 
@@ -49,6 +82,7 @@ TEST_P(LrScheduleParity, EqualsTransformers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LrScheduleParity, ::testing::ValuesIn(cases()));
+INSTANTIATE_TEST_SUITE_P(Stable, LrScheduleParity, ::testing::ValuesIn(stable_cases()));
 
 TEST(LrSchedule, EndsAtMinLrAndStaysThere) {
   for (auto type : {LrSchedulerType::kLinear, LrSchedulerType::kCosine}) {
@@ -61,6 +95,21 @@ TEST(LrSchedule, EndsAtMinLrAndStaysThere) {
     EXPECT_DOUBLE_EQ(s.at(10), 0.25);
     EXPECT_DOUBLE_EQ(s.at(50), 0.25);
   }
+}
+
+TEST(LrSchedule, RestartsAtThePeakAndStaysAtMinLrAfterTheEnd) {
+  const LrSchedule s{.type = LrSchedulerType::kCosineWithRestarts,
+                     .learning_rate = 1.0,
+                     .min_lr = 0.25,
+                     .warmup_steps = 2,
+                     .max_steps = 10,
+                     .num_cycles = 2};
+  EXPECT_DOUBLE_EQ(s.at(1), 0.5);
+  EXPECT_DOUBLE_EQ(s.at(2), 1.0);
+  EXPECT_DOUBLE_EQ(s.at(4), 0.625);  // half way down
+  EXPECT_DOUBLE_EQ(s.at(6), 1.0);
+  EXPECT_DOUBLE_EQ(s.at(10), 0.25);
+  EXPECT_DOUBLE_EQ(s.at(50), 0.25);
 }
 
 }  // namespace

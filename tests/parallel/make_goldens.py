@@ -100,6 +100,21 @@ def schedule_lines():
             schedule = t.get_cosine_with_min_lr_schedule_with_warmup
             cosine_min = lambda o: schedule(o, warmup, total, min_lr=2e-5)
             yield f"lr/cosine_min/{tag}", rates(cosine_min, 3e-4, steps)
+        if warmup < total:
+            for cycles in (1, 3):
+                get = t.get_cosine_with_hard_restarts_schedule_with_warmup
+                restarts = lambda o: get(o, warmup, total, num_cycles=cycles)
+                yield f"lr/restarts_{cycles}/{tag}", rates(restarts, 3e-4, steps)
+
+    # The last steps of each: some, all that the warm-up leaves, and with a rate that stays.
+    for warmup, total, cooldown in ((0, 10, 4), (3, 17, 5), (3, 17, 14), (2, 9, 1)):
+        for kind in ("linear", "cosine", "1-sqrt"):
+            wsd = lambda o: t.get_wsd_schedule(
+                o, warmup, cooldown, num_training_steps=total, decay_type=kind)
+            yield f"lr/wsd/{kind}/{warmup}/{total}/{cooldown}", rates(wsd, 3e-4, total + 1)
+    wsd_min = lambda o: t.get_wsd_schedule(
+        o, 0, 4, num_training_steps=10, decay_type="1-sqrt", min_lr_ratio=0.25)
+    yield "lr/wsd_min", rates(wsd_min, 3e-4, 11)
 
 
 def main():

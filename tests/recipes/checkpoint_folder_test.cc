@@ -54,6 +54,27 @@ TEST_F(CheckpointsTest, PruningKeepsTheNewest) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "checkpoint-3"));
 }
 
+// Those that somebody needs stay besides the newest ones.
+TEST_F(CheckpointsTest, PruningKeepsTheStepsThatItIsTold) {
+  for (int64_t step : {1, 2, 3, 4, 5})
+    checkpoint(step);
+  recipes::prune_checkpoints(folder_, 2, {2});
+  EXPECT_EQ(steps(), (std::vector<int64_t>{2, 4, 5}));
+  recipes::prune_checkpoints(folder_, 1, {2, 5});
+  EXPECT_EQ(steps(), (std::vector<int64_t>{2, 5})) << "the newest one counts, also as the best";
+  recipes::prune_checkpoints(folder_, 1);
+  EXPECT_EQ(steps(), (std::vector<int64_t>{5}));
+}
+
+TEST_F(CheckpointsTest, TheOldestThatNobodyNeedsMakesRoom) {
+  for (int64_t step : {1, 2, 3})
+    checkpoint(step);
+  EXPECT_EQ(recipes::drop_oldest_checkpoint(folder_, {1}), folder_ / "checkpoint-2");
+  EXPECT_EQ(recipes::drop_oldest_checkpoint(folder_, {1}), std::nullopt);
+  EXPECT_EQ(recipes::drop_oldest_checkpoint(folder_), folder_ / "checkpoint-1");
+  EXPECT_EQ(recipes::drop_oldest_checkpoint(folder_), std::nullopt);
+}
+
 TEST_F(CheckpointsTest, PruningRemovesWhatCrashesLeft) {
   checkpoint(5);
   checkpoint(4, false);

@@ -71,6 +71,19 @@ TEST_F(EventFileTest, CutBackKeepsEarlierEventsByteForByte) {
   EXPECT_EQ(hex(get(files()[0])), hex(up_to_two));
 }
 
+// A run that begins again has evaluated before its first step, perhaps.
+TEST_F(EventFileTest, CutBackToTheBeginningKeepsTheVersionAlone) {
+  std::string version;
+  {
+    recipes::EventFile file(folder_);
+    version = get(file.path());
+    file.write(0, Scalars{{"eval_loss", 1}});
+    file.write(1, Scalars{{"loss", 1}});
+  }
+  recipes::cut_back_events(folder_, -1);
+  EXPECT_EQ(hex(get(files().at(0))), hex(version));
+}
+
 TEST_F(EventFileTest, CutBackDropsADamagedTail) {
   recipes::EventFile file(folder_);
   file.write(1, Scalars{{"loss", 1}});

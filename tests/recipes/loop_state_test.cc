@@ -42,6 +42,22 @@ TEST_F(LoopStateTest, WhatIsWrittenIsRead) {
   EXPECT_EQ(again.template_day, "2026-11-23");
 }
 
+// A value that has no short decimal text is the same to its last bit.
+TEST_F(LoopStateTest, TheBestModelIsRead) {
+  const recipes::BestModel best{
+      .metric = "eval_loss", .step = 4, .value = 0.1 + 0.2, .evaluations_since = 3};
+  const recipes::LoopState again = read(recipes::write_loop_state({.best = best}));
+  EXPECT_EQ(again.best.metric, "eval_loss");
+  EXPECT_EQ(again.best.step, 4);
+  EXPECT_EQ(again.best.value, 0.1 + 0.2);
+  EXPECT_NE(again.best.value, 0.3);
+  EXPECT_EQ(again.best.evaluations_since, 3);
+
+  const std::string without = recipes::write_loop_state({});
+  EXPECT_EQ(without.find("best"), std::string::npos);
+  EXPECT_EQ(read(without).best.step, 0);
+}
+
 // As versions before the cursor had a place of its own wrote it.
 TEST_F(LoopStateTest, TheFirstFormatIsRead) {
   const recipes::LoopState state = read(R"({"format": 1, "step": 7, "epoch": 2,

@@ -12,6 +12,7 @@
 #include <set>
 #include <variant>
 
+#include "base/file.h"
 #include "recipes/losses/linear_cross_entropy.h"
 #include "recipes/run/checkpoint_folder.h"
 #include "recipes/run/train_loop.h"
@@ -104,7 +105,7 @@ class TrainLoopTest : public test::FolderTest {
     run.result = run_train_loop(
         trainer, world_, objective,
         [&](int64_t step) {
-          return MetricsRow{.step = step, .values = {{"eval_loss", 0.5}}};
+          return MetricsRow{.step = step, .values = {{"eval_loss", eval_loss_(step)}}};
         },
         checkpoints, start, options,
         {.stop_requested = [&] { return stop_after && stop_after(done); },
@@ -141,6 +142,7 @@ class TrainLoopTest : public test::FolderTest {
   int64_t schedule_steps_ = 6;
   at::ScalarType dtype_ = at::kFloat;
   parallel::LossScaler::Options loss_scale_;
+  std::function<double(int64_t step)> eval_loss_ = [](int64_t) { return 0.5; };
 };
 
 TEST_F(TrainLoopTest, SavesEvaluatesAndLogsWhenAsked) {
@@ -270,6 +272,85 @@ TEST_F(TrainLoopTest, EndsEverySoManyStepsAndGoesOnToTheSameBits) {
   EXPECT_EQ(parts.steps, uninterrupted.steps);
   EXPECT_TRUE(at::equal(last.parameters, whole.parameters));
   EXPECT_TRUE(fs::exists(folder_ / "parts" / "final" / "config.json"));
+}
+
+// The steps of a run's checkpoints.
+std::vector<int64_t> saved_steps(const fs::path& run) {
+  std::vector<int64_t> steps;
+  for (const CheckpointEntry& entry : list_checkpoints(run))
+    steps.push_back(entry.step);
+  return steps;
+}
+
+TEST_F(TrainLoopTest, SavesTheBestModelAndEndsWhenNoneIsBetter) {
+  eval_loss_ = [](int64_t step) { return step == 2 ? 0.25 : 0.5; };
+  const TrainLoopOptions options{
+      .max_steps = 9, .eval_steps = 1, .best = {.metric = "eval_loss", .patience = 3}};
+  NumberedObjective objective;
+  const Run early = run("early", options, objective);
+  EXPECT_FALSE(early.result.stopped_early);
+  EXPECT_EQ(early.result.step, 5);
+  EXPECT_NE(early.result.ended_early.find("the best is 0.25, of step 2"), std::string::npos);
+  EXPECT_EQ(saved_steps(folder_ / "early"), (std::vector<int64_t>{1, 2, 5}));
+  EXPECT_EQ(fs::read_symlink(folder_ / "early/best"), "checkpoint-2");
+  EXPECT_EQ(fs::read_symlink(folder_ / "early/final"), "checkpoint-5");
+
+  // A run that has ended is not begun again.
+  NumberedObjective after;
+  const Run again = run("early", options, after);
+  EXPECT_TRUE(after.steps.empty());
+  EXPECT_EQ(again.result.step, 5);
+  EXPECT_EQ(again.result.ended_early, early.result.ended_early);
+
+  // With more patience it goes on, and what it has waited counts.
+  TrainLoopOptions patient = options;
+  patient.best.patience = 5;
+  EXPECT_EQ(run("early", patient, after).result.step, 7);
+}
+
+TEST_F(TrainLoopTest, TheBestModelOutlivesAResume) {
+  eval_loss_ = [](int64_t step) { return 1.0 / static_cast<double>(step % 4 + 3); };
+  TrainLoopOptions options{
+      .max_steps = 12, .eval_steps = 1, .best = {.metric = "eval_loss", .patience = 5}};
+  NumberedObjective uninterrupted, parts;
+  const Run whole = run("whole", options, uninterrupted);
+  EXPECT_EQ(whole.result.step, 8) << "3, 7, 11 are best, and only the first is better";
+
+  options.exit_interval = 1;
+  Run part;
+  do
+    part = run("parts", options, parts);
+  while (part.result.stopped_early);
+  EXPECT_EQ(parts.steps, uninterrupted.steps);
+  EXPECT_EQ(part.result.ended_early, whole.result.ended_early);
+  EXPECT_TRUE(at::equal(part.parameters, whole.parameters));
+  for (const char* link : {"best", "final"})
+    EXPECT_EQ(fs::read_symlink(folder_ / "parts" / link),
+              fs::read_symlink(folder_ / "whole" / link));
+  EXPECT_EQ(read_file(folder_ / "parts/final/state/loop.json"),
+            read_file(folder_ / "whole/final/state/loop.json"));
+}
+
+TEST_F(TrainLoopTest, EvaluatesBeforeTheFirstStepOfARunOnly) {
+  const TrainLoopOptions options{
+      .max_steps = 3, .exit_interval = 2, .eval_on_start = true, .best = {.metric = "eval_loss"}};
+  eval_loss_ = [](int64_t step) { return step == 0 ? 0.0 : 0.5; };
+  NumberedObjective objective;
+  const Run first = run("parts", options, objective);
+  ASSERT_EQ(first.rows.size(), 3u);
+  EXPECT_EQ(first.rows.front().step, 0);
+  EXPECT_EQ(first.rows.front().values.front().first, "eval_loss");
+  const Run second = run("parts", options, objective);
+  EXPECT_EQ(metric(second, "eval_loss"), (std::vector<double>{0.5}));
+  EXPECT_EQ(fs::read_symlink(folder_ / "parts/best"), "checkpoint-3")
+      << "there is no checkpoint of step 0";
+}
+
+TEST_F(TrainLoopTest, AMetricThatNoEvaluationHasIsRefused) {
+  NumberedObjective objective;
+  test::expect_refused("has no eval_reward; it has eval_loss", [&] {
+    run("none", {.max_steps = 2, .eval_steps = 1, .best = {.metric = "eval_reward"}}, objective);
+  });
 }
 
 // Of a run in float16: the numbers of the steps that its scale was too large for.

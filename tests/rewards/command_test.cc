@@ -9,8 +9,8 @@
 #include <sstream>
 #include <thread>
 
+#include "base/child.h"
 #include "base/deadline.h"
-#include "recipes/rewards/detail/child.h"
 #include "tests/rewards/player.h"
 #include "tests/rewards/reward_support.h"
 #include "tests/support/wait_until.h"
@@ -195,7 +195,7 @@ TEST_F(CommandTest, TheWholeGroupEnds) {
 
 // As a student that the system kills: no destructor runs.
 TEST_F(CommandTest, EndsWithAProcessThatIsKilled) {
-  detail::Child employer(test::player("employs"));
+  Child employer(test::player("employs"));
   pid_t student = -1;
   pid_t program = -1;
   std::istringstream(test::line_from(employer.out())) >> student >> program;
@@ -216,9 +216,9 @@ TEST_F(CommandTest, OutlivesTheThreadThatStartedIt) {
 }
 
 TEST_F(CommandTest, AProgramIsSearchedInPath) {
-  detail::Child found({"true"});
+  Child found({"true"});
   EXPECT_EQ(found.ending(seconds(60)), "exited with code 0");
-  EXPECT_EQ(code_of([] { detail::Child child({"no-such-program-of-retort"}); }),
+  EXPECT_EQ(code_of([] { Child child({"no-such-program-of-retort"}); }),
             ErrorCode::kInvalidArgument);
 }
 

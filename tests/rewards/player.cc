@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "recipes/rewards/detail/child.h"
+#include "base/child.h"
 
 namespace retort::test {
 namespace {
@@ -149,10 +149,8 @@ void says_its_pid() {
 
 // A process with a program of its own, which a thread that has ended started. Says both pids.
 void employs() {
-  std::unique_ptr<rewards::detail::Child> program;
-  std::thread([&] {
-    program = std::make_unique<rewards::detail::Child>(player("says_its_pid"));
-  }).join();
+  std::unique_ptr<Child> program;
+  std::thread([&] { program = std::make_unique<Child>(player("says_its_pid")); }).join();
   say(std::to_string(::getpid()) + " " + line_from(program->out()));
   sleep_forever();
 }

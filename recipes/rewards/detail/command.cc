@@ -8,8 +8,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/child.h"
 #include "base/deadline.h"
-#include "recipes/rewards/detail/child.h"
 #include "recipes/rewards/detail/messages.h"
 #include "recipes/rewards/detail/scorer.h"
 

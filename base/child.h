@@ -9,7 +9,7 @@
 
 #include "base/units.h"
 
-namespace retort::rewards::detail {
+namespace retort {
 
 // The child is the leader of a process group of its own, with default signals. It ends with this
 // process, even if that is killed and runs no destructor.
@@ -25,10 +25,12 @@ class Child {
   // it.
   ~Child();
 
+  pid_t pid() const { return pid_; }  // -1 once it is reaped
   // Our ends of the pipes, non-blocking; -1 once closed.
   int in() const { return in_; }
   int out() const { return out_; }
   int err() const { return err_; }
+  void close_in();
   void close_err();
   // "exited with code 3" or "was killed by signal 9"; "" if it has not ended after `grace`.
   std::string ending(Duration grace);
@@ -46,8 +48,11 @@ class Child {
   int err_ = -1;
 };
 
+// Where PATH has a program; a name with a slash is a path already. "" if it is nowhere.
+std::string path_in_environment(const std::string& name);
+
 // write(2) without SIGPIPE, whatever the process does with that signal. Bytes written, or -1 with
 // errno.
 ssize_t write_quietly(int fd, const char* data, size_t size);
 
-}  // namespace retort::rewards::detail
+}  // namespace retort

@@ -1,4 +1,4 @@
-#include "recipes/rewards/detail/child.h"
+#include "base/child.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -18,7 +18,7 @@
 #include "base/deadline.h"
 #include "base/error.h"
 
-namespace retort::rewards::detail {
+namespace retort {
 namespace {
 
 constexpr Duration kExitGrace = std::chrono::seconds(2);
@@ -51,20 +51,6 @@ int taken(int& fd) {
 
 void close_fd(int& fd) {
   if (fd >= 0) ::close(std::exchange(fd, -1));
-}
-
-// Where PATH has a program; a name with a slash is a path already. "" if it is nowhere.
-std::string path_of(const std::string& name) {
-  if (name.find('/') != std::string::npos) return name;
-  const char* path = std::getenv("PATH");
-  std::istringstream folders(path ? path : "/bin:/usr/bin");
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    const std::string file = (folder.empty() ? "." : folder) + "/" + name;
-    std::error_code ignored;
-    if (std::filesystem::is_regular_file(file, ignored) && ::access(file.c_str(), X_OK) == 0)
-      return file;
-  }
-  return "";
 }
 
 // What a new process needs to become the program; all of it is made before the process exists.
@@ -198,7 +184,7 @@ Child::Child(const std::vector<std::string>& argv) {
   Pipe in, out, err;
 
   // The pipes' ends become its standard streams.
-  Program program{.path = path_of(argv.front()),
+  Program program{.path = path_in_environment(argv.front()),
                   .arguments = {},
                   .in = in.read,
                   .out = out.write,
@@ -224,6 +210,8 @@ Child::~Child() {
   ending(kExitGrace);
   kill();
 }
+
+void Child::close_in() { close_fd(in_); }
 
 void Child::close_err() { close_fd(err_); }
 
@@ -258,6 +246,19 @@ void Child::kill() {
   close_all();
 }
 
+std::string path_in_environment(const std::string& name) {
+  if (name.find('/') != std::string::npos) return name;
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path ? path : "/bin:/usr/bin");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const std::string file = (folder.empty() ? "." : folder) + "/" + name;
+    std::error_code ignored;
+    if (std::filesystem::is_regular_file(file, ignored) && ::access(file.c_str(), X_OK) == 0)
+      return file;
+  }
+  return "";
+}
+
 ssize_t write_quietly(int fd, const char* data, size_t size) {
   // A signal that was pending before is not ours to take.
   sigset_t pipe, before, pending;
@@ -280,4 +281,4 @@ ssize_t write_quietly(int fd, const char* data, size_t size) {
   return wrote;
 }
 
-}  // namespace retort::rewards::detail
+}  // namespace retort

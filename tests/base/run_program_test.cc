@@ -1,0 +1,71 @@
+#include "base/run_program.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+namespace retort::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+class RunProgram : public testing::Test {
+ protected:
+  std::string shell(const std::string& text, Duration timeout = 30s) {
+    return run_program({"sh", "-c", text}, timeout, give_up_);
+  }
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  }
+
+  std::atomic<bool> give_up_{false};
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+TEST_F(RunProgram, SaysHowItEnded) {
+  EXPECT_EQ(shell("exit 0"), "");
+  EXPECT_EQ(shell("exit 3"), "it exited with code 3");
+  EXPECT_EQ(shell("kill -9 $$"), "it was killed by signal 9");
+  EXPECT_EQ(shell("echo one; echo two >&2; exit 1"),
+            "it exited with code 1; the last it printed:\none\ntwo");
+  EXPECT_EQ(shell("read line || exit 0; exit 5"), "") << "its stdin is empty";
+}
+
+TEST_F(RunProgram, OneThatIsNotThereIsToldToo) {
+  const std::string wrong = run_program({"no-such-program-of-retort"}, 1s, give_up_);
+  EXPECT_NE(wrong.find("cannot start 'no-such-program-of-retort'"), std::string::npos) << wrong;
+}
+
+// What it prints is read, so that it never waits for a full pipe, and only the end is kept.
+TEST_F(RunProgram, MayPrintMoreThanAPipeHolds) {
+  const std::string wrong =
+      shell("i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done; exit 2");
+  EXPECT_TRUE(wrong.ends_with("line 19999")) << wrong;
+  EXPECT_LT(wrong.size(), 2200u);
+}
+
+TEST_F(RunProgram, IsKilledWithWhatItStartedWhenItsTimeIsOver) {
+  const std::string wrong = shell("echo begun; sleep 60 & sleep 60", 300ms);
+  EXPECT_EQ(wrong, "it was killed after 300ms; the last it printed:\nbegun");
+  EXPECT_LT(seconds(), 20);
+}
+
+TEST_F(RunProgram, EndsWhenItIsGivenUp) {
+  std::thread other([&] {
+    std::this_thread::sleep_for(200ms);
+    give_up_ = true;
+  });
+  EXPECT_EQ(shell("sleep 60"), "it was killed, because the run ends");
+  other.join();
+  EXPECT_LT(seconds(), 20);
+}
+
+// A process that goes on in the background holds the pipes open, but nobody up.
+TEST_F(RunProgram, DoesNotWaitForWhatItLeavesBehind) {
+  EXPECT_EQ(shell("sleep 60 & exit 0"), "");
+  EXPECT_LT(seconds(), 20);
+}
+
+}  // namespace
+}  // namespace retort::test
