@@ -78,10 +78,12 @@ class CutRows {
 struct BatchStream::Impl {
   Impl(std::shared_ptr<const Dataset> dataset, const BatchOptions& options, const Cursor& start)
       : samples(std::make_shared<detail::SampleCache>(dataset, detail::kItemCacheBytes)),
-        rows(samples, checked(options), layout_of(*dataset, options), start) {}
+        rows(samples, checked(options), layout_of(*dataset, options), start),
+        ahead([this] { return detail::next_items(rows, *samples); }) {}
 
   std::shared_ptr<detail::SampleCache> samples;
   detail::StepRows rows;
+  detail::OneAhead<detail::StepItems<Sample>> ahead;
 };
 
 BatchStream::BatchStream(std::shared_ptr<const Dataset> dataset, BatchOptions options, Cursor start)
@@ -89,10 +91,13 @@ BatchStream::BatchStream(std::shared_ptr<const Dataset> dataset, BatchOptions op
 BatchStream::~BatchStream() = default;
 
 BatchStream::Step BatchStream::next() {
-  return detail::next_step<Step>(impl_->rows, *impl_->samples, make_micro_batch);
+  return detail::next_step<Step>(impl_->ahead, make_micro_batch);
 }
 
-int64_t BatchStream::steps_per_epoch() { return impl_->rows.steps_per_epoch(); }
+int64_t BatchStream::steps_per_epoch() {
+  impl_->ahead.settle();
+  return impl_->rows.steps_per_epoch();
+}
 
 std::vector<MicroBatch> eval_batches(const Dataset& dataset, const BatchOptions& options) {
   options.validate();

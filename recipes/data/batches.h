@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "models/packed.h"
@@ -70,6 +71,8 @@ struct BatchOptions {
 //   micro-batches.
 // Use: next() has no effect but the position of the stream, so it may run ahead freely (prefetch);
 //   only the cursor that came with a consumed step is saved.
+// Threads: one calls. While it uses a step, the rows of the next one are read and tokenised on a
+//   thread of the stream's own.
 // Memory: lengths of the rows (4 bytes each) and a bounded cache of samples.
 class BatchStream {
  public:
@@ -79,6 +82,8 @@ class BatchStream {
     std::vector<MicroBatch> micro_batches;  // exactly options.micro_batches_at(this step)
     Cursor after;                           // store this once the step has been consumed
     double epoch = 0;                       // fractional, after this step
+    // seconds that next() waited for the rows; none of a step that no stream of rows made
+    std::optional<double> waited = std::nullopt;
   };
   // Errors: kInvalidArgument for a bad sample, a sample longer than max_length, or an epoch without
   //   a usable sample. All ranks throw alike, except that a sample whose length is known already is

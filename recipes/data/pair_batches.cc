@@ -96,10 +96,12 @@ struct PairBatchStream::Impl {
         rows(
             pairs, options,
             options.tokens_per_micro_batch > 0 ? detail::Layout::kBuckets : detail::Layout::kSingle,
-            start) {}
+            start),
+        ahead([this] { return detail::next_items(rows, *pairs); }) {}
 
   std::shared_ptr<detail::PairCache> pairs;
   detail::StepRows rows;
+  detail::OneAhead<detail::StepItems<PreferenceSample>> ahead;
 };
 
 PairBatchStream::PairBatchStream(std::shared_ptr<const PreferenceDataset> dataset,
@@ -110,10 +112,13 @@ PairBatchStream::PairBatchStream(std::shared_ptr<const PreferenceDataset> datase
 PairBatchStream::~PairBatchStream() = default;
 
 PairBatchStream::Step PairBatchStream::next() {
-  return detail::next_step<Step>(impl_->rows, *impl_->pairs, make_pair_micro_batch);
+  return detail::next_step<Step>(impl_->ahead, make_pair_micro_batch);
 }
 
-int64_t PairBatchStream::steps_per_epoch() { return impl_->rows.steps_per_epoch(); }
+int64_t PairBatchStream::steps_per_epoch() {
+  impl_->ahead.settle();
+  return impl_->rows.steps_per_epoch();
+}
 
 std::vector<PairMicroBatch> eval_pair_batches(const PreferenceDataset& dataset,
                                               const BatchOptions& options) {

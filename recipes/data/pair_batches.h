@@ -72,6 +72,8 @@ class PairBatchStream {
     // store this once the step has been consumed; `consumed` counts pairs
     Cursor after;
     double epoch = 0;  // fractional, after this step
+    // seconds that next() waited for the rows
+    std::optional<double> waited = std::nullopt;
   };
   Step next();
   int64_t steps_per_epoch();  // of epoch 0; reads every pair once

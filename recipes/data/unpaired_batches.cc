@@ -110,7 +110,17 @@ struct UnpairedBatchStream::Impl {
         options(of_rows),
         samples(std::make_shared<SampleCache>(std::move(dataset), detail::kItemCacheBytes)),
         rows(samples, global_options(of_rows),
-             by_tokens(of_rows) ? detail::Layout::kBuckets : detail::Layout::kSingle, start) {}
+             by_tokens(of_rows) ? detail::Layout::kBuckets : detail::Layout::kSingle, start),
+        ahead([this] { return next_rows(); }) {}
+
+  // Of the next step: the rows of the global batch, and this rank's part of it.
+  detail::StepItems<UnpairedRow> next_rows() {
+    const detail::StepRows::Step next = rows.next();
+    const bool tokens = by_tokens(options);
+    const std::vector<int64_t> batch = in_global_order(next.micro_batches, tokens);
+    const auto dealt = static_cast<int64_t>(next.micro_batches.size());
+    return {deal(batch, tokens ? dealt / options.dp_size : dealt), next.after, next.epoch};
+  }
 
   // This rank's part of a global batch, as detail::Dealer deals it.
   std::vector<std::vector<UnpairedRow>> deal(const std::vector<int64_t>& batch, int64_t count) {
@@ -132,6 +142,7 @@ struct UnpairedBatchStream::Impl {
   BatchOptions options;
   std::shared_ptr<SampleCache> samples;
   detail::StepRows rows;
+  detail::OneAhead<detail::StepItems<UnpairedRow>> ahead;
 };
 
 UnpairedBatchStream::UnpairedBatchStream(std::shared_ptr<const UnpairedDataset> dataset,
@@ -142,19 +153,15 @@ UnpairedBatchStream::UnpairedBatchStream(std::shared_ptr<const UnpairedDataset> 
 UnpairedBatchStream::~UnpairedBatchStream() = default;
 
 UnpairedBatchStream::Step UnpairedBatchStream::next() {
-  const detail::StepRows::Step rows = impl_->rows.next();
-  const bool tokens = by_tokens(impl_->options);
-  const std::vector<int64_t> batch = in_global_order(rows.micro_batches, tokens);
-  const auto dealt = static_cast<int64_t>(rows.micro_batches.size());
-  const int64_t count = tokens ? dealt / impl_->options.dp_size : dealt;
-
-  Step step{{}, rows.after, rows.epoch};
-  for (std::vector<UnpairedRow>& mine : impl_->deal(batch, count))
-    step.micro_batches.push_back(make_unpaired_micro_batch(std::move(mine), impl_->max_length));
-  return step;
+  return detail::next_step<Step>(impl_->ahead, [this](std::vector<UnpairedRow> mine) {
+    return make_unpaired_micro_batch(std::move(mine), impl_->max_length);
+  });
 }
 
-int64_t UnpairedBatchStream::steps_per_epoch() { return impl_->rows.steps_per_epoch(); }
+int64_t UnpairedBatchStream::steps_per_epoch() {
+  impl_->ahead.settle();
+  return impl_->rows.steps_per_epoch();
+}
 
 std::vector<UnpairedMicroBatch> eval_unpaired_batches(const UnpairedDataset& dataset,
                                                       const BatchOptions& options) {

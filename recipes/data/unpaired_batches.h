@@ -49,6 +49,8 @@ class UnpairedBatchStream {
     // store this once the step has been consumed; `consumed` counts rows
     Cursor after;
     double epoch = 0;  // fractional, after this step
+    // seconds that next() waited for the rows
+    std::optional<double> waited = std::nullopt;
   };
   Step next();
   int64_t steps_per_epoch();  // of epoch 0; reads every row once

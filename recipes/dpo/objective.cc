@@ -80,7 +80,10 @@ StepInfo DpoObjective::next_step(int64_t step) {
     drawn.micro_batches.push_back(ask(std::move(batches.micro_batches[i]), id, step));
   }
   drawn_.push_back(std::move(drawn));
-  return {.micro_batches = count, .after = batches.after, .epoch = batches.epoch};
+  return {.micro_batches = count,
+          .after = batches.after,
+          .epoch = batches.epoch,
+          .data_wait_time = batches.waited};
 }
 
 std::string DpoObjective::origins(size_t index) const {

@@ -89,7 +89,10 @@ StepInfo KtoObjective::next_step(int64_t step) {
     step_batches.push_back(std::move(drawn));
   }
   drawn_.push_back(std::move(step_batches));
-  return {.micro_batches = count, .after = batches.after, .epoch = batches.epoch};
+  return {.micro_batches = count,
+          .after = batches.after,
+          .epoch = batches.epoch,
+          .data_wait_time = batches.waited};
 }
 
 std::string KtoObjective::origins(size_t index) const {

@@ -19,7 +19,8 @@ StepInfo BatchObjective::next_step(int64_t step) {
     batch.tokens.wanted = batch.predict_positions;
   return {.micro_batches = drawn_.back().micro_batches.size(),
           .after = drawn_.back().after,
-          .epoch = drawn_.back().epoch};
+          .epoch = drawn_.back().epoch,
+          .data_wait_time = drawn_.back().waited};
 }
 
 std::string BatchObjective::origins(size_t index) const {

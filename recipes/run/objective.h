@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,6 +35,9 @@ struct StepInfo {
   size_t micro_batches = 0;  // the same on every rank
   data::Cursor after;        // to be stored once the step is done
   double epoch = 0;          // fractional, after this step
+  // seconds that this rank waited for the rows of data; none of recipes whose steps are made of
+  // other things
+  std::optional<double> data_wait_time = std::nullopt;
 };
 
 // Steps are drawn in order, each once, up to `lookahead` ahead of the one that is computed.

@@ -207,6 +207,7 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
     state.cursor = step.after;
     state.num_tokens += static_cast<int64_t>(sums.num_tokens);
     MetricsRow row = make_row(sums, divisor, update, state, step.epoch, seconds_since(start));
+    if (step.data_wait_time) row.add("data_wait_time", *step.data_wait_time);
     if (update.loss_scale) row.add("loss_scale", *update.loss_scale);
     if (options.skip_nonfinite_steps > 0 || update.loss_scale)
       row.add("skipped_steps", state.skipped_steps);

@@ -24,6 +24,7 @@ NUM_PORTS = 24
 TIMES = {
     "step_time",
     "tokens_per_second",
+    "data_wait_time",
     "teacher_wait_time",
     "reference_wait_time",
     "generation_time",

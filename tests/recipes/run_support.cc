@@ -59,7 +59,7 @@ double relative_difference(const fs::path& a, const fs::path& b) {
 std::string timeless_metrics(const fs::path& run) {
   std::string text;
   for (auto row : read_metrics(run)) {
-    for (const char* key : {"step_time", "tokens_per_second", "teacher_wait_time",
+    for (const char* key : {"step_time", "tokens_per_second", "data_wait_time", "teacher_wait_time",
                             "reference_wait_time", "generation_time", "generator_wait_time",
                             "reward_time", "reward_wait_time", "weight_sync_time"})
       row.erase(key);

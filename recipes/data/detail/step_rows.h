@@ -10,6 +10,7 @@
 
 #include "recipes/data/batches.h"
 #include "recipes/data/detail/item_cache.h"
+#include "recipes/data/detail/one_ahead.h"
 #include "recipes/data/detail/pack_sequence.h"
 
 namespace retort::data::detail {
@@ -52,18 +53,36 @@ inline Sample item_of(SampleCache& items, const RowPart& part) {
   return part.is_whole() ? whole : part_of(whole, part.begin, part.end);
 }
 
-// The next step of a stream: each micro-batch made of the items of its rows, which `items` has.
-template <class Step, class Item, class Set, class MakeBatch>
-Step next_step(StepRows& rows, ItemCache<Set, Item>& items, MakeBatch&& make_batch) {
+// The items of a rank's micro-batches.
+template <class Item>
+struct StepItems {
+  std::vector<std::vector<Item>> micro_batches;
+  Cursor after;
+  double epoch = 0;
+};
+
+// Those of the next step, which `items` makes of its rows.
+template <class Item, class Set>
+StepItems<Item> next_items(StepRows& rows, ItemCache<Set, Item>& items) {
   const StepRows::Step next = rows.next();
-  Step step{{}, next.after, next.epoch};
+  StepItems<Item> step{{}, next.after, next.epoch};
   for (const std::vector<RowPart>& mine : next.micro_batches) {
-    std::vector<Item> of_batch;
+    std::vector<Item>& of_batch = step.micro_batches.emplace_back();
     of_batch.reserve(mine.size());
     for (const RowPart& part : mine)
       of_batch.push_back(item_of(items, part));
-    step.micro_batches.push_back(make_batch(std::move(of_batch)));
   }
+  return step;
+}
+
+// The next step of a stream, whose items are made one step ahead: each micro-batch by
+// `make_batch(items)`, which may use LibTorch.
+template <class Step, class Item, class MakeBatch>
+Step next_step(OneAhead<StepItems<Item>>& ahead, MakeBatch&& make_batch) {
+  StepItems<Item> items = ahead.next();
+  Step step{{}, items.after, items.epoch, ahead.waited()};
+  for (std::vector<Item>& mine : items.micro_batches)
+    step.micro_batches.push_back(make_batch(std::move(mine)));
   return step;
 }
 
