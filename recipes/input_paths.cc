@@ -1,9 +1,22 @@
 #include "recipes/input_paths.h"
 
+#include <filesystem>
+
+#include "recipes/data/source_files.h"
 #include "recipes/external_roles.h"
 #include "recipes/registry.h"
 
 namespace retort::recipes {
+namespace {
+
+// A folder as it is written, of a pattern the files; of one that matches nothing here, the pattern.
+std::vector<std::string> shown_paths(const std::string& path) {
+  if (std::filesystem::exists(path)) return {path};
+  std::vector<std::string> files = data::source_files(path);
+  return files.empty() ? std::vector<std::string>{path} : files;
+}
+
+}  // namespace
 
 std::vector<InputPath> input_paths(const Recipe& recipe) {
   std::vector<InputPath> paths;
@@ -22,9 +35,11 @@ std::vector<InputPath> input_paths(const Recipe& recipe) {
     add("rewards[" + std::to_string(i) + "].template",
         recipe.rewards[i].template_file.value_or(""));
   for (const auto& source : recipe.data.train)
-    add("data.train", source.path);
+    for (const std::string& path : shown_paths(source.path))
+      add("data.train", path);
   for (const auto& source : recipe.data.eval)
-    add("data.eval", source.path);
+    for (const std::string& path : shown_paths(source.path))
+      add("data.eval", path);
   for (const InputPath& input : recipe_type(recipe).inputs(recipe))
     add(input.key, input.path);
   return paths;

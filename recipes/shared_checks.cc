@@ -84,6 +84,11 @@ void check_no_wrapping(const Recipe& recipe, const RecipePlaces& places, const s
     places.refuse({"data", "packing_strategy"},
                   "wrapped is for rows that can go on in the next pack; this recipe has " + what +
                       "; remove the key");
+  if (recipe.data.tokenized_cache)
+    places.refuse(
+        {"data", "tokenized_cache"},
+        "holds the tokens of samples that are trained on as they stand; this recipe has " + what +
+            ", which are tokenised as they are read; remove the key");
 }
 
 void check_no_target_choice(const Recipe& recipe, const RecipePlaces& places,

@@ -11,6 +11,7 @@
 #include "launch/yaml/effect_check.h"
 #include "models/config.h"
 #include "models/placement.h"
+#include "recipes/data/source_files.h"
 #include "recipes/external_roles.h"
 #include "recipes/registry.h"
 #include "recipes/rewards/reward.h"
@@ -279,9 +280,11 @@ class FileCheck {
 
   void check_sources(const std::string& block, const std::vector<data::Source>& sources) const {
     for (size_t i = 0; i < sources.size(); ++i)
-      if (!fs::is_regular_file(sources[i].path))
-        places_.refuse({"data", block, std::to_string(i), "path"},
-                       "'" + sources[i].path + "' is not a file");
+      try {
+        data::expand_sources({sources[i]});
+      } catch (const Error& error) {
+        places_.refuse({"data", block, std::to_string(i), "path"}, error.message());
+      }
   }
 
   const recipes::Recipe& recipe_;

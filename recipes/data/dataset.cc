@@ -3,6 +3,9 @@
 #include <limits>
 #include <utility>
 
+#include "base/log.h"
+#include "recipes/data/detail/making_lock.h"
+#include "recipes/data/detail/token_file.h"
 #include "recipes/data/preference_dataset.h"
 #include "recipes/data/prompt_dataset.h"
 
@@ -25,9 +28,40 @@ Dataset::Dataset(std::vector<Source> sources, const DataOptions& options,
                  const std::filesystem::path& cache)
     : ItemSet(std::move(sources), options, std::move(tokenizer), std::move(chat), cache),
       wraps_(data::wraps(options)),
-      options_(sample_options(options)) {}
+      options_(sample_options(options)) {
+  if (options.tokenized_cache && !cache.empty()) open_tokens(*options.tokenized_cache);
+}
+
+// The file is named after all that shapes its samples.
+void Dataset::open_tokens(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / (fingerprint().substr(0, 32) + ".tokens");
+  if (!std::filesystem::exists(path)) {
+    std::error_code failed;
+    std::filesystem::create_directories(folder, failed);
+    if (failed)
+      throw Error(ErrorCode::kUnavailable, "data.tokenized_cache: cannot create folder " +
+                                               folder.string() + ": " + failed.message());
+    const detail::MakingLock lock(folder);
+    if (!std::filesystem::exists(path)) {
+      RETORT_LOG(kInfo) << "tokenising " << size() << " rows into " << path.string();
+      detail::write_token_file(path, size(), [this](int64_t row) {
+        try {
+          return detail::MadeRow{.sample = tokenized(line(row)), .bad = ""};
+        } catch (const Error& error) {
+          if (error.code() != ErrorCode::kInvalidArgument) throw;
+          return detail::MadeRow{.sample = {}, .bad = error.message()};
+        }
+      });
+    }
+  }
+  tokens_ = std::make_shared<const detail::TokenFile>(path, size());
+}
 
 Sample Dataset::make(const Line& line) const {
+  return tokens_ ? tokens_->sample(line.row, line.origin) : tokenized(line);
+}
+
+Sample Dataset::tokenized(const Line& line) const {
   return make_sample(line.text, line.origin, line.source, line.tokenizer, line.chat, options_);
 }
 

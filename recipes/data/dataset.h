@@ -1,7 +1,8 @@
-// Training samples of several JSONL sources.
+// Training samples of several sources.
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,7 +10,12 @@
 #include "recipes/data/sample.h"
 
 namespace retort::data {
+namespace detail {
+class TokenFile;
+}
 
+// With data.tokenized_cache and a `cache` (that is, in a run) the tokens of all rows are in a file
+// of that folder, which the first process that wants them makes: the samples are the same.
 // Threads: get() may be called from any thread.
 class Dataset : public ItemSet<Sample> {
  public:
@@ -21,9 +27,12 @@ class Dataset : public ItemSet<Sample> {
 
  private:
   Sample make(const Line& line) const override;
+  Sample tokenized(const Line& line) const;
+  void open_tokens(const std::filesystem::path& folder);
 
   bool wraps_;
   SampleOptions options_;
+  std::shared_ptr<const detail::TokenFile> tokens_;  // null: rows are tokenised as they are read
 };
 
 }  // namespace retort::data

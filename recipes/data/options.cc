@@ -82,6 +82,9 @@ void DataOptions::validate() const {
   if (template_date && !is_day(*template_date))
     throw Error(ErrorCode::kInvalidArgument,
                 "data.template_date is '" + *template_date + "'; expected a day like 2026-11-23");
+  if (tokenized_cache && tokenized_cache->empty())
+    throw Error(ErrorCode::kInvalidArgument,
+                "data.tokenized_cache is empty; write a folder, or null");
   validate_template_kwargs(chat_template_kwargs);
   for (size_t i = 0; i < train.size(); ++i)
     validate_source(train[i], "data.train[" + std::to_string(i) + "]");

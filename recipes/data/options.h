@@ -27,7 +27,7 @@ enum class OnBadSample { kError, kSkip };
 enum class PackingStrategy { kWhole, kWrapped };
 
 struct Source {
-  std::string path;  // JSONL, also .gz / .zst
+  std::string path;  // of files or of a folder: source_files()
   Format format = Format::kAuto;
   // canonical key -> column of the file, e.g. prompt: question
   std::map<std::string, std::string> columns;
@@ -35,7 +35,10 @@ struct Source {
 
   template <class V>
   void fields(V& visit) {
-    visit("path", path, "JSONL file (.gz and .zst are decompressed once)");
+    visit(
+        "path", path,
+        "a file, a folder of files or a pattern such as data/*.parquet; JSONL, also .gz and .zst, "
+        "Parquet, or Arrow");
     visit("format", format, "how rows are read; auto: by their keys");
     visit("columns", columns,
           "canonical key -> column, e.g. {prompt: question, completion: answer}");
@@ -55,6 +58,7 @@ struct DataOptions {
   OnBadSample on_bad_sample = OnBadSample::kError;
   JsonBlock chat_template_kwargs;
   std::optional<std::string> template_date;
+  std::optional<std::string> tokenized_cache;
 
   template <class V>
   void fields(V& visit) {
@@ -78,6 +82,9 @@ struct DataOptions {
           "what the chat template is given besides the messages, e.g. {enable_thinking: false}");
     visit("template_date", template_date,
           "the day that chat templates print, as 2026-11-23; null: the day on which the run began");
+    visit("tokenized_cache", tokenized_cache,
+          "a folder for the tokens of all rows, which the first run makes and later ones with the "
+          "same data, tokenizer and options read; null: rows are tokenised as they are read");
   }
   void validate() const;
 };

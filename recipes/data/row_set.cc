@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "recipes/data/jsonl.h"
+#include "recipes/data/source_files.h"
 
 namespace retort::data {
 namespace {
@@ -63,6 +64,7 @@ RowSet::RowSet(std::vector<Source> sources, const DataOptions& options, models::
   checked.train = impl_->sources;
   checked.eval.clear();
   checked.validate();
+  impl_->sources = expand_sources(impl_->sources);
   impl_->on_bad_sample = options.on_bad_sample;
   impl_->max_length = options.max_length;
 
@@ -95,8 +97,12 @@ int64_t RowSet::max_length() const { return impl_->max_length; }
 
 RowSet::Line RowSet::line(int64_t row) const {
   const auto [source, line] = impl_->locate(row);
-  return {impl_->files[source].line(line), origin(row), impl_->sources[source], impl_->tokenizer,
-          impl_->chat};
+  return {impl_->files[source].line(line),
+          origin(row),
+          impl_->sources[source],
+          impl_->tokenizer,
+          impl_->chat,
+          row};
 }
 
 bool RowSet::skips() const { return impl_->on_bad_sample == OnBadSample::kSkip; }

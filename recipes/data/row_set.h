@@ -1,4 +1,4 @@
-// Several JSONL sources as one numbered set of rows: what all datasets have in common.
+// Several sources as one numbered set of rows: what all datasets have in common.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +42,8 @@ class RowSet {
   virtual std::string fingerprint() const = 0;
 
  protected:
-  // `cache`: for decompressed files and offset indices, as JsonlFile. kInvalidArgument for a
-  // missing or empty source.
+  // `cache`: for the text of files that are none and offset indices, as JsonlFile. A source whose
+  // path names several files is one for each of them. kInvalidArgument for a missing or empty one.
   RowSet(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer,
          models::ChatTemplate chat, const std::filesystem::path& cache);
   RowSet(const RowSet&) = default;
@@ -57,7 +57,9 @@ class RowSet {
     const Source& source;
     const models::Tokenizer& tokenizer;
     const models::ChatTemplate& chat;
+    int64_t row = 0;
   };
+  Line line(int64_t row) const;
   // `make(line)` of the row; nullopt if the row is bad (kInvalidArgument) and skipped.
   template <class Item, class Make>
   std::optional<Item> read(int64_t row, Make&& make) const {
@@ -77,7 +79,6 @@ class RowSet {
 
  private:
   struct Impl;
-  Line line(int64_t row) const;
   bool known_bad(int64_t row) const;
   void note_bad(int64_t row, const std::string& reason) const;
   std::shared_ptr<Impl> impl_;

@@ -1,7 +1,6 @@
 // The index of a file with many lines: on disk, correct, and not in the process's memory. A binary
 // of its own, so that nothing that other tests have freed hides what is allocated here.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include "base/random.h"
 #include "recipes/data/jsonl.h"
 #include "tests/support/folder_fixture.h"
+#include "tests/support/memory_limit.h"
 #include "tests/support/sanitizer.h"
 #include "tests/support/thrown.h"
 
@@ -39,28 +39,6 @@ class LineIndexTest : public test::FolderTest {
   fs::path cache_ = folder_ / "cache";
 };
 
-// Bytes of this process's private writable memory ("VmData" of /proc).
-uint64_t data_bytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.starts_with("VmData:")) return std::stoull(line.substr(7)) * 1024;
-  return 0;
-}
-
-// While it lives, no more than `bytes` of memory can be allocated in addition: std::bad_alloc.
-class MemoryLimit {
- public:
-  explicit MemoryLimit(uint64_t bytes) {
-    ::getrlimit(RLIMIT_DATA, &before_);
-    const rlimit limit{static_cast<rlim_t>(data_bytes() + bytes), before_.rlim_max};
-    EXPECT_EQ(::setrlimit(RLIMIT_DATA, &limit), 0);
-  }
-  ~MemoryLimit() { ::setrlimit(RLIMIT_DATA, &before_); }
-
- private:
-  rlimit before_{};
-};
-
 // `count` short lines; a blank line behind every `blank_every`-th.
 std::string numbered_line(int64_t i) { return "{\"n\":" + std::to_string(i) + "}"; }
 fs::path write_lines(const fs::path& path, int64_t count, int64_t blank_every) {
@@ -80,7 +58,7 @@ TEST_F(LineIndexTest, FiveMillionLinesTakeNoMemory) {
   std::optional<JsonlFile> file;
   const auto start = std::chrono::steady_clock::now();
   {
-    const MemoryLimit limit(kLimit);
+    const test::MemoryLimit limit(kLimit);
     EXPECT_THROW(std::vector<char>(2 * kLimit), std::bad_alloc)
         << "the limit does not hold on this machine";
     ASSERT_NO_THROW(file.emplace(path, cache_));

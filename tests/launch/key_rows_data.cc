@@ -19,6 +19,8 @@ std::vector<KeyRow> data_rows() {
   return {
       acts(kSftBase, "data.train=[{path: FOLDER/more.jsonl}]", batches),
       acts(kSftBase, "data.train.0.path=FOLDER/chat.jsonl", batches),
+      acts(kSftBase, "data.train.0.path=FOLDER/[mc]*.jsonl", batches),
+      refused(kSftBase, "data.train.0.path=FOLDER/none*.jsonl", "matches no file"),
       acts(kSftBase, "data.train.0.format=prompt_completion", batches, {only_text}),
       acts(kSftBase, "data.train.0." + other, batches),
       acts(kSftBase, "data.train.0.weight=2", batches),
@@ -56,6 +58,15 @@ std::vector<KeyRow> data_rows() {
            {chat, day + "30", "data.chat_template_kwargs={dated: true}"}),
       refused(kSftBase, day + "31", "no source holds messages", {only_text, no_eval}),
       refused(kSftBase, day + "32", "expected a day like"),
+
+      in_run("data.tokenized_cache", "tests/recipes/data_files_run_test.cc",
+             "data.tokenized_cache="),
+      refused(kSftBase, "data.tokenized_cache=''", "data.tokenized_cache is empty"),
+      refused(kDpoBase, "data.tokenized_cache=x", "pairs, which are never cut"),
+      refused(kKtoBase, "data.tokenized_cache=x", "completions, which are never cut"),
+      refused(kGrpoBase, "data.tokenized_cache=x", "completions, which are never cut"),
+      refused(kRejectionBase, "data.tokenized_cache=x", "prompts with their completions"),
+      refused(kOnPolicyBase, "data.tokenized_cache=x", "whose prompts the student continues"),
 
       acts(kSftBase, "data.completion_only_loss=false", batches),
       acts(kSftBase, "data.assistant_only_loss=false", batches, {chat}),

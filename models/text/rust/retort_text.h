@@ -1,8 +1,9 @@
-/* The C ABI of the Rust crate: tokenizers, chat templates, training.
+/* The C ABI of the Rust crate: tokenizers, chat templates, training, tables.
  *
  * Functions that return int32_t return 0 when done, 1 for an error and 2 for a caught panic; then
  * `error` holds a UTF-8 text to free and the other outputs are untouched. Nothing unwinds into the
- * caller. Handles may be used from any thread at once; they are immutable. */
+ * caller. Handles may be used from any thread at once; they are immutable, but for RtTable, which
+ * one thread uses at a time. */
 #pragma once
 
 #include <stdbool.h>
@@ -37,6 +38,7 @@ typedef struct {
 typedef struct RtTokenizer RtTokenizer;
 typedef struct RtTemplate RtTemplate;
 typedef struct RtTextTemplate RtTextTemplate;
+typedef struct RtTable RtTable;
 
 void rt_string_free(RtString text);
 void rt_tokens_free(RtTokens tokens);
@@ -91,6 +93,13 @@ int32_t rt_text_template_render(const RtTextTemplate* text, RtSlice variables_js
 int32_t rt_train(const RtSlice* texts, size_t num_texts, const RtSlice* special_tokens,
                  size_t num_special_tokens, size_t vocab_size, int64_t* reached, RtString* out,
                  RtString* error);
+
+/* A Parquet or Arrow file (IPC file or stream), known by its first bytes. left_out: the columns
+ * whose type has no JSON text, "name (type), ..."; empty if there are none. */
+int32_t rt_table_open(RtSlice path, RtTable** out, RtString* left_out, RtString* error);
+void rt_table_free(RtTable* table);
+/* The next rows as lines of JSON, about 1 MiB; empty after the last. */
+int32_t rt_table_next(RtTable* table, RtString* out, RtString* error);
 
 #ifdef __cplusplus
 }

@@ -16,6 +16,8 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "models/text/table_rows.h"
+#include "recipes/data/detail/making_lock.h"
 
 namespace retort::data::detail {
 namespace fs = std::filesystem;
@@ -24,7 +26,7 @@ namespace {
 constexpr size_t kChunkBytes = size_t{1} << 20;
 
 [[noreturn]] void damaged(const fs::path& path, const std::string& what) {
-  throw Error(ErrorCode::kInvalidArgument, path.string() + ": cannot be decompressed: " + what);
+  throw Error(ErrorCode::kInvalidArgument, path.string() + ": cannot be read: " + what);
 }
 
 // What a call of inflate() took of the input and made of it.
@@ -106,13 +108,46 @@ fs::path make_temporary_folder() {
   return name;
 }
 
-void decompress(const fs::path& path, std::string_view bytes, bool gzip, const fs::path& plain) {
-  RETORT_LOG(kInfo) << "decompressing " << path.string() << " into " << plain.string();
+// What a file holds, by its first bytes.
+enum class Content { kText, kGzip, kZstd, kTable };
+
+Content content_of(std::string_view bytes) {
+  if (bytes.starts_with("\x1f\x8b")) return Content::kGzip;
+  if (bytes.starts_with("\x28\xb5\x2f\xfd")) return Content::kZstd;
+  return models::is_table(bytes) ? Content::kTable : Content::kText;
+}
+
+// The endings that promise a content; others promise none.
+Content promised_by(const fs::path& path) {
+  const std::string extension = path.extension().string();
+  if (extension == ".gz") return Content::kGzip;
+  if (extension == ".zst") return Content::kZstd;
+  if (extension == ".parquet" || extension == ".arrow") return Content::kTable;
+  return Content::kText;
+}
+
+void write_rows(const fs::path& path, AtomicFile& out) {
+  models::TableRows rows(path);
+  if (!rows.left_out().empty()) {
+    RETORT_LOG(kWarning) << path.string()
+                         << ": columns without a JSON text are left out: " << rows.left_out();
+  }
+  for (std::string_view lines = rows.next(); !lines.empty(); lines = rows.next())
+    out.write(lines);
+}
+
+void write_plain(const fs::path& path, std::string_view bytes, Content content,
+                 const fs::path& plain) {
+  RETORT_LOG(kInfo) << (content == Content::kTable ? "writing the rows of " : "decompressing ")
+                    << path.string() << (content == Content::kTable ? " as JSON to " : " into ")
+                    << plain.string();
   AtomicFile out(plain);
-  if (gzip)
-    inflate_all(path, bytes, out);
-  else
-    unzstd_all(path, bytes, out);
+  switch (content) {
+    case Content::kGzip: inflate_all(path, bytes, out); break;
+    case Content::kZstd: unzstd_all(path, bytes, out); break;
+    case Content::kTable: write_rows(path, out); break;
+    case Content::kText: out.write(bytes); break;
+  }
   out.commit();
 }
 
@@ -121,12 +156,10 @@ void decompress(const fs::path& path, std::string_view bytes, bool gzip, const f
 PlainText::PlainText(const fs::path& path, const fs::path& cache) : path_(path) {
   const MappedFile file(path);
   const std::string_view bytes = file.text();
-  const bool gzip = bytes.starts_with("\x1f\x8b");
-  const bool zstd = bytes.starts_with("\x28\xb5\x2f\xfd");
-  if (!gzip && !zstd) {
-    const std::string extension = path.extension().string();
-    if (extension == ".gz" || extension == ".zst")
-      damaged(path, "it does not begin like a " + extension + " file");
+  const Content content = content_of(bytes);
+  if (content == Content::kText) {
+    if (promised_by(path) != Content::kText)
+      damaged(path, "it does not begin like a " + path.extension().string() + " file");
     return;
   }
 
@@ -134,7 +167,7 @@ PlainText::PlainText(const fs::path& path, const fs::path& cache) : path_(path) 
     temporary_ = make_temporary_folder();
     path_ = temporary_ / path.stem();
     try {
-      decompress(path, bytes, gzip, path_);
+      write_plain(path, bytes, content, path_);
     } catch (...) {  // no destructor will run
       std::error_code ignored;
       fs::remove_all(temporary_, ignored);
@@ -147,7 +180,8 @@ PlainText::PlainText(const fs::path& path, const fs::path& cache) : path_(path) 
   path_ = cache / (path.stem().string() + "-" + sha256_hex(bytes).substr(0, 16));
   if (fs::exists(path_)) return;
   make_folder(cache);
-  decompress(path, bytes, gzip, path_);
+  const MakingLock lock(cache);
+  if (!fs::exists(path_)) write_plain(path, bytes, content, path_);
 }
 
 PlainText::~PlainText() {

@@ -1,0 +1,124 @@
+//! Rows of Parquet and Arrow files as lines of JSON, one object a row.
+
+use std::fs::File;
+use std::io::{BufReader, Read, Seek};
+
+use arrow_array::RecordBatch;
+use arrow_ipc::reader::{FileReader, StreamReader};
+use arrow_schema::{ArrowError, Schema};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::arrow::ProjectionMask;
+
+use crate::json_cells::{cell_writer, has_json, quoted};
+
+/// Rows of Parquet that are decoded at once. Arrow files say themselves how many.
+const BATCH_ROWS: usize = 1024;
+/// Text that is handed out at once, about.
+const PIECE_BYTES: usize = 1 << 20;
+
+type Batches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send>;
+
+/// An open file. Memory: a batch of rows and its text; of Parquet the current page of each column
+/// besides, not a row group.
+pub struct Table {
+    batches: Batches,
+    rows: u64,
+    /// "name (type)" of each column whose type has no JSON text.
+    pub left_out: Vec<String>,
+}
+
+/// Which columns are read, and the others' names and types.
+fn choose(schema: &Schema) -> (Vec<usize>, Vec<String>) {
+    let mut chosen = Vec::new();
+    let mut left_out = Vec::new();
+    for (index, field) in schema.fields().iter().enumerate() {
+        if has_json(field.data_type()) {
+            chosen.push(index);
+        } else {
+            left_out.push(format!("{} ({})", field.name(), field.data_type()));
+        }
+    }
+    (chosen, left_out)
+}
+
+fn open_parquet(file: File) -> Result<(Batches, Vec<String>), String> {
+    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|e| e.to_string())?;
+    let (chosen, left_out) = choose(builder.schema());
+    let columns = ProjectionMask::roots(builder.parquet_schema(), chosen);
+    let reader = builder
+        .with_projection(columns)
+        .with_batch_size(BATCH_ROWS)
+        .build()
+        .map_err(|e| e.to_string())?;
+    Ok((Box::new(reader), left_out))
+}
+
+/// The schema is read first, for the choice of columns; then the file is opened with it.
+fn open_arrow(mut file: File, stream: bool) -> Result<(Batches, Vec<String>), String> {
+    let text = |e: ArrowError| e.to_string();
+    let again = file.try_clone().map_err(|e| e.to_string())?;
+    let schema = if stream {
+        StreamReader::try_new(BufReader::new(again), None).map_err(text)?.schema()
+    } else {
+        FileReader::try_new(BufReader::new(again), None).map_err(text)?.schema()
+    };
+    let (chosen, left_out) = choose(&schema);
+
+    file.rewind().map_err(|e| e.to_string())?;
+    let buffered = BufReader::with_capacity(PIECE_BYTES, file);
+    let batches: Batches = if stream {
+        Box::new(StreamReader::try_new(buffered, Some(chosen)).map_err(text)?)
+    } else {
+        Box::new(FileReader::try_new(buffered, Some(chosen)).map_err(text)?)
+    };
+    Ok((batches, left_out))
+}
+
+impl Table {
+    pub fn open(path: &str) -> Result<Table, String> {
+        let mut file = File::open(path).map_err(|e| e.to_string())?;
+        let mut head = [0u8; 6];
+        file.read_exact(&mut head).map_err(|_| "is shorter than any such file".to_string())?;
+        file.rewind().map_err(|e| e.to_string())?;
+        let (batches, left_out) = if head.starts_with(b"PAR1") {
+            open_parquet(file)?
+        } else {
+            open_arrow(file, head != *b"ARROW1")?
+        };
+        Ok(Table { batches, rows: 0, left_out })
+    }
+
+    /// The next rows, a line each with its newline; nothing after the last.
+    pub fn next_lines(&mut self) -> Result<Vec<u8>, String> {
+        let mut out = Vec::new();
+        while out.len() < PIECE_BYTES {
+            let Some(batch) = self.batches.next() else { break };
+            let batch = batch.map_err(|e| format!("after row {}: {e}", self.rows))?;
+            append_lines(&batch, &mut out);
+            self.rows += batch.num_rows() as u64;
+        }
+        Ok(out)
+    }
+}
+
+fn append_lines(batch: &RecordBatch, out: &mut Vec<u8>) {
+    let schema = batch.schema();
+    let mut columns = Vec::new();
+    for (field, column) in schema.fields().iter().zip(batch.columns()) {
+        let mut key = Vec::new();
+        quoted(field.name(), &mut key);
+        key.push(b':');
+        columns.push((key, cell_writer(column.as_ref())));
+    }
+    for row in 0..batch.num_rows() {
+        out.push(b'{');
+        for (at, (key, cell)) in columns.iter().enumerate() {
+            if at > 0 {
+                out.push(b',');
+            }
+            out.extend_from_slice(key);
+            cell(row, out);
+        }
+        out.extend_from_slice(b"}\n");
+    }
+}
