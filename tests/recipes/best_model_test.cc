@@ -25,9 +25,9 @@ std::string course(const BestModelOptions& options, const std::vector<double>& v
 }
 
 TEST(BestModel, IsLeastOrGreatest) {
-  const std::vector<double> values{3, 2, 2, 2.5, 1, 4};
-  EXPECT_EQ(course({.metric = "eval_loss"}, values), "++--+-");
-  EXPECT_EQ(course({.metric = "eval_reward", .greater_is_better = true}, values), "+----+");
+  const std::vector<double> values{3, 2, 2, 2.5, 1, 4, 4};
+  EXPECT_EQ(course({.metric = "eval_loss"}, values), "++--+--");
+  EXPECT_EQ(course({.metric = "eval_reward", .greater_is_better = true}, values), "+----+-");
 }
 
 TEST(BestModel, PatienceCountsEvaluationsInARow) {
