@@ -19,6 +19,7 @@
 #include "models/decoder_parameters.h"
 #include "models/functions.h"
 #include "models/layers.h"
+#include "models/lora/lora_specs.h"
 #include "models/tensor_parallel.h"
 #include "parallel/gemm.h"
 
@@ -68,7 +69,7 @@ Tensor residual_sum(const Residual& x) { return x.delta.defined() ? x.sum + x.de
 }  // namespace
 
 struct Decoder::Impl {
-  // A layer and its parameters, [begin, end) of `parameters`.
+  // A layer and what is trained of it, [begin, end) of trained_parameters().
   struct Layer {
     LayerWeights weights;
     size_t begin = 0;
@@ -85,6 +86,9 @@ struct Decoder::Impl {
   std::vector<std::vector<Layer>> chunks;
   RotaryEmbedding rope;
   std::optional<RotaryEmbedding> sliding_rope;  // of layers with a window, if they have their own
+  std::optional<LoraConfig> lora;
+  std::vector<parallel::NamedParameter> adapter;
+  bool adapter_enabled = true;
   ParameterGate gate;
   int64_t checkpointing_every = 0;  // 0: never
   uint64_t shard_bytes = 0;
@@ -92,6 +96,7 @@ struct Decoder::Impl {
   at::Device device() const { return parameters.front().value.device(); }
   void bind();
   void bind_layer(int64_t layer, size_t& next, Layer& out) const;
+  void bind_adapter();
   parallel::VocabShard vocab() const;
   int64_t padded_tokens(const PackedTokens& tokens) const;
   Tensor embed(const PackedTokens& tokens) const;
@@ -135,6 +140,27 @@ void Decoder::Impl::bind() {
   rope = RotaryEmbedding(config.rope, config.head_dim, device());
   if (config.sliding_rope)
     sliding_rope = RotaryEmbedding(*config.sliding_rope, config.head_dim, device());
+}
+
+// Gives the layers their factors, which follow one another as their matrices do.
+void Decoder::Impl::bind_adapter() {
+  size_t next = 0;
+  for (std::vector<Layer>& chunk : chunks)
+    for (Layer& layer : chunk) {
+      const std::string prefix = "model.layers." + std::to_string(layer.index) + ".";
+      layer.weights.scaling = lora->scaling();
+      layer.begin = next;
+      for (size_t t = 0; t < static_cast<size_t>(LayerTensor::kCount); ++t) {
+        const std::string matrix = prefix + layer_tensor_name(static_cast<LayerTensor>(t));
+        for (size_t i = layer.begin; i + 1 < adapter.size(); i += 2) {
+          if (adapter[i].name != lora_factor_name(matrix, "lora_A")) continue;
+          layer.weights.factors[t] = {adapter[i].value, adapter[i + 1].value};
+          next += 2;
+        }
+      }
+      layer.end = next;
+    }
+  RETORT_CHECK(next == adapter.size()) << next << " of " << adapter.size() << " factors placed";
 }
 
 parallel::VocabShard Decoder::Impl::vocab() const {
@@ -208,12 +234,13 @@ Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& given, const Te
                             given.wanted.defined() ? given.wanted.to(device()) : Tensor()};
   const int64_t count = tokens.num_tokens();
   const int64_t padding = padded_tokens(tokens) - count;
+  const bool adapts = lora && adapter_enabled;
   const auto use = [&](size_t begin, size_t end) {
-    if (gate) gate(begin, end);
+    if (gate && begin < end && (adapts || !lora)) gate(begin, end);
   };
 
   // The residual stream that enters the chunk, and the rotary tables of all its rows.
-  if (placement.first(chunk)) use(0, 1);
+  if (placement.first(chunk) && !lora) use(0, 1);
   Residual x{placement.first(chunk) ? embed(tokens) : input, {}};
   const Tensor positions =
       padding > 0 ? at::constant_pad_nd(tokens.positions, {0, padding}) : tokens.positions;
@@ -239,14 +266,17 @@ Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& given, const Te
     inputs.rope = layer.window > 0 ? sliding : table;
     if (last_layer_chooses && &layer == &layers.back()) inputs.rows = padded_indices(tokens.wanted);
     use(layer.begin, layer.end);
+    const bool plain = lora && !adapts;
+    const LayerWeights without = plain ? layer.weights.without_adapter() : LayerWeights{};
+    const LayerWeights& weights = plain ? without : layer.weights;
     x = recomputes(layer)
-            ? Residual{layer_forward_checkpointed(layer.weights, inputs, residual_sum(x)), {}}
-            : layer_forward(layer.weights, inputs, x);
+            ? Residual{layer_forward_checkpointed(weights, inputs, residual_sum(x)), {}}
+            : layer_forward(weights, inputs, x);
   }
   if (!placement.last(chunk)) return residual_sum(x);
 
   // The end of the pipeline: the final norm, on every rank, without the padding.
-  use(chunks.back().empty() ? 0 : chunks.back().back().end, parameters.size());
+  if (!lora) use(chunks.back().empty() ? 0 : chunks.back().back().end, parameters.size());
   const Tensor out = enter_block(norm_residual(x, final_norm, config).second, tp);
   const int64_t rows = last_layer_chooses ? tokens.wanted.numel() : count;
   const Tensor unpadded = out.size(0) > rows ? out.narrow(0, 0, rows) : out;
@@ -335,8 +365,38 @@ Tensor Decoder::Impl::products(const Tensor& x) const {
 
 std::vector<parallel::NamedParameter> Decoder::parameters() const { return impl_->parameters; }
 
+void Decoder::attach_adapter(const LoraConfig& lora,
+                             const std::vector<std::pair<std::string, Tensor>>& tensors) {
+  const auto specs = lora_specs(impl_->config, lora, impl_->placement);
+  std::vector<parallel::NamedParameter> adapter = match_specs(specs, tensors, "adapter");
+  for (const parallel::NamedParameter& parameter : adapter)
+    if (parameter.value.scalar_type() != dtype() || parameter.value.device() != device())
+      throw Error(ErrorCode::kMismatch, "an adapter has the decoder's dtype and device")
+          .with("tensor", parameter.name);
+  impl_->lora = lora;
+  impl_->adapter = std::move(adapter);
+  impl_->bind_adapter();
+}
+
+// Layers are bound to their parameters again, as at first.
+void Decoder::detach_adapter() {
+  impl_->lora.reset();
+  impl_->adapter.clear();
+  impl_->chunks.clear();
+  impl_->bind();
+}
+
+const LoraConfig* Decoder::lora() const { return impl_->lora ? &*impl_->lora : nullptr; }
+void Decoder::set_adapter_enabled(bool value) { impl_->adapter_enabled = value; }
+
+std::vector<parallel::NamedParameter> Decoder::trained_parameters() const {
+  return impl_->lora ? impl_->adapter : impl_->parameters;
+}
+
 void Decoder::set_requires_grad(bool value) {
   for (parallel::NamedParameter& parameter : impl_->parameters)
+    parameter.value.set_requires_grad(value && !impl_->lora);
+  for (parallel::NamedParameter& parameter : impl_->adapter)
     parameter.value.set_requires_grad(value);
 }
 

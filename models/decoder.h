@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "models/config.h"
+#include "models/lora/lora_config.h"
 #include "models/packed.h"
 #include "models/placement.h"
 #include "parallel/parameter.h"
@@ -77,16 +78,30 @@ class Decoder {
   // and generation; training uses the chunked losses.
   at::Tensor logits(const at::Tensor& hidden) const;
 
-  // In a fixed order (embedding first, head last); tied head not repeated.
+  // In a fixed order (embedding first, head last); tied head not repeated. Without an adapter.
   std::vector<parallel::NamedParameter> parameters() const;
+
+  // LoRA: from now on linear layers compute with their factors besides (models/lora/adapter.h makes
+  // them, and merges them), and these alone are trained. `tensors`: all of lora_specs by name, in
+  // the decoder's dtype. kMismatch as the constructor.
+  void attach_adapter(const LoraConfig& lora,
+                      const std::vector<std::pair<std::string, at::Tensor>>& tensors);
+  void detach_adapter();
+  const LoraConfig* lora() const;  // null: no adapter
+  // Whether forward passes compute with the adapter, which is there.
+  void set_adapter_enabled(bool value);
+  // What is trained, in a fixed order: the adapter's factors, or parameters().
+  std::vector<parallel::NamedParameter> trained_parameters() const;
+
   at::ScalarType dtype() const;
   // Of the parameters. Tokens on another device are copied there.
   at::Device device() const;
+  // Of trained_parameters(); what stands beside an adapter requires none.
   void set_requires_grad(bool value);
   // Recompute layers in backward instead of keeping their activations (Chen et al. 2016): every
   // layer, or those of the whole model whose number `every` divides. The same bits either way.
   void set_gradient_checkpointing(bool value, int64_t every = 1);
-  // Called in a forward pass before parameters [begin, end) of parameters() are read; it returns
+  // Called in a forward pass before [begin, end) of trained_parameters() are read; it returns
   // when their values have arrived. Empty: they are always there.
   using ParameterGate = std::function<void(size_t begin, size_t end)>;
   void set_parameter_gate(ParameterGate gate);

@@ -33,10 +33,11 @@ std::map<std::string, Tensor> by_name(const std::vector<std::pair<std::string, T
   return given;
 }
 
-Tensor take_tensor(std::map<std::string, Tensor>& given, const ParameterSpec& spec) {
+Tensor take_tensor(std::map<std::string, Tensor>& given, const ParameterSpec& spec,
+                   const std::string& what) {
   const auto it = given.find(spec.name);
   if (it == given.end())
-    throw Error(ErrorCode::kMismatch, "the model's tensor '" + spec.name + "' is missing")
+    throw Error(ErrorCode::kMismatch, "the " + what + "'s tensor '" + spec.name + "' is missing")
         .with("tensor", spec.name);
   Tensor value = it->second;
   if (value.sizes() != at::IntArrayRef(spec.shape)) {
@@ -68,13 +69,19 @@ Tensor random_normal(const std::vector<int64_t>& shape, double std, uint64_t see
 std::vector<parallel::NamedParameter> match_parameters(const ModelConfig& config,
                                                        const Placement& placement,
                                                        const NamedTensorList& tensors) {
+  return match_specs(parameter_specs(config, placement), tensors, "model");
+}
+
+std::vector<parallel::NamedParameter> match_specs(const std::vector<ParameterSpec>& specs,
+                                                  const NamedTensorList& tensors,
+                                                  const std::string& what) {
   std::vector<parallel::NamedParameter> parameters;
   std::map<std::string, Tensor> given = by_name(tensors);
 
   // Every tensor of the placement is there, in its shape and in the dtype of the first.
   at::ScalarType dtype = at::kFloat;
-  for (const ParameterSpec& spec : parameter_specs(config, placement)) {
-    const Tensor value = take_tensor(given, spec);
+  for (const ParameterSpec& spec : specs) {
+    const Tensor value = take_tensor(given, spec, what);
     if (parameters.empty()) dtype = value.scalar_type();
     if (value.scalar_type() != dtype || !at::isFloatingType(dtype)) {
       throw Error(ErrorCode::kMismatch, "the parameters must share one floating dtype")
@@ -87,7 +94,7 @@ std::vector<parallel::NamedParameter> match_parameters(const ModelConfig& config
   // And no other.
   if (!given.empty()) {
     throw Error(ErrorCode::kMismatch,
-                "tensor '" + given.begin()->first + "' does not belong to this model")
+                "tensor '" + given.begin()->first + "' does not belong to this " + what)
         .with("tensor", given.begin()->first);
   }
   return parameters;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "models/config.h"
+#include "models/parameter_specs.h"
 #include "models/placement.h"
 #include "parallel/parameter.h"
 
@@ -20,6 +21,11 @@ using NamedTensorList = std::vector<std::pair<std::string, at::Tensor>>;
 std::vector<parallel::NamedParameter> match_parameters(const ModelConfig& config,
                                                        const Placement& placement,
                                                        const NamedTensorList& tensors);
+
+// The same of any list of tensors, in its order. `what` they belong to: "model".
+std::vector<parallel::NamedParameter> match_specs(const std::vector<ParameterSpec>& specs,
+                                                  const NamedTensorList& tensors,
+                                                  const std::string& what);
 
 // As Decoder::random says. Not in inference mode: the tensors are to be trained.
 NamedTensorList random_parameters(const ModelConfig& config, const Placement& placement,

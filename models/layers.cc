@@ -33,20 +33,42 @@ Tensor chosen_rows(const Tensor& x, const LayerInputs& inputs) {
   return inputs.rows.defined() ? x.index_select(0, inputs.rows) : x;
 }
 
+// Column-parallel layers of one input, adapted where they are.
+std::vector<Tensor> column_layers(const LayerWeights& w, const LayerInputs& inputs, const Tensor& x,
+                                  std::initializer_list<LayerTensor> matrices,
+                                  std::initializer_list<LayerTensor> their_biases) {
+  std::vector<Tensor> weights;
+  std::vector<LoraFactors> factors;
+  bool adapted = false;
+  for (const LayerTensor matrix : matrices) {
+    weights.push_back(w[matrix]);
+    factors.push_back(w.factors_of(matrix));
+    adapted = adapted || factors.back().defined();
+  }
+  if (!adapted) return column_linear(x, weights, biases(w, their_biases), inputs.tp);
+  return adapted_column_linear(x, weights, biases(w, their_biases), factors, w.scaling, inputs.tp);
+}
+
+// A row-parallel layer likewise.
+Tensor row_layer(const LayerWeights& w, const LayerInputs& inputs, const Tensor& x,
+                 LayerTensor matrix, LayerTensor bias) {
+  const LoraFactors& factors = w.factors_of(matrix);
+  if (!factors.defined()) return row_linear(x, w[matrix], w[bias], inputs.tp);
+  return adapted_row_linear(x, w[matrix], w[bias], factors, w.scaling, inputs.tp);
+}
+
 Tensor attention_block(const LayerWeights& w, const LayerInputs& inputs, const Tensor& x) {
   const std::vector<Tensor> qkv =
-      column_linear(x, {w[kQ], w[kK], w[kV]}, biases(w, {kQBias, kKBias, kVBias}), inputs.tp);
+      column_layers(w, inputs, x, {kQ, kK, kV}, {kQBias, kKBias, kVBias});
   const Tensor q = head_norm(qkv[0], w[kQNorm], *inputs.config);
   const Tensor k = head_norm(qkv[1], w[kKNorm], *inputs.config);
   const Tensor y = packed_attention(q, k, qkv[2], inputs.rope, inputs.plan);
-  return row_linear(chosen_rows(y, inputs), w[kO], w[kOBias], inputs.tp);
+  return row_layer(w, inputs, chosen_rows(y, inputs), kO, kOBias);
 }
 
 Tensor mlp_block(const LayerWeights& w, const LayerInputs& inputs, const Tensor& x) {
-  const std::vector<Tensor> both =
-      column_linear(x, {w[kGate], w[kUp]}, biases(w, {kGateBias, kUpBias}), inputs.tp);
-  return row_linear(gated(both[0], both[1], inputs.config->activation), w[kDown], w[kDownBias],
-                    inputs.tp);
+  const std::vector<Tensor> both = column_layers(w, inputs, x, {kGate, kUp}, {kGateBias, kUpBias});
+  return row_layer(w, inputs, gated(both[0], both[1], inputs.config->activation), kDown, kDownBias);
 }
 
 }  // namespace
@@ -83,7 +105,16 @@ std::vector<Tensor> LayerWeights::list() const {
   for (const Tensor& tensor : tensors) {
     if (tensor.defined()) list.push_back(tensor);
   }
+  for (const LoraFactors& one : factors) {
+    if (one.defined()) list.insert(list.end(), {one.a, one.b});
+  }
   return list;
+}
+
+LayerWeights LayerWeights::without_adapter() const {
+  LayerWeights weights = *this;
+  weights.factors = {};
+  return weights;
 }
 
 LayerWeights LayerWeights::with(const std::vector<Tensor>& list) const {
@@ -91,6 +122,11 @@ LayerWeights LayerWeights::with(const std::vector<Tensor>& list) const {
   size_t next = 0;
   for (Tensor& tensor : weights.tensors) {
     if (tensor.defined()) tensor = list[next++];
+  }
+  for (LoraFactors& one : weights.factors) {
+    if (!one.defined()) continue;
+    one.a = list[next++];
+    one.b = list[next++];
   }
   RETORT_CHECK(next == list.size())
       << "a layer of " << next << " tensors was given " << list.size();

@@ -9,6 +9,7 @@
 
 #include "models/attention.h"
 #include "models/config.h"
+#include "models/lora/lora_linear.h"
 #include "models/tensor_parallel.h"
 
 namespace retort::models {
@@ -42,12 +43,18 @@ const char* layer_tensor_name(LayerTensor tensor);
 
 struct LayerWeights {
   std::array<at::Tensor, static_cast<size_t>(LayerTensor::kCount)> tensors;
+  // Of the matrices that an adapter changes, and lora_alpha / r.
+  std::array<LoraFactors, static_cast<size_t>(LayerTensor::kCount)> factors;
+  double scaling = 1;
   const at::Tensor& operator[](LayerTensor t) const { return tensors[static_cast<size_t>(t)]; }
   at::Tensor& operator[](LayerTensor t) { return tensors[static_cast<size_t>(t)]; }
-  // The defined tensors, in order.
+  const LoraFactors& factors_of(LayerTensor t) const { return factors[static_cast<size_t>(t)]; }
+  // The defined tensors in order, then the factors.
   std::vector<at::Tensor> list() const;
   // These weights with `list` in the place of list().
   LayerWeights with(const std::vector<at::Tensor>& list) const;
+  // These weights as if there were no adapter.
+  LayerWeights without_adapter() const;
 };
 
 // What a layer needs besides its weights, for one forward.

@@ -4,21 +4,32 @@
 
 #include "base/error.h"
 #include "models/end_tokens.h"
+#include "models/lora/adapter.h"
 
 namespace retort::models {
+namespace fs = std::filesystem;
 
 LoadedModel load_model(const std::string& folder, const std::string& dtype) {
-  if (!std::filesystem::exists(std::filesystem::path(folder) / "config.json"))
+  const bool adapted = is_adapter_folder(folder);
+  if (!fs::exists(fs::path(folder) / "config.json") && !adapted)
     throw Error(ErrorCode::kInvalidArgument,
                 "'" + folder +
                     "' holds no config.json; --model wants a Hugging Face folder (config.json, "
                     "*.safetensors, tokenizer.json)");
-  const ModelConfig config = read_model_config(folder);
+  const fs::path weights = adapted ? adapter_base_folder(folder) : fs::path(folder);
+  const ModelConfig config = read_model_config(weights);
+  // An adapter's folder may have no tokenizer of its own.
+  const bool has_tokenizer = fs::exists(fs::path(folder) / "tokenizer.json");
+  const std::string texts = has_tokenizer ? folder : weights.string();
   LoadedModel model{
-      .decoder = load_decoder(folder, parse_dtype(dtype.empty() ? config.torch_dtype : dtype)),
-      .tokenizer = Tokenizer::load(folder),
-      .chat = ChatTemplate::load(folder),
+      .decoder = load_decoder(weights, parse_dtype(dtype.empty() ? config.torch_dtype : dtype)),
+      .tokenizer = Tokenizer::load(texts),
+      .chat = ChatTemplate::load(texts),
       .eos_token_ids = {}};
+  if (adapted) {
+    attach_adapter(model.decoder, folder);
+    merge_adapter(model.decoder);
+  }
   model.decoder.set_requires_grad(false);
   model.eos_token_ids = end_token_ids(config, model.tokenizer);
   return model;

@@ -19,7 +19,8 @@ struct LoadedModel {
   std::vector<int64_t> eos_token_ids;
 };
 
-// dtype "": as the file. kInvalidArgument when `folder` has no config.json.
+// dtype "": as the file. The folder of an adapter is opened with the model that it names, into
+// whose weights it is merged. kInvalidArgument when `folder` holds neither.
 LoadedModel load_model(const std::string& folder, const std::string& dtype);
 
 }  // namespace retort::models

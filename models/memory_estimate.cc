@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "base/error.h"
@@ -39,6 +40,17 @@ struct Slice {
                            (c.attention_out_bias ? hidden : 0) +
                            (c.mlp_bias ? 2 * inner + hidden : 0);
     return matrices + norms + biases;
+  }
+
+  // Elements of the factors of a layer.
+  int64_t adapter_parameters(const LoraConfig& lora) const {
+    int64_t sum = 0;
+    for (const std::string& module : lora.target_modules) {
+      const bool attention = module == "q_proj" || module == "o_proj";
+      const bool key_value = module == "k_proj" || module == "v_proj";
+      sum += lora.num_elements(attention ? q : key_value ? kv : inner, hidden);
+    }
+    return sum;
   }
 };
 
@@ -166,6 +178,14 @@ class Estimate {
     before_layers_ = first_ ? table : 0;
     const bool own_head = !config.tie_word_embeddings || !first_;
     after_layers_ = last_ ? slice_.hidden + (own_head ? table : 0) : 0;
+
+    // What is trained: all of it, or factors beside the layers' matrices.
+    layer_trained_ = layer_parameters_;
+    trained_after_layers_ = after_layers_;
+    if (!sizes.lora) return;
+    layer_trained_ = slice_.adapter_parameters(*sizes.lora);
+    layer_parameters_ += layer_trained_;
+    trained_after_layers_ = 0;
   }
 
   TrainingMemory result() const;
@@ -183,11 +203,15 @@ class Estimate {
   int64_t parameters() const {
     return before_layers_ + layers_ * layer_parameters_ + after_layers_;
   }
+  int64_t trained() const { return sizes_.lora ? layers_ * layer_trained_ : parameters(); }
   int64_t layer() const {
     const int64_t own = made_of_operators(sizes_)
                             ? operator_layer_bytes(config_, slice_, rows_, sizes_.dtype_bytes)
                             : fused_layer_bytes(config_, slice_, rows_);
-    return own + capped_score_bytes(config_, slice_, sizes_);
+    const int64_t reduced =
+        sizes_.lora ? bytes(rows_.all * sizes_.lora->r) * std::ssize(sizes_.lora->target_modules)
+                    : 0;
+    return own + reduced + capped_score_bytes(config_, slice_, sizes_);
   }
   // Of one micro-batch, with the first `layers` not yet through backward.
   int64_t kept(int64_t layers) const {
@@ -215,8 +239,10 @@ class Estimate {
   int64_t masks_ = 0;        // bytes
   int64_t layers_ = 0;
   int64_t layer_parameters_ = 0;
+  int64_t layer_trained_ = 0;
   int64_t before_layers_ = 0;
   int64_t after_layers_ = 0;
+  int64_t trained_after_layers_ = 0;
   bool first_ = false;
   bool last_ = false;
 };
@@ -236,6 +262,7 @@ int64_t Estimate::in_loss() const {
   const bool on_device = sizes_.layout.device != parallel::Device::kCpu;
   const bool half = sizes_.dtype_bytes < kFloatBytes;
   const int64_t table = slice_.vocab * slice_.hidden * kFloatBytes;
+  const int64_t weight_gradient = sizes_.lora ? 0 : table;
   const int64_t rows = bytes(sizes_.tokens * slice_.hidden);
 
   // Hidden states of rows with a target, and what the parts have formed. With sequence parallelism
@@ -243,7 +270,7 @@ int64_t Estimate::in_loss() const {
   const int64_t chosen_behind = sizes_.layout.sequence_parallel ? rows : 0;
   const int64_t kept_rows = sizes_.float16 ? sizes_.tokens * slice_.hidden * kFloatBytes : rows;
   const int64_t formed =
-      bytes(rows_.all * slice_.hidden) + chosen_behind + loss.parts * (kept_rows + table);
+      bytes(rows_.all * slice_.hidden) + chosen_behind + loss.parts * (kept_rows + weight_gradient);
 
   // A chunk's buffers, and weights that are not fp32 once more.
   const int64_t most = on_device ? kDeviceLogitsBytes : loss.logits_bytes;
@@ -256,8 +283,9 @@ int64_t Estimate::in_loss() const {
   if (loss.teacher_dtype_bytes < kFloatBytes) running += loss.widened_teacher_heads * kFloatBytes;
 
   // Each gradient in the weights' dtype, where that is not its own or another factor comes to it.
-  const int64_t scaled = loss.parts > 1 ? table : 0;
-  const int64_t sum = half || loss.parts > 1 ? bytes(slice_.vocab * slice_.hidden) : 0;
+  const int64_t scaled = loss.parts > 1 ? weight_gradient : 0;
+  const bool adds_up = !sizes_.lora && (half || loss.parts > 1);
+  const int64_t sum = adds_up ? bytes(slice_.vocab * slice_.hidden) : 0;
   return formed + std::max(running, scaled + sum);
 }
 
@@ -267,10 +295,12 @@ int64_t Estimate::in_loss() const {
 int64_t Estimate::in_layer_backward(int64_t index) const {
   const int64_t mlp = residual() + bytes(2 * rows_.all * slice_.inner);
   if (again_[static_cast<size_t>(index)] == 0) return mlp;
-  const int64_t again = layer() + mlp + bytes(slice_.hidden * slice_.inner);
+  const int64_t down = sizes_.lora ? sizes_.lora->num_elements(slice_.hidden, slice_.inner)
+                                   : slice_.hidden * slice_.inner;
+  const int64_t again = layer() + mlp + bytes(down);
   const int64_t at_end =
       3 * residual() +
-      bytes(rows_.all * (slice_.q + 2 * slice_.kv + 2 * slice_.hidden) + layer_parameters_);
+      bytes(rows_.all * (slice_.q + 2 * slice_.kv + 2 * slice_.hidden) + layer_trained_);
   return std::max(again, at_end);
 }
 
@@ -280,9 +310,9 @@ TrainingMemory Estimate::result() const {
   const int64_t count = parameters();
   TrainingMemory memory;
   memory.parameters = bytes(count);
-  memory.gradients = count * kFloatBytes;
-  memory.optimizer =
-      count * (sizes_.dtype_bytes < kFloatBytes ? 12 : 8) / (l.distributed_optimizer ? l.dp : 1);
+  memory.gradients = trained() * kFloatBytes;
+  memory.optimizer = trained() * (sizes_.dtype_bytes < kFloatBytes ? 12 : 8) /
+                     (l.distributed_optimizer ? l.dp : 1);
   if (last_) memory.answers = sizes_.loss.teacher_heads + sizes_.loss.answers;
   memory.layer_bytes = layer();
   const int64_t chunks = chunks_in_flight(sizes_);
@@ -295,8 +325,8 @@ TrainingMemory Estimate::result() const {
   // The last micro-batch, whose backward pass sends gradients while it frees activations.
   for (int64_t done = 0; done < layers_; ++done)
     most = std::max(most, kept(layers_ - done) + in_layer_backward(layers_ - done - 1) +
-                              arrivals(after_layers_ + done * layer_parameters_));
-  most = std::max(most, arrivals(count));
+                              arrivals(trained_after_layers_ + done * layer_trained_));
+  most = std::max(most, arrivals(trained()));
   memory.temporary = most - memory.activations;
   return memory;
 }

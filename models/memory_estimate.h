@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "models/config.h"
+#include "models/lora/lora_config.h"
 #include "parallel/layout.h"
 
 namespace retort::models {
@@ -39,16 +41,19 @@ struct TrainingSizes {
   // sequences, and whether the second half of each is a fork (Fork) of the first.
   int64_t sequences = 1;
   bool forks = false;
+  // The adapter that is trained in the place of the model; nullopt: the model is.
+  std::optional<LoraConfig> lora;
   LossSizes loss;
 };
 
 // Bytes of tensors on a rank of the stage: that with tp coordinate 0, which holds the largest part
 // of the vocabulary.
 struct TrainingMemory {
-  // All the time: P local parameters.
+  // All the time: P local parameters, T of which are trained: all, or those of an adapter, which
+  // come to the model's.
   int64_t parameters = 0;  // P * dtype_bytes
-  int64_t gradients = 0;   // P * 4: the accumulated sums
-  // P * 8, and beside parameters of 2 bytes P * 12; with the distributed optimizer 1 / dp of that
+  int64_t gradients = 0;   // T * 4: the accumulated sums
+  // T * 8, and beside parameters of 2 bytes T * 12; with the distributed optimizer 1 / dp of that
   int64_t optimizer = 0;
   int64_t answers = 0;  // teachers' heads, and payloads that have arrived
   // Between forward and backward, for each micro-batch in flight: layer_bytes of every layer, or
@@ -80,6 +85,8 @@ struct TrainingMemory {
 // Norms behind attention and MLP (Gemma) keep their input and, of operators, that times 1 / rms,
 // which with an offset is fp32; capped scores (Gemma 2), which are formed whole, 8 heads bytes for
 // each token and token of its sequence.
+// An adapter has r * (in + out) elements for each adapted matrix of the slice, and each keeps
+// x A^T of a micro-batch besides: R r b. dW of the head is not formed then.
 //
 // The loss: hidden states, the rows with a target among them, and for each part dH (in float16 of 4
 // bytes) and dW (4 V H); beside weights of 2 bytes W in fp32 (and a teacher's head), a chunk of

@@ -5,6 +5,9 @@
 
 namespace retort::fuzz {
 
+namespace adapter_config {
+Target target();
+}
 namespace archive {
 Target target();
 }

@@ -1,0 +1,177 @@
+#include "models/lora/adapter.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/random.h"
+#include "models/lora/lora_specs.h"
+#include "models/safetensors.h"
+#include "models/safetensors_writer.h"
+
+namespace retort::models {
+namespace fs = std::filesystem;
+namespace {
+
+// PEFT's wrapper around the model.
+constexpr const char* kPeftPrefix = "base_model.model.";
+
+// Keeps an adapter's noise apart from what else is drawn by the run's seed.
+constexpr uint64_t kAdapterNoise = 0x6c6f7261;
+
+bool is_factor_a(const std::string& name) { return name.ends_with(".lora_A.weight"); }
+
+// The whole A [r, in], number `index` of the model's tensors: PEFT's kaiming_uniform_(a = sqrt(5)).
+at::Tensor random_factor(const std::vector<int64_t>& shape, uint64_t seed, uint64_t index) {
+  at::Tensor tensor = at::empty(shape, at::TensorOptions().dtype(at::kFloat));
+  auto* values = tensor.mutable_data_ptr<float>();
+  const double bound = 1 / std::sqrt(static_cast<double>(shape[1]));
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    const double uniform = random_uniform(seed, index, static_cast<uint64_t>(i), kAdapterNoise);
+    values[i] = static_cast<float>(bound * (2 * uniform - 1));
+  }
+  return tensor;
+}
+
+// This rank's slice of a whole tensor, as one of its own.
+at::Tensor own_slice(const at::Tensor& whole, const ParameterSpec& spec, const Decoder& decoder) {
+  const int64_t size = spec.shape[static_cast<size_t>(spec.shard.dim)];
+  at::Tensor slice =
+      at::empty(spec.shape, at::TensorOptions().dtype(decoder.dtype()).device(decoder.device()));
+  slice.copy_(whole.narrow(spec.shard.dim, spec.shard.begin, size));
+  return slice;
+}
+
+// Every tensor of the adapter, whichever this rank reads, and no other.
+void check_adapter_file(const SafetensorsReader& reader, const std::vector<TensorInfo>& expected,
+                        const fs::path& file) {
+  const auto refuse = [&](const std::string& tensor, const std::string& what) {
+    throw Error(ErrorCode::kMismatch,
+                file.string() + ": the adapter's tensor '" + tensor + "' " + what)
+        .with("tensor", tensor);
+  };
+  std::set<std::string> known;
+  for (const TensorInfo& info : expected) {
+    const std::string name = kPeftPrefix + info.name;
+    known.insert(name);
+    if (!reader.contains(name))
+      refuse(name, "is missing; was it made for another model, or for other target_modules?");
+    if (reader.shape(name) != info.shape)
+      refuse(name, "has another shape than this model and r ask for");
+    if (!at::isFloatingType(reader.get(name).scalar_type()))
+      refuse(name, "holds no floating-point numbers");
+  }
+  for (const std::string& name : reader.names())
+    if (!known.contains(name))
+      refuse(name, "belongs to no layer that adapter_config.json names as adapted");
+}
+
+}  // namespace
+
+void attach_new_adapter(Decoder& decoder, const LoraConfig& lora, uint64_t seed) {
+  // The counter of a tensor is its number in the whole model, so that a placement changes no value.
+  std::map<std::string, uint64_t> index;
+  for (const ParameterSpec& spec : lora_specs(decoder.config(), lora, {}))
+    index.emplace(spec.name, index.size());
+
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const ParameterSpec& spec : lora_specs(decoder.config(), lora, decoder.placement())) {
+    const auto options = at::TensorOptions().dtype(decoder.dtype()).device(decoder.device());
+    tensors.emplace_back(
+        spec.name,
+        is_factor_a(spec.name)
+            ? own_slice(random_factor(spec.shard.shape, seed, index.at(spec.name)), spec, decoder)
+            : at::zeros(spec.shape, options));
+  }
+  decoder.attach_adapter(lora, tensors);
+}
+
+void attach_adapter(Decoder& decoder, const fs::path& folder) {
+  const LoraConfig lora = read_adapter_config(folder);
+  const fs::path file = folder / kAdapterWeightsFile;
+  const SafetensorsReader reader(file);
+  check_adapter_file(reader, adapter_infos(decoder.config(), lora, decoder.dtype()), file);
+
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const ParameterSpec& spec : lora_specs(decoder.config(), lora, decoder.placement()))
+    tensors.emplace_back(spec.name, own_slice(reader.get(kPeftPrefix + spec.name), spec, decoder));
+  decoder.attach_adapter(lora, tensors);
+}
+
+std::vector<TensorInfo> adapter_infos(const ModelConfig& config, const LoraConfig& lora,
+                                      at::ScalarType dtype) {
+  std::vector<TensorInfo> infos;
+  for (ParameterSpec& spec : lora_specs(config, lora, {}))
+    infos.push_back({std::move(spec.name), dtype, std::move(spec.shape)});
+  return infos;
+}
+
+std::vector<TensorInfo> trained_infos(const Decoder& decoder, at::ScalarType dtype) {
+  return decoder.lora() ? adapter_infos(decoder.config(), *decoder.lora(), dtype)
+                        : parameter_infos(decoder.config(), dtype);
+}
+
+CheckpointPart trained_part(const Decoder& decoder, at::ScalarType file_dtype) {
+  if (!decoder.lora()) return decoder_part(decoder, file_dtype);
+
+  std::vector<TensorInfo> infos = trained_infos(decoder, file_dtype);
+  for (TensorInfo& info : infos)
+    info.name = kPeftPrefix + info.name;
+  CheckpointPart part{
+      "", SafetensorsFiles::one(kAdapterWeightsFile, SafetensorsLayout(std::move(infos))), {}};
+  for (const parallel::NamedParameter& parameter : decoder.trained_parameters()) {
+    if (!parameter.shard.counted) continue;
+    part.pieces.push_back(parameter_piece(parameter));
+    part.pieces.back().name = kPeftPrefix + parameter.name;
+  }
+  return part;
+}
+
+void write_trained_description(const Decoder& decoder, at::ScalarType file_dtype,
+                               const fs::path& base, const fs::path& folder) {
+  if (!decoder.lora()) return write_decoder_description(decoder, file_dtype, base, folder);
+  copy_tokenizer_files(base, folder);
+  const std::string model = fs::absolute(base).lexically_normal().string();
+  write_file_atomically(folder / kAdapterConfigFile, write_adapter_config(*decoder.lora(), model));
+}
+
+std::vector<parallel::NamedParameter> merged_parameters(const Decoder& decoder) {
+  std::vector<parallel::NamedParameter> merged = decoder.parameters();
+  if (!decoder.lora()) return merged;
+  std::map<std::string, at::Tensor> factors;
+  for (const parallel::NamedParameter& parameter : decoder.trained_parameters())
+    factors[parameter.name] = parameter.value.detach();
+
+  const at::NoGradGuard no_grad;
+  for (parallel::NamedParameter& parameter : merged) {
+    // The slices of A and B that a rank has are those that make its slice of W.
+    const auto a = factors.find(lora_factor_name(parameter.name, "lora_A"));
+    if (a == factors.end()) continue;
+    const at::Tensor b = factors.at(lora_factor_name(parameter.name, "lora_B"));
+    const at::Tensor change = at::mm(b.to(at::kFloat), a->second.to(at::kFloat));
+    parameter.value = parameter.value.detach()
+                          .to(at::kFloat)
+                          .add(change, decoder.lora()->scaling())
+                          .to(parameter.value.scalar_type());
+  }
+  return merged;
+}
+
+void merge_adapter(Decoder& decoder) {
+  const at::NoGradGuard no_grad;
+  const std::vector<parallel::NamedParameter> merged = merged_parameters(decoder);
+  const std::vector<parallel::NamedParameter> own = decoder.parameters();
+  for (size_t i = 0; i < own.size(); ++i)
+    if (!own[i].value.is_same(merged[i].value)) at::Tensor(own[i].value).copy_(merged[i].value);
+  decoder.detach_adapter();
+}
+
+}  // namespace retort::models

@@ -1,0 +1,53 @@
+// The tensors of an adapter: random, from PEFT's files and into them, and added to the weights.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/checkpoint.h"
+#include "models/decoder.h"
+#include "models/lora/lora_config.h"
+#include "models/placement.h"
+
+namespace retort::models {
+
+// Gives the decoder a new adapter, as PEFT begins: A uniform in (-1, 1) / sqrt(in), B zero, so that
+// the decoder's function stays as it is. A pure function of (config, seed), the same in every
+// process and for every placement.
+void attach_new_adapter(Decoder& decoder, const LoraConfig& lora, uint64_t seed);
+
+// Gives the decoder the adapter of a folder: adapter_config.json and adapter_model.safetensors, of
+// which this placement's slices are read. Errors: as read_adapter_config; kMismatch naming the file
+// and the tensor that is missing, misshaped or of no adapted layer; kCorrupt for a bad file.
+void attach_adapter(Decoder& decoder, const std::filesystem::path& folder);
+
+// Names as in the decoder and whole shapes of the adapter of a whole model.
+std::vector<TensorInfo> adapter_infos(const ModelConfig& config, const LoraConfig& lora,
+                                      at::ScalarType dtype);
+
+// Of the decoder's trained_parameters() in the whole model: of the adapter, or of the model.
+std::vector<TensorInfo> trained_infos(const Decoder& decoder, at::ScalarType dtype);
+
+// What a checkpoint holds of a decoder: its weights (decoder_part), or its adapter as PEFT names it
+// ("base_model.model." before the decoder's names).
+CheckpointPart trained_part(const Decoder& decoder, at::ScalarType file_dtype);
+// What stands beside them: write_decoder_description, or adapter_config.json and the tokenizer's
+// files. `base`: the folder of the model, whose tokenizer is copied.
+void write_trained_description(const Decoder& decoder, at::ScalarType file_dtype,
+                               const std::filesystem::path& base,
+                               const std::filesystem::path& folder);
+
+// Decoder::parameters() with lora_alpha / r * B A added to what is adapted, formed in fp32 and
+// rounded once; the tensors themselves where nothing is. Without an adapter parameters().
+// Collectives: none. Memory: a new tensor for each adapted matrix.
+std::vector<parallel::NamedParameter> merged_parameters(const Decoder& decoder);
+
+// Adds it to the decoder's own weights and drops the adapter.
+void merge_adapter(Decoder& decoder);
+
+}  // namespace retort::models

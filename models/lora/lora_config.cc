@@ -1,0 +1,159 @@
+#include "models/lora/lora_config.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <set>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "models/config_fields.h"
+
+namespace retort::models {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::array<std::string_view, 7> kLinearModules{
+    "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
+
+// Read here, or without a meaning for what the adapter computes.
+const std::set<std::string>& adapter_keys() {
+  static const std::set<std::string> keys{
+      "r", "lora_alpha", "target_modules", "base_model_name_or_path", "peft_type",
+      // Who wrote it and for what; the initial values of a training that is over.
+      "task_type", "inference_mode", "revision", "auto_mapping", "peft_version",
+      "init_lora_weights", "lora_dropout", "runtime_config", "ensure_weight_tying",
+      // Settings of methods that are switched on by other keys.
+      "bias", "megatron_core", "qalora_group_size"};
+  return keys;
+}
+
+// PEFT writes every key that it knows: one that is off changes nothing.
+bool is_off(const ConfigJson& value) {
+  if (value.is_boolean()) return !value.get<bool>();
+  return value.is_null() || (value.is_structured() && value.empty());
+}
+
+// The modules of "all-linear" or of a list, in the order of linear_modules(). PEFT lists what it
+// found by whole names (model.layers.0.self_attn.q_proj); that all layers have it shows in the file
+// of the factors.
+std::vector<std::string> read_targets(const ConfigFields& fields) {
+  const ConfigJson* value = fields.find("target_modules");
+  const std::string expected =
+      "expected all-linear or a list of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, "
+      "down_proj: no other layer is adapted by this program";
+  if (value == nullptr) fields.fail("target_modules", nullptr, expected);
+  std::set<std::string> named;
+  if (value->is_string() && *value == "all-linear")
+    named.insert(kLinearModules.begin(), kLinearModules.end());
+  else if (value->is_array())
+    for (const ConfigJson& one : *value) {
+      const std::string name = one.is_string() ? one.get<std::string>() : "";
+      const std::string module = name.substr(name.rfind('.') + 1);
+      if (std::ranges::find(kLinearModules, module) == kLinearModules.end())
+        fields.fail("target_modules", *value, expected);
+      named.insert(module);
+    }
+  if (named.empty()) fields.fail("target_modules", *value, expected);
+
+  std::vector<std::string> targets;
+  for (const std::string_view module : kLinearModules)
+    if (named.contains(std::string(module))) targets.emplace_back(module);
+  return targets;
+}
+
+// What makes other numbers of the same factors, or has other factors, is refused by its name.
+void refuse_other_functions(const ConfigJson& object, const ConfigFields& fields) {
+  if (fields.text("peft_type", "LORA") != "LORA")
+    fields.fail("peft_type", object.at("peft_type"),
+                "expected LORA: no other adapter is computed here");
+  if (fields.text("bias", "none") != "none")
+    fields.fail("bias", object.at("bias"),
+                "expected none: biases are not trained beside an adapter");
+  if (const ConfigJson* init = fields.find("init_lora_weights");
+      init != nullptr && !init->is_boolean() && *init != "gaussian")
+    fields.fail("init_lora_weights", *init,
+                "expected true, false or gaussian: the others change the base model's weights");
+  for (const auto& [key, value] : object.items())
+    if (!adapter_keys().contains(key) && !is_off(value))
+      fields.fail(key, value, "expected it to be off: this program does not compute it");
+}
+
+ConfigJson read_adapter_object(const fs::path& folder) {
+  const fs::path file = folder / kAdapterConfigFile;
+  return parse_config_object(read_file(file), file.string());
+}
+
+}  // namespace
+
+bool LoraConfig::adapts(std::string_view module) const {
+  return std::ranges::find(target_modules, module) != target_modules.end();
+}
+
+std::span<const std::string_view> linear_modules() { return kLinearModules; }
+
+bool is_adapter_folder(const fs::path& folder) {
+  return fs::is_regular_file(folder / kAdapterConfigFile) &&
+         !fs::is_regular_file(folder / "config.json");
+}
+
+LoraConfig parse_adapter_config(const std::string& text, const std::string& origin) {
+  const ConfigJson object = parse_config_object(text, origin);
+  const ConfigFields fields(object, "", origin);
+  refuse_other_functions(object, fields);
+  LoraConfig config{.r = fields.integer("r", std::nullopt, 1),
+                    .lora_alpha = fields.number("lora_alpha", 8, 0),
+                    .target_modules = read_targets(fields)};
+  if (!std::isfinite(config.lora_alpha) || config.lora_alpha <= 0)
+    fields.fail("lora_alpha", object.value("lora_alpha", ConfigJson()),
+                "expected a number above 0");
+  return config;
+}
+
+LoraConfig read_adapter_config(const fs::path& folder) {
+  const fs::path file = folder / kAdapterConfigFile;
+  return parse_adapter_config(read_file(file), file.string());
+}
+
+fs::path adapter_base_folder(const fs::path& folder) {
+  const std::string origin = (folder / kAdapterConfigFile).string();
+  const ConfigJson object = read_adapter_object(folder);
+  const std::string base = ConfigFields(object, "", origin).text("base_model_name_or_path", "");
+  for (const fs::path& found : {fs::path(base), folder / base})
+    if (!base.empty() && fs::is_regular_file(found / "config.json")) return found;
+  throw Error(ErrorCode::kInvalidArgument,
+              origin + ": base_model_name_or_path '" + base +
+                  "' is no folder of a model; name the one that the adapter is of")
+      .with("file", origin);
+}
+
+std::string write_adapter_config(const LoraConfig& config, const std::string& base_model) {
+  ConfigJson json;
+  json["alpha_pattern"] = ConfigJson::object();
+  json["auto_mapping"] = nullptr;
+  json["base_model_name_or_path"] = base_model;
+  json["bias"] = "none";
+  json["fan_in_fan_out"] = false;
+  json["inference_mode"] = true;
+  json["init_lora_weights"] = true;
+  json["layers_pattern"] = nullptr;
+  json["layers_to_transform"] = nullptr;
+  // PEFT has an integer there; any number has the same meaning.
+  if (config.lora_alpha == std::floor(config.lora_alpha) && config.lora_alpha < 1e15)
+    json["lora_alpha"] = static_cast<int64_t>(config.lora_alpha);
+  else
+    json["lora_alpha"] = config.lora_alpha;
+  json["lora_dropout"] = 0.0;
+  json["modules_to_save"] = nullptr;
+  json["peft_type"] = "LORA";
+  json["r"] = config.r;
+  json["rank_pattern"] = ConfigJson::object();
+  json["revision"] = nullptr;
+  json["target_modules"] = config.target_modules;
+  json["task_type"] = "CAUSAL_LM";
+  json["use_dora"] = false;
+  json["use_rslora"] = false;
+  return json.dump(2) + "\n";
+}
+
+}  // namespace retort::models

@@ -1,0 +1,262 @@
+// Adapters: what they compute, their gradients, their files, and what they cost.
+#include <gtest/gtest.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/randn.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "models/lora/adapter.h"
+#include "models/lora/lora_linear.h"
+#include "models/memory_estimate.h"
+#include "models/safetensors.h"
+#include "tests/models/small_model.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/thrown.h"
+
+namespace retort::models {
+namespace {
+
+using test::TemporaryFolder;
+
+LoraConfig all_linear(int64_t r = 4) {
+  LoraConfig lora{.r = r, .lora_alpha = 6, .target_modules = {}};
+  for (const std::string_view module : linear_modules())
+    lora.target_modules.emplace_back(module);
+  return lora;
+}
+
+// With a B that is not zero.
+Decoder adapted_decoder(const LoraConfig& lora) {
+  Decoder decoder = Decoder::random(small_config(), 5, at::kFloat);
+  attach_new_adapter(decoder, lora, 11);
+  for (const auto& [name, value, shard] : decoder.trained_parameters())
+    if (name.ends_with("lora_B.weight"))
+      at::Tensor(value).copy_(at::arange(value.numel()).sin().mul(0.05).view(value.sizes()));
+  return decoder;
+}
+
+PackedTokens tokens() { return pack_rows({some_tokens(9, 1), some_tokens(5, 2)}); }
+
+double largest(const at::Tensor& difference) { return difference.abs().max().item<double>(); }
+
+// The fused layers against the same formula made of operators, in fp64: outputs, and the gradients
+// of the input, of A and of B. Nothing else gets one.
+TEST(LoraLinear, IsTheFormulaWithItsGradients) {
+  const auto f64 = at::TensorOptions().dtype(at::kDouble);
+  const double scaling = 1.75;
+  const std::vector<at::Tensor> weights{at::randn({6, 5}, f64), at::randn({4, 5}, f64)};
+  const std::vector<at::Tensor> biases{at::randn({6}, f64), at::randn({4}, f64)};
+  // The second is not adapted.
+  at::Tensor x = at::randn({7, 5}, f64).set_requires_grad(true);
+  at::Tensor a = at::randn({3, 5}, f64).set_requires_grad(true);
+  at::Tensor b = at::randn({6, 3}, f64).set_requires_grad(true);
+  const at::Tensor up = at::randn({7, 6}, f64), other_up = at::randn({7, 4}, f64);
+
+  const auto got = adapted_column_linear(x, weights, biases, {{a, b}, {}}, scaling);
+  const at::Tensor want =
+      at::linear(x, weights[0], biases[0]) + at::mm(at::mm(x, a.t()), b.t()) * scaling;
+  const at::Tensor other = at::linear(x, weights[1], biases[1]);
+  EXPECT_LT(largest(got[0] - want), 1e-12);
+  EXPECT_LT(largest(got[1] - other), 1e-12);
+
+  const auto gradients = [&](const at::Tensor& first, const at::Tensor& second) {
+    return torch::autograd::grad({first, second}, {x, a, b}, {up, other_up});
+  };
+  const auto mine = gradients(got[0], got[1]), theirs = gradients(want, other);
+  for (size_t i = 0; i < mine.size(); ++i)
+    EXPECT_LT(largest(mine[i] - theirs[i]), 1e-12) << i;
+}
+
+// A new adapter changes no bit of the function; one with a B does, until it is switched off.
+TEST(Lora, SwitchedOffIsTheModelItself) {
+  const Decoder plain = Decoder::random(small_config(), 5, at::kFloat);
+  const at::Tensor base = plain.hidden(tokens());
+  Decoder fresh = Decoder::random(small_config(), 5, at::kFloat);
+  attach_new_adapter(fresh, all_linear(), 11);
+  EXPECT_TRUE(at::equal(fresh.hidden(tokens()), base));
+
+  Decoder decoder = adapted_decoder(all_linear());
+  EXPECT_GT(largest(decoder.hidden(tokens()) - base), 1e-3);
+  decoder.set_adapter_enabled(false);
+  EXPECT_TRUE(at::equal(decoder.hidden(tokens()), base));
+}
+
+TEST(Lora, MergedComputesTheSame) {
+  for (const bool checkpointing : {false, true}) {
+    Decoder decoder = adapted_decoder(all_linear());
+    decoder.set_gradient_checkpointing(checkpointing);
+    const at::Tensor want = decoder.hidden(tokens());
+    const auto before = decoder.parameters();
+    const auto merged = merged_parameters(decoder);
+    for (size_t i = 0; i < before.size(); ++i)
+      EXPECT_EQ(merged[i].value.is_same(before[i].value), !before[i].name.ends_with("_proj.weight"))
+          << before[i].name;
+    merge_adapter(decoder);
+    EXPECT_EQ(decoder.lora(), nullptr);
+    EXPECT_LT(largest(decoder.hidden(tokens()) - want), 1e-5 * largest(want));
+  }
+}
+
+// The adapter alone gets gradients, with and without recomputation, and the same ones.
+TEST(Lora, TrainsNothingElse) {
+  const std::vector<LoraConfig> configs{
+      all_linear(), {.r = 2, .lora_alpha = 4, .target_modules = {"v_proj", "down_proj"}}};
+  for (const LoraConfig& lora : configs) {
+    std::vector<std::vector<at::Tensor>> gradients;
+    for (const bool checkpointing : {false, true}) {
+      Decoder decoder = adapted_decoder(lora);
+      decoder.set_gradient_checkpointing(checkpointing);
+      decoder.set_requires_grad(true);
+      EXPECT_EQ(decoder.trained_parameters().size(), 2 * 2 * lora.target_modules.size());
+      decoder.hidden(tokens()).square().sum().backward();
+      for (const auto& [name, value, shard] : decoder.parameters()) {
+        EXPECT_FALSE(value.requires_grad()) << name;
+        EXPECT_FALSE(value.grad().defined()) << name;
+      }
+      auto& own = gradients.emplace_back();
+      for (const auto& [name, value, shard] : decoder.trained_parameters()) {
+        ASSERT_TRUE(value.grad().defined()) << name;
+        EXPECT_GT(largest(value.grad()), 0) << name;
+        own.push_back(value.grad());
+      }
+    }
+    for (size_t i = 0; i < gradients[0].size(); ++i)
+      EXPECT_TRUE(at::equal(gradients[0][i], gradients[1][i])) << i;
+  }
+}
+
+// PEFT's names and config in, the same factors out.
+TEST(LoraFiles, AreReadBackBitForBit) {
+  TemporaryFolder folder;
+  const Decoder decoder = adapted_decoder(all_linear());
+  const CheckpointPart part = trained_part(decoder, at::kFloat);
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const auto& [name, value, shard] : decoder.trained_parameters())
+    tensors.emplace_back("base_model.model." + name, value);
+  EXPECT_EQ(part.pieces.size(), tensors.size());
+  EXPECT_EQ(part.files.files.front().first, "adapter_model.safetensors");
+  EXPECT_TRUE(part.files.files.front().second.tensors().contains(
+      "base_model.model.model.layers.1.mlp.down_proj.lora_A.weight"));
+  write_safetensors(folder / kAdapterWeightsFile, tensors);
+  std::ofstream(folder / kAdapterConfigFile) << write_adapter_config(*decoder.lora(), "there");
+
+  EXPECT_EQ(read_adapter_config(folder.path()), *decoder.lora());
+  EXPECT_TRUE(is_adapter_folder(folder.path()));
+  Decoder again = Decoder::random(small_config(), 5, at::kFloat);
+  attach_adapter(again, folder.path());
+  EXPECT_TRUE(at::equal(again.hidden(tokens()), decoder.hidden(tokens())));
+  const auto saved = nlohmann::json::parse(read_file(folder / kAdapterConfigFile));
+  EXPECT_EQ(saved.at("base_model_name_or_path"), "there");
+  EXPECT_EQ(saved.at("task_type"), "CAUSAL_LM");
+  EXPECT_TRUE(saved.at("lora_alpha").is_number_integer());
+
+  // A model of another shape, and tensors that are missing or too many.
+  ModelConfig wider = small_config();
+  wider.intermediate_size = 320;
+  Decoder other = Decoder::random(wider, 5, at::kFloat);
+  test::expect_error(ErrorCode::kMismatch, "another shape",
+                     [&] { attach_adapter(other, folder.path()); });
+  auto fewer = tensors;
+  fewer.pop_back();
+  write_safetensors(folder / kAdapterWeightsFile, fewer);
+  test::expect_error(ErrorCode::kMismatch, "is missing",
+                     [&] { attach_adapter(again, folder.path()); });
+  tensors.emplace_back("base_model.model.lm_head.lora_A.weight", at::arange(4.0));
+  write_safetensors(folder / kAdapterWeightsFile, tensors);
+  test::expect_error(ErrorCode::kMismatch, "belongs to no layer",
+                     [&] { attach_adapter(again, folder.path()); });
+}
+
+// What PEFT would compute otherwise is refused by its name.
+TEST(LoraFiles, RefusesOtherMethodsByName) {
+  const std::vector<std::pair<std::string, std::string>> bad{
+      {"use_dora", "true"},
+      {"use_rslora", "true"},
+      {"bias", "\"all\""},
+      {"rank_pattern", R"({"q_proj": 2})"},
+      {"alpha_pattern", R"({"q_proj": 2})"},
+      {"modules_to_save", R"(["lm_head"])"},
+      {"fan_in_fan_out", "true"},
+      {"layers_to_transform", "[0]"},
+      {"target_modules", R"(["lm_head"])"},
+      {"target_modules", R"("q.*")"},
+      {"target_modules", R"(["model.layers.0.self_attn.qkv_proj"])"},
+      {"target_modules", "[]"},
+      {"init_lora_weights", "\"pissa\""},
+      {"peft_type", "\"IA3\""},
+      {"r", "0"},
+      {"r", "1.5"},
+      {"lora_alpha", "0"},
+      {"a_method_of_tomorrow", "1"}};
+  for (const auto& [key, value] : bad) {
+    TemporaryFolder folder;
+    auto json = nlohmann::json::parse(write_adapter_config(all_linear(), "there"));
+    json[key] = nlohmann::json::parse(value);
+    std::ofstream(folder / kAdapterConfigFile) << json.dump();
+    test::expect_error(ErrorCode::kInvalidArgument, key,
+                       [&] { read_adapter_config(folder.path()); });
+  }
+  TemporaryFolder folder;
+  std::ofstream(folder / kAdapterConfigFile) << "{";
+  test::expect_error(ErrorCode::kInvalidArgument, "not valid JSON",
+                     [&] { read_adapter_config(folder.path()); });
+  std::ofstream(folder / kAdapterConfigFile) << write_adapter_config(all_linear(), "nowhere");
+  test::expect_error(ErrorCode::kInvalidArgument, "base_model_name_or_path",
+                     [&] { adapter_base_folder(folder.path()); });
+}
+
+// The formula of `retort plan` counts what is there: the adapter's gradients, masters and moments,
+// and nothing of the frozen weights but themselves.
+TEST(LoraMemory, IsWhatThePlanSays) {
+  const ModelConfig config = small_config();
+  for (const LoraConfig& lora :
+       {all_linear(8), LoraConfig{.r = 2, .lora_alpha = 4, .target_modules = {"k_proj", "o_proj"}}})
+    for (const int64_t bytes : {4, 2}) {
+      Decoder decoder = Decoder::random(config, 5, bytes == 4 ? at::kFloat : at::kBFloat16);
+      attach_new_adapter(decoder, lora, 1);
+      int64_t frozen = 0, trained = 0;
+      for (const auto& [name, value, shard] : decoder.parameters())
+        frozen += value.numel();
+      for (const auto& [name, value, shard] : decoder.trained_parameters())
+        trained += value.numel();
+      const TrainingMemory plan =
+          estimate_training_memory(config, {.tokens = 64, .dtype_bytes = bytes, .lora = lora});
+      EXPECT_EQ(plan.parameters, (frozen + trained) * bytes);
+      EXPECT_EQ(plan.gradients, trained * 4);
+      EXPECT_EQ(plan.optimizer, trained * (bytes == 4 ? 8 : 12));
+
+      const TrainingMemory whole =
+          estimate_training_memory(config, {.tokens = 64, .dtype_bytes = bytes});
+      EXPECT_EQ(whole.gradients, frozen * 4);
+      EXPECT_LT(plan.always(), whole.always());
+      EXPECT_LT(plan.temporary, whole.temporary);
+    }
+}
+
+// Over tp = 2 each rank has A whole and its rows of B, or its columns of A and B whole.
+TEST(LoraMemory, IsSplitLikeTheWeights) {
+  const ModelConfig config = small_config();
+  const auto gradients = [&](const std::string& module, int64_t tp) {
+    const LoraConfig lora{.r = 2, .lora_alpha = 4, .target_modules = {module}};
+    return estimate_training_memory(config, {.layout = {.tp = tp}, .tokens = 8, .lora = lora})
+               .gradients /
+           (4 * 2 * 2);
+  };
+  EXPECT_EQ(gradients("gate_proj", 1), 128 + 256);
+  EXPECT_EQ(gradients("gate_proj", 2), 128 + 128);
+  EXPECT_EQ(gradients("down_proj", 2), 128 + 128);
+  EXPECT_EQ(gradients("k_proj", 2), 128 + 32);
+}
+
+}  // namespace
+}  // namespace retort::models
