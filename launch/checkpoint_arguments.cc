@@ -10,6 +10,7 @@ void CheckpointArguments::add_to(CLI::App& app, const Bind& on) {
   add_export(model->add_subcommand("export", "a checkpoint as one file of llama.cpp's"), on);
   add_convert(model->add_subcommand("convert", "a checkpoint in another dtype or other shards"),
               on);
+  add_merge(model->add_subcommand("merge", "an adapter added to its model's weights"), on);
   auto* vocab = app.add_subcommand("vocab", "vocabularies")->require_subcommand(1);
   add_vocab(vocab->add_subcommand("add", "a checkpoint with more tokens"), on);
   auto* tokenizer = app.add_subcommand("tokenizer", "tokenizers")->require_subcommand(1);
@@ -57,6 +58,15 @@ void CheckpointArguments::add_convert(CLI::App* c, const Bind& on) {
   c->add_option("--max-shard-size", convert_.max_shard_size, "of the weights in one file")
       ->capture_default_str();
   on(c, [this] { return run_model_convert(convert_); });
+}
+
+void CheckpointArguments::add_merge(CLI::App* c, const Bind& on) {
+  c->add_option("adapter", merge_.adapter, "folder of a PEFT adapter (LoRA)")->required();
+  c->add_option("--output", merge_.output, "folder to write")->required();
+  c->add_option("--base", merge_.base,
+                "Hugging Face folder of the model; default: what adapter_config.json names");
+  c->add_option("--dtype", merge_.dtype, "bf16 | fp16 | fp32 (default: as the model's file)");
+  on(c, [this] { return run_model_merge(merge_); });
 }
 
 void CheckpointArguments::add_vocab(CLI::App* c, const Bind& on) {

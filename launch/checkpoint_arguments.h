@@ -24,12 +24,14 @@ class CheckpointArguments {
   void add_init(CLI::App* c, const Bind& on);
   void add_export(CLI::App* c, const Bind& on);
   void add_convert(CLI::App* c, const Bind& on);
+  void add_merge(CLI::App* c, const Bind& on);
   void add_vocab(CLI::App* c, const Bind& on);
   void add_train(CLI::App* c, const Bind& on);
 
   ModelInitCommand init_;
   ModelExportCommand export_;
   ModelConvertCommand convert_;
+  ModelMergeCommand merge_;
   VocabAddCommand vocab_;
   TokenizerTrainCommand train_;
 };

@@ -26,6 +26,7 @@
 #include "recipes/rewards/options.h"
 #include "recipes/rollout/options.h"
 #include "recipes/run/float_type.h"
+#include "recipes/run/lora_options.h"
 #include "recipes/run/train_options.h"
 #include "recipes/slurm_options.h"
 #include "rpc/options.h"
@@ -50,6 +51,7 @@ struct RoleOptions {
   std::optional<engines::ExternalOptions> external;
   parallel::Layout world;
   FloatType dtype = FloatType::kFloat32;
+  std::optional<LoraOptions> lora;
   Batching batching = Batching::kAsSent;
   int64_t restarts = 3;
   std::vector<std::string> hosts;
@@ -61,6 +63,9 @@ struct RoleOptions {
     visit("external", external, "instead of a model: an inference engine that is not ours");
     visit("world", world, "processes of this role: tp * pp * dp");
     visit("dtype", dtype, "of weights and activations");
+    visit("lora", lora,
+          "of the student: an adapter is trained and saved instead of the model (LoRA, in PEFT's "
+          "words and files); null: the model is");
     visit("batching", batching,
           "teachers and references: requests are computed as sent, or those that wait together in "
           "one forward (equal numbers but for their last bits)");

@@ -58,9 +58,33 @@ void check_reference(const Recipe& recipe, const RecipePlaces& places, const Key
       places.refuse(path, "has no effect: " + why_not + "; remove the key");
     return;
   }
+  if (is_own_reference(recipe, role)) return;
   if (role == Recipe::kDrivingRole)
-    places.refuse(path, "the student cannot be its own reference: it moves");
+    places.refuse(path,
+                  "the student cannot be its own reference: it moves; with roles.student.lora it "
+                  "can, without its adapter");
   check_declared(recipe, places, path, role);
+}
+
+bool is_own_reference(const Recipe& recipe, const std::string& role) {
+  return role == Recipe::kDrivingRole && recipe.roles.contains(role) &&
+         recipe.student().lora.has_value();
+}
+
+std::vector<std::string> reference_roles(const Recipe& recipe, const std::string& role) {
+  if (is_own_reference(recipe, role)) return {};
+  return {role};
+}
+
+void check_own_reference(const Recipe& recipe, const RecipePlaces& places, const std::string& block,
+                         const std::string& role, const std::string& cache, int64_t prefetch,
+                         int64_t usual_prefetch) {
+  if (!is_own_reference(recipe, role)) return;
+  const std::string why =
+      "has no effect: the student without its adapter is asked when its batch is drawn, and no "
+      "answer is kept; remove the key";
+  if (!cache.empty()) places.refuse({block, "reference_cache"}, why);
+  if (prefetch != usual_prefetch) places.refuse({block, "prefetch"}, why);
 }
 
 void check_no_packing(const Recipe& recipe, const RecipePlaces& places, const std::string& what) {

@@ -1,7 +1,9 @@
 // Checks that several recipe types make.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "recipes/recipe.h"
 #include "recipes/recipe_places.h"
@@ -18,6 +20,16 @@ void check_declared(const Recipe& recipe, const RecipePlaces& places, const KeyP
 // A reference is declared where the loss needs one, and not named where it does not: `why_not`.
 void check_reference(const Recipe& recipe, const RecipePlaces& places, const KeyPath& path,
                      const std::string& role, bool needed, const std::string& why_not);
+
+// Whether `role` is the student without its adapter (roles.student.lora), which is asked in the
+// student's own processes.
+bool is_own_reference(const Recipe& recipe, const std::string& role);
+// The role that is started for it: none, or itself.
+std::vector<std::string> reference_roles(const Recipe& recipe, const std::string& role);
+// Refuses what is of answers that come from elsewhere.
+void check_own_reference(const Recipe& recipe, const RecipePlaces& places, const std::string& block,
+                         const std::string& role, const std::string& cache, int64_t prefetch,
+                         int64_t usual_prefetch);
 
 // `what` ("pairs") are never packed, so the key would have no effect.
 void check_no_packing(const Recipe& recipe, const RecipePlaces& places, const std::string& what);

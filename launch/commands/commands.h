@@ -82,6 +82,13 @@ struct VocabAddCommand {
 };
 int run_vocab_add(const VocabAddCommand& command);
 
+struct ModelMergeCommand {
+  std::string adapter, output;  // folders
+  std::string base;             // "": what the adapter names
+  std::string dtype;            // of the file that is written; "": as the base model's
+};
+int run_model_merge(const ModelMergeCommand& command);
+
 struct TokenizerTrainCommand {
   std::vector<std::string> data;
   std::string output;

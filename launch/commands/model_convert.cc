@@ -1,7 +1,6 @@
 // retort model convert: a checkpoint in another dtype or in other shards.
 #include <cstdio>
 #include <filesystem>
-#include <map>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -14,21 +13,6 @@
 
 namespace retort::launch {
 namespace fs = std::filesystem;
-namespace {
-
-std::string file_dtype(const std::string& name, const std::string& of_the_model) {
-  static const std::map<std::string, std::string> kNames{
-      {"", of_the_model},       {"fp32", "float32"},    {"fp16", "float16"},
-      {"bf16", "bfloat16"},     {"float32", "float32"}, {"float16", "float16"},
-      {"bfloat16", "bfloat16"},
-  };
-  const auto found = kNames.find(name);
-  if (found == kNames.end())
-    throw Error(ErrorCode::kInvalidArgument, "--dtype '" + name + "' is not bf16, fp16 or fp32");
-  return found->second.empty() ? of_the_model : found->second;
-}
-
-}  // namespace
 
 int run_model_convert(const ModelConvertCommand& command) {
   models::RewriteOptions options{.config = models::read_model_config(command.model)};

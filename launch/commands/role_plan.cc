@@ -1,6 +1,7 @@
 #include "launch/commands/role_plan.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "models/config.h"
 #include "parallel/vocab_shard.h"
@@ -63,9 +64,11 @@ RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOpti
                 .parameters = config.num_parameters()};
   plan.trains = name == Recipe::kDrivingRole;
   plan.measured = role.world.device == parallel::Device::kCpu;
-  // A forward pass is 2 FLOP per parameter and token, a backward pass 4.
+  // A forward pass is 2 FLOP per parameter and token, a backward pass 4, or 2 where the weights get
+  // no gradient of their own.
+  const bool adapts = plan.trains && role.lora.has_value();
   const int64_t forwards = 1 + own.extra_forwards + (plan.trains ? own.extra_student_forwards : 0);
-  const int64_t passes = 2 * forwards + (plan.trains ? 4 : 0);
+  const int64_t passes = 2 * forwards + (plan.trains ? (adapts ? 2 : 4) : 0);
   plan.flops_per_token = static_cast<double>(passes) * static_cast<double>(plan.parameters);
 
   // The memory of the stage that needs most. Answers lie where they were asked for.
@@ -85,6 +88,7 @@ RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOpti
                  .bucket_bytes = static_cast<int64_t>(recipe.train.grad_bucket_bytes.bytes),
                  .sequences = recipes::micro_batch_sequences(recipe, own),
                  .forks = own.forks,
+                 .lora = adapts ? std::optional(role.lora->config()) : std::nullopt,
                  .loss = loss});
     const auto most = [&](const models::TrainingMemory& m) {
       return plan.trains ? m.peak() : m.parameters;
@@ -101,6 +105,9 @@ RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOpti
     plan.pushed_weights = plan.memory.parameters;
     plan.pushed_on_host = role.world.device != parallel::Device::kCpu;
   }
+
+  // Merged weights are formed anew for each push.
+  if (adapts && recipe.generation) plan.pushed_weights += plan.memory.parameters;
 
   // A generator draws on with the old weights until all of the new ones are there.
   if (recipe.generation && name == recipe.generation->role) {

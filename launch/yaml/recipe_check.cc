@@ -13,6 +13,7 @@
 #include "models/placement.h"
 #include "recipes/data/source_files.h"
 #include "recipes/external_roles.h"
+#include "recipes/lora_checks.h"
 #include "recipes/registry.h"
 #include "recipes/rewards/reward.h"
 #include "recipes/shared_checks.h"
@@ -240,6 +241,7 @@ class FileCheck {
 
   void run() const {
     check_files();
+    recipes::check_lora_files(recipe_, places_);
     check_templates();
   }
 
@@ -303,6 +305,7 @@ void check_recipe(const recipes::Recipe& recipe, const recipes::RecipePlaces& pl
   recipes::check_reward_roles(recipe, places);
   if (recipe.generation) recipes::check_generation(recipe, places);
   recipes::check_external_roles(recipe, places);
+  recipes::check_lora(recipe, places);
   recipes::recipe_type(recipe).check(recipe, places);
   // Those of pods are not here.
   const bool here = recipe.launch.backend != recipes::Backend::kKubernetes;

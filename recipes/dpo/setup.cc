@@ -8,6 +8,7 @@
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/run/recipe_run.h"
 #include "recipes/run/reference_setup.h"
+#include "recipes/run/student_reference.h"
 #include "recipes/shared_checks.h"
 
 namespace retort::recipes {
@@ -31,7 +32,10 @@ class DpoRun : public RecipeRun {
     stream_ = std::make_unique<data::PairBatchStream>(train_, context_.batches(), state.cursor);
     std::unique_ptr<Reference> reference;
     if (losses::needs_reference(options_.preference()))
-      reference = make_cached_reference(context_, options_.reference, options_.reference_cache);
+      reference =
+          is_own_reference(context_.recipe(), options_.reference)
+              ? make_student_reference(trainer)
+              : make_cached_reference(context_, options_.reference, options_.reference_cache);
 
     const parallel::World& world = context_.world;
     DpoObjective::Options options =
@@ -74,7 +78,7 @@ class DpoType : public RecipeType {
 
   std::vector<std::string> frozen_roles(const Recipe& recipe) const override {
     if (!losses::needs_reference(recipe.dpo->preference())) return {};
-    return {recipe.dpo->reference};
+    return reference_roles(recipe, recipe.dpo->reference);
   }
 
   // Every loss but simpo, orpo and sft compares with a reference.
@@ -85,6 +89,9 @@ class DpoType : public RecipeType {
     check_no_packing(recipe, places, "pairs");
     check_no_target_choice(recipe, places, "both completions of a pair");
     check_reference(recipe, places, {"dpo", "reference"}, dpo.reference, compares, why_not);
+    if (compares)
+      check_own_reference(recipe, places, "dpo", dpo.reference, dpo.reference_cache, dpo.prefetch,
+                          DpoOptions().prefetch);
     if (losses::needs_counterparts(dpo.preference()))
       check_no_skipped_steps(recipe, places, "counterparts, which all pairs share");
     if (!compares && !dpo.reference_cache.empty())
@@ -111,10 +118,15 @@ class DpoType : public RecipeType {
 
   // A row is a pair: each of its completions may be data.max_length long with the prompt.
   RecipePlan plan(const Recipe& recipe) const override {
-    // Counterparts are found with a forward pass of their own.
-    const bool counterparts = losses::needs_counterparts(recipe.dpo->preference());
-    RecipePlan plan{
-        .sequences_per_row = 2, .forks = true, .extra_student_forwards = counterparts ? 1 : 0};
+    // Counterparts are found with a forward pass of their own, and so is what the student without
+    // its adapter says.
+    const losses::PreferenceOptions preference = recipe.dpo->preference();
+    const bool asks_itself =
+        losses::needs_reference(preference) && is_own_reference(recipe, recipe.dpo->reference);
+    RecipePlan plan{.sequences_per_row = 2,
+                    .forks = true,
+                    .extra_student_forwards =
+                        (losses::needs_counterparts(preference) ? 1 : 0) + (asks_itself ? 1 : 0)};
     plan.loss.kept_logits_bytes = losses::LogProbsOptions{}.kept_bytes;
     for (const std::string& role : frozen_roles(recipe))
       plan.links.push_back(

@@ -29,7 +29,8 @@ class ReferenceQuestions {
   // ranks.
   void begin_round(int64_t step, int64_t num_prompts);
   // Asks for the next micro-batches of the round's `request`, in their order, as far as `scorer`
-  // has scored their samples. On the rank that scores, if that is also the one that asks.
+  // has scored their samples. On the rank that scores, if that is also the one that asks; nothing
+  // where all ranks ask.
   void ask_early(const RolloutRequest& request, RolloutScorer& scorer);
   // Asks for a micro-batch of the round unless ask_early() asked for the very same.
   Reference::Pending ask(size_t index, const data::MicroBatch& batch);

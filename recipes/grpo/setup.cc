@@ -9,6 +9,8 @@
 #include "recipes/rollout/rollout_run.h"
 #include "recipes/rollout/sample_files.h"
 #include "recipes/run/reference_setup.h"
+#include "recipes/run/student_reference.h"
+#include "recipes/shared_checks.h"
 
 namespace retort::recipes {
 namespace {
@@ -22,9 +24,12 @@ class GrpoRun : public RolloutRun {
   void begin(const LoopState& state) override {
     const Recipe& recipe = context_.recipe();
     std::unique_ptr<Reference> reference;
+    const double temperature = recipe.generation->sampling.temperature;
     if (recipe.grpo->beta > 0)
-      reference = make_reference(context_, recipe.grpo->reference,
-                                 recipe.generation->sampling.temperature, num_drawn_ids(context_));
+      reference = is_own_reference(recipe, recipe.grpo->reference)
+                      ? make_student_reference(*trainer_, temperature, num_drawn_ids(context_))
+                      : make_reference(context_, recipe.grpo->reference, temperature,
+                                       num_drawn_ids(context_));
 
     objective_ = std::make_unique<GrpoObjective>(context_.world, *trainer_, prompts_,
                                                  order_from(state.cursor), samples_, scorer_,
@@ -72,7 +77,7 @@ class GrpoType : public RecipeType {
 
   std::vector<std::string> frozen_roles(const Recipe& recipe) const override {
     if (recipe.grpo->beta == 0) return {};
-    return {recipe.grpo->reference};
+    return reference_roles(recipe, recipe.grpo->reference);
   }
 
   bool generates(const Recipe&) const override { return true; }
@@ -88,6 +93,7 @@ class GrpoType : public RecipeType {
     for (const std::string& role : frozen_roles(recipe))
       plan.links.push_back(plan_reference_link(recipe, role, tokens_per_step(recipe, 1),
                                                recipe.grpo->num_mini_batches - 1));
+    if (recipe.grpo->beta > 0 && plan.links.empty()) plan.extra_student_forwards = 1;
     return plan;
   }
 

@@ -7,6 +7,7 @@
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/run/recipe_run.h"
 #include "recipes/run/reference_setup.h"
+#include "recipes/run/student_reference.h"
 #include "recipes/shared_checks.h"
 
 namespace retort::recipes {
@@ -29,9 +30,12 @@ class KtoRun : public RecipeRun {
   void start(roles::Trainer& trainer, const LoopState& state) override {
     stream_ = std::make_unique<data::UnpairedBatchStream>(train_, context_.batches(), state.cursor);
     const parallel::World& world = context_.world;
+    std::unique_ptr<Reference> reference =
+        is_own_reference(context_.recipe(), options_.reference)
+            ? make_student_reference(trainer)
+            : make_cached_reference(context_, options_.reference, options_.reference_cache);
     objective_ = std::make_unique<KtoObjective>(
-        [this](int64_t) { return stream_->next(); }, trainer,
-        make_cached_reference(context_, options_.reference, options_.reference_cache),
+        [this](int64_t) { return stream_->next(); }, trainer, std::move(reference),
         kto_objective_options(options_, world.coordinate().dp, world.options().layout.dp));
   }
 
@@ -90,7 +94,7 @@ class KtoType : public RecipeType {
   }
 
   std::vector<std::string> frozen_roles(const Recipe& recipe) const override {
-    return {recipe.kto->reference};
+    return reference_roles(recipe, recipe.kto->reference);
   }
 
   void check(const Recipe& recipe, const RecipePlaces& places) const override {
@@ -98,6 +102,8 @@ class KtoType : public RecipeType {
     check_no_packing(recipe, places, "completions");
     check_no_target_choice(recipe, places, "the completion of a row");
     check_reference(recipe, places, {"kto", "reference"}, kto.reference, true, "");
+    check_own_reference(recipe, places, "kto", kto.reference, kto.reference_cache, kto.prefetch,
+                        KtoOptions().prefetch);
     if (losses::needs_kl(kto.loss())) {
       check_two_rows(recipe, places);
       check_no_skipped_steps(recipe, places, "z, which all rows share");
@@ -117,9 +123,13 @@ class KtoType : public RecipeType {
     const KtoOptions& kto = *recipe.kto;
     const int64_t mismatched = losses::needs_kl(kto.loss()) ? 1 : 0;
     const double tokens = static_cast<double>(1 + mismatched) * tokens_per_step(recipe, 1);
-    return {.extra_forwards = mismatched,
-            .links = {plan_reference_link(recipe, kto.reference, tokens, kto.prefetch)},
-            .loss = {.kept_logits_bytes = losses::LogProbsOptions{}.kept_bytes}};
+    RecipePlan plan{.extra_forwards = mismatched,
+                    .links = {},
+                    .loss = {.kept_logits_bytes = losses::LogProbsOptions{}.kept_bytes}};
+    for (const std::string& role : frozen_roles(recipe))
+      plan.links.push_back(plan_reference_link(recipe, role, tokens, kto.prefetch));
+    if (plan.links.empty()) plan.extra_student_forwards = 1 + mismatched;
+    return plan;
   }
 
   void audit(const Recipe& recipe, int64_t num_samples) const override {

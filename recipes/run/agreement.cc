@@ -6,6 +6,8 @@
 
 #include <cstring>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "base/checksum.h"
 #include "base/error.h"
@@ -34,9 +36,15 @@ std::string dissenters(parallel::Group& group, const at::Tensor& mine) {
   return names;
 }
 
+// Of the weights, and of the adapter that is trained beside them.
 uint64_t checksum_of(const models::Decoder& decoder) {
+  std::vector<parallel::NamedParameter> parameters = decoder.parameters();
+  if (decoder.lora())
+    for (parallel::NamedParameter& parameter : decoder.trained_parameters())
+      parameters.push_back(std::move(parameter));
+
   uint64_t sum = 0;
-  for (const parallel::NamedParameter& parameter : decoder.parameters()) {
+  for (const parallel::NamedParameter& parameter : parameters) {
     const at::Tensor host = parameter.value.detach().cpu().contiguous();
     const auto* first = static_cast<const std::byte*>(host.const_data_ptr());
     sum = checksum64({first, host.nbytes()}, sum);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "models/lora/lora_config.h"
 
 namespace retort::recipes {
 namespace fs = std::filesystem;
@@ -38,7 +39,7 @@ void remove_folder(const fs::path& path) {
 
 bool is_complete(const fs::path& path) {
   return fs::is_regular_file(path / "state" / "COMPLETE") &&
-         fs::is_regular_file(path / "config.json");
+         (fs::is_regular_file(path / "config.json") || models::is_adapter_folder(path));
 }
 
 }  // namespace

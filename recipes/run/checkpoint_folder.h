@@ -21,7 +21,8 @@ std::filesystem::path checkpoint_path(const std::filesystem::path& output_dir, i
 // every rank's shards are there.
 void mark_complete(const std::filesystem::path& checkpoint);
 
-// Complete checkpoints in increasing order of step: those with the marker and a config.json.
+// Complete checkpoints in increasing order of step: those with the marker, and a config.json or
+// that of an adapter.
 std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& output_dir);
 // Whether there is a complete one of this step.
 bool is_checkpoint(const std::filesystem::path& output_dir, int64_t step);

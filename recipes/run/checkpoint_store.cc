@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "models/checkpoint.h"
+#include "models/lora/adapter.h"
 #include "models/safetensors_writer.h"
 #include "parallel/vote.h"
 #include "recipes/run/checkpoint_folder.h"
@@ -53,7 +53,7 @@ uint64_t write_parts(const fs::path& folder, const std::vector<models::Checkpoin
 std::vector<models::CheckpointPart> parts_of(const roles::Trainer& trainer,
                                              parallel::World& world) {
   std::vector<models::CheckpointPart> parts;
-  parts.push_back(models::decoder_part(trainer.decoder(), trainer.decoder().dtype()));
+  parts.push_back(models::trained_part(trainer.decoder(), trainer.decoder().dtype()));
   if (world.coordinate().dp != 0) parts.back().pieces.clear();
   parts.push_back(trainer.state_part());
   parts.back().folder = "state";
@@ -94,10 +94,9 @@ struct CheckpointStore::Pending {
   std::string complaint() const { return "checkpoint " + folder.string() + " was not saved: "; }
 };
 
-CheckpointStore::CheckpointStore(fs::path run_folder, fs::path tokenizer_source, Options options,
-                                 Hooks hooks)
+CheckpointStore::CheckpointStore(fs::path run_folder, fs::path model, Options options, Hooks hooks)
     : run_folder_(std::move(run_folder)),
-      tokenizer_source_(std::move(tokenizer_source)),
+      model_(std::move(model)),
       options_(options),
       hooks_(std::move(hooks)) {}
 
@@ -118,8 +117,8 @@ std::unique_ptr<CheckpointStore::Pending> CheckpointStore::begin(const roles::Tr
       fs::create_directory(pending->temporary / "state");
       for (const models::CheckpointPart& part : pending->parts)
         models::create_safetensors(pending->temporary / part.folder, part.files);
-      models::write_decoder_description(trainer.decoder(), trainer.decoder().dtype(),
-                                        tokenizer_source_, pending->temporary);
+      models::write_trained_description(trainer.decoder(), trainer.decoder().dtype(), model_,
+                                        pending->temporary);
       write_file_atomically(pending->temporary / "state" / "loop.json", write_loop_state(state));
     }
     if (options_.async)

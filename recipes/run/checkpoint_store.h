@@ -1,4 +1,5 @@
-// checkpoint-N/: the model as a Hugging Face folder, and state/ to continue the run exactly.
+// checkpoint-N/: the model as a Hugging Face folder, or what is trained beside it as PEFT's, and
+// state/ to continue the run exactly.
 #pragma once
 
 #include <cstdint>
@@ -47,12 +48,12 @@ class CheckpointStore {
     // checkpoints that somebody reads and that must stay
     std::function<std::vector<std::filesystem::path>()> in_use;
   };
-  // `tokenizer_source`: the folder whose tokenizer files are copied into every checkpoint.
-  CheckpointStore(std::filesystem::path run_folder, std::filesystem::path tokenizer_source,
-                  Options options, Hooks hooks);
-  CheckpointStore(std::filesystem::path run_folder, std::filesystem::path tokenizer_source,
-                  Options options)
-      : CheckpointStore(std::move(run_folder), std::move(tokenizer_source), options, Hooks()) {}
+  // `model`: the student's folder, whose tokenizer files are copied into every checkpoint, and
+  // which that of an adapter names as its base.
+  CheckpointStore(std::filesystem::path run_folder, std::filesystem::path model, Options options,
+                  Hooks hooks);
+  CheckpointStore(std::filesystem::path run_folder, std::filesystem::path model, Options options)
+      : CheckpointStore(std::move(run_folder), std::move(model), options, Hooks()) {}
   ~CheckpointStore();  // a checkpoint that is not finished is given up
   CheckpointStore(const CheckpointStore&) = delete;
 
@@ -75,7 +76,7 @@ class CheckpointStore {
   bool make_room(parallel::World& world, const Error& why, int64_t best_step) const;
   std::set<int64_t> kept_steps(int64_t best_step) const;
 
-  std::filesystem::path run_folder_, tokenizer_source_;
+  std::filesystem::path run_folder_, model_;
   Options options_;
   Hooks hooks_;
   std::unique_ptr<Pending> pending_;

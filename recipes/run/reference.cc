@@ -18,6 +18,9 @@ Reference::Reference(std::unique_ptr<roles::FrozenAnswers> client, parallel::Gro
       << "the first rank that forms the loss asks, no other";
 }
 
+Reference::Reference(std::unique_ptr<roles::FrozenAnswers> answers)
+    : client_(std::move(answers)), tp_(nullptr), on_all_ranks_(true) {}
+
 Reference::~Reference() = default;
 
 Reference::Pending Reference::ask(uint64_t request_id, int64_t step,
@@ -29,6 +32,12 @@ Reference::Pending Reference::ask(uint64_t request_id, int64_t step,
 at::Tensor Reference::token_log_probs(Pending& pending, int64_t num_rows, double* waited) {
   at::Tensor log_probs = at::empty({num_rows}, at::kFloat);
   if (num_rows == 0) return log_probs;
+  if (on_all_ranks_) {
+    RETORT_CHECK(pending.has_value()) << "rows of which the reference was not asked";
+    log_probs = client_->receive(std::move(*pending), waited).logps;
+    pending.reset();
+    return log_probs;
+  }
 
   parallel::run_on_all(*tp_, [&] {
     RETORT_CHECK(pending || !asks()) << "rows of which the reference was not asked";
@@ -46,7 +55,7 @@ Reference::Pending Reference::ask_unknown(uint64_t request_id, int64_t step,
                                           const std::vector<CompletionIds>& completions) {
   if (!asks()) return std::nullopt;
   const bool known =
-      std::all_of(completions.begin(), completions.end(), [&](const CompletionIds& ids) {
+      cache_ && std::all_of(completions.begin(), completions.end(), [&](const CompletionIds& ids) {
         return cache_->find(ids.prompt, ids.completion).has_value();
       });
   if (known) return std::nullopt;
@@ -56,7 +65,16 @@ Reference::Pending Reference::ask_unknown(uint64_t request_id, int64_t step,
 at::Tensor Reference::completion_log_probs(Pending& pending,
                                            const std::vector<CompletionIds>& completions,
                                            const at::Tensor& sequence_of_row, double* waited) {
-  at::Tensor log_probs = at::empty({static_cast<int64_t>(completions.size())}, at::kFloat);
+  const auto count = static_cast<int64_t>(completions.size());
+  if (on_all_ranks_) {
+    RETORT_CHECK(pending.has_value()) << "completions of which the reference was not asked";
+    // It is read twice where the loss compares with counterparts.
+    const roles::Payload payload = client_->receive(std::move(*pending), waited);
+    pending = roles::answered(payload);
+    return sum_by_sequence(payload.logps, sequence_of_row, count);
+  }
+
+  at::Tensor log_probs = at::empty({count}, at::kFloat);
   parallel::run_on_all(*tp_, [&] {
     if (!asks()) return;
     float* values = log_probs.mutable_data_ptr<float>();

@@ -33,7 +33,13 @@ class Reference {
   // completions are kept, on the rank that asks; null: they are not asked for.
   Reference(std::unique_ptr<roles::FrozenAnswers> client, parallel::Group* tp,
             std::unique_ptr<ReferenceCache> cache = nullptr);
+  // Answers that every rank of the student computes together and has: each calls ask() and
+  // ask_unknown() with the same tokens, which hold the collectives of `answers`; nothing else does,
+  // and nothing is kept.
+  explicit Reference(std::unique_ptr<roles::FrozenAnswers> answers);
   ~Reference();
+  // Whether every rank asks, so that no rank may ask what the others do not.
+  bool on_all_ranks() const { return on_all_ranks_; }
 
   // Sends the tokens if this rank asks; returns at once.
   Pending ask(uint64_t request_id, int64_t step, const models::PackedTokens& tokens,
@@ -58,6 +64,7 @@ class Reference {
   std::unique_ptr<roles::FrozenAnswers> client_;
   parallel::Group* tp_;
   std::unique_ptr<ReferenceCache> cache_;
+  bool on_all_ranks_ = false;
 };
 
 }  // namespace retort::recipes

@@ -9,7 +9,9 @@
 #include "base/freed_memory.h"
 #include "base/log.h"
 #include "models/checkpoint.h"
+#include "models/lora/adapter.h"
 #include "parallel/vote.h"
+#include "recipes/lora_checks.h"
 #include "recipes/registry.h"
 #include "recipes/run/agent_options.h"
 #include "recipes/run/agreement.h"
@@ -66,14 +68,42 @@ LoopState starting_state(const RankContext& context, const std::filesystem::path
   return state;
 }
 
+// Where training goes on from must hold what the recipe trains.
+void check_checkpoint_kind(const std::filesystem::path& checkpoint, const RoleOptions& role) {
+  if (checkpoint.empty()) return;
+  const auto refuse = [&](const std::string& what) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        checkpoint.string() + " " + what + "; restore roles.student.lora, or start a new run");
+  };
+  const bool holds_adapter = models::is_adapter_folder(checkpoint);
+  if (!role.lora && holds_adapter) refuse("is an adapter's, and the recipe trains a whole model");
+  if (!role.lora) return;
+  if (!holds_adapter) refuse("is a whole model's, and the recipe trains an adapter");
+  const std::string difference =
+      lora_difference(models::read_adapter_config(checkpoint), role.lora->config());
+  if (!difference.empty()) refuse("is of an adapter with other settings (" + difference + ")");
+}
+
 models::Decoder load_student(const RankContext& context, parallel::World& world,
                              const std::filesystem::path& checkpoint) {
   const RoleOptions& role = context.role_options();
-  const std::string model = checkpoint.empty() ? role.model : checkpoint.string();
+  check_checkpoint_kind(checkpoint, role);
+  // An adapter stands beside the model that it was begun with.
+  const std::string model = checkpoint.empty() || role.lora ? role.model : checkpoint.string();
   context.report("loading", 0, model);
   models::Decoder decoder =
       models::load_decoder(model, models::parse_dtype(std::string(enum_name(role.dtype))),
                            models::Placement::of(world), world.device());
+  if (role.lora) {
+    const std::string from =
+        checkpoint.empty() ? role.lora->adapter.value_or("") : checkpoint.string();
+    if (from.empty())
+      models::attach_new_adapter(decoder, role.lora->config(),
+                                 static_cast<uint64_t>(context.recipe.seed));
+    else
+      models::attach_adapter(decoder, from);
+  }
   decoder.set_gradient_checkpointing(context.recipe.train.gradient_checkpointing,
                                      context.recipe.train.gradient_checkpointing_every);
   return decoder;

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "models/generation/request.h"
+#include "models/lora/adapter.h"
 #include "roles/generator/weight_buckets.h"
 #include "roles/generator/weight_checksum.h"
 #include "rpc/archive.h"
@@ -192,8 +193,9 @@ SentWeights GeneratorClient::send_weights(const models::Decoder& decoder, uint64
   if (pushed_) pushed_->check();
   SentWeights sent;
   WeightSpread::Buckets buckets;
+  const auto parameters = models::merged_parameters(decoder);
   for (const std::vector<WeightSlice>& held : held_) {
-    buckets.push_back(make_weight_buckets(decoder, held, version, bucket_bytes, sender));
+    buckets.push_back(make_weight_buckets(parameters, held, version, bucket_bytes, sender));
     sent.receipts.push_back({.receiver = static_cast<int64_t>(sent.receipts.size()),
                              .sender = sender,
                              .buckets = static_cast<int64_t>(buckets.back().size())});

@@ -35,13 +35,19 @@ std::vector<WeightBucket> make_weight_buckets(const models::Decoder& decoder,
                                               const std::vector<WeightSlice>& held,
                                               uint64_t version, int64_t bucket_bytes,
                                               int64_t sender) {
+  return make_weight_buckets(decoder.parameters(), held, version, bucket_bytes, sender);
+}
+
+std::vector<WeightBucket> make_weight_buckets(
+    const std::vector<parallel::NamedParameter>& parameters, const std::vector<WeightSlice>& held,
+    uint64_t version, int64_t bucket_bytes, int64_t sender) {
   std::map<std::string, const WeightSlice*> wanted;
   for (const WeightSlice& slice : held)
     wanted[slice.name] = &slice;
 
   std::vector<WeightBucket> buckets;
   int64_t room = 0;
-  for (const parallel::NamedParameter& parameter : decoder.parameters()) {
+  for (const parallel::NamedParameter& parameter : parameters) {
     const auto found = wanted.find(parameter.name);
     if (!parameter.shard.counted || found == wanted.end()) continue;
 

@@ -26,6 +26,11 @@ std::vector<WeightBucket> make_weight_buckets(const models::Decoder& decoder,
                                               const std::vector<WeightSlice>& held,
                                               uint64_t version, int64_t bucket_bytes,
                                               int64_t sender = 0);
+// The same of parameters() with other values: with an adapter merged into them
+// (models::merged_parameters).
+std::vector<WeightBucket> make_weight_buckets(
+    const std::vector<parallel::NamedParameter>& parameters, const std::vector<WeightSlice>& held,
+    uint64_t version, int64_t bucket_bytes, int64_t sender = 0);
 // SHA-256 over models::describe_function, which decides the names and shapes of the whole model's
 // parameters, and their dtype; 16 hex digits. The same for every placement.
 std::string parameters_hash(const models::Decoder& decoder);

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "base/future.h"
@@ -20,6 +21,14 @@ struct PendingPayload {
   Future<Payload> reply;               // of the leader
   std::vector<Future<Payload>> pulls;  // of the other ranks that have pieces of this part
 };
+
+// An answer that is there already.
+inline PendingPayload answered(Payload payload) {
+  Promise<Payload> promise;
+  PendingPayload pending{.request = {}, .reply = promise.future(), .pulls = {}};
+  promise.set_value(std::move(payload));
+  return pending;
+}
 
 // TeacherClient asks processes; a test may answer by itself. Threads: compute.
 class FrozenAnswers {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "models/lora/adapter.h"
 #include "models/safetensors.h"
 
 namespace retort::roles {
@@ -20,8 +21,7 @@ constexpr const char* kGoodSteps = "loss_scale_good_steps";
 
 std::vector<models::TensorInfo> state_infos(const models::Decoder& decoder) {
   std::vector<models::TensorInfo> infos;
-  for (const models::TensorInfo& parameter :
-       models::parameter_infos(decoder.config(), at::kFloat)) {
+  for (const models::TensorInfo& parameter : models::trained_infos(decoder, at::kFloat)) {
     for (const char* what : {".exp_avg", ".exp_avg_sq", ".master"}) {
       if (what == std::string_view(".master") && decoder.dtype() == at::kFloat) continue;
       infos.push_back({parameter.name + what, at::kFloat, parameter.shape});

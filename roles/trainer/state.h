@@ -15,7 +15,8 @@ namespace retort::roles {
 // optimizer.safetensors: tensors "<parameter>.exp_avg", "<parameter>.exp_avg_sq" and, unless the
 // parameters are fp32, "<parameter>.master", fp32 with the whole parameter's shape, and the step in
 // its metadata; there also the loss scale, where there is one, and the good steps that it has seen.
-// The same file for every layout. Folder: "".
+// The same file for every layout. Of a decoder with an adapter the parameters are the adapter's.
+// Folder: "".
 
 // The pieces that this rank writes; they alias the optimizer's state. No collectives.
 models::CheckpointPart optimizer_part(const parallel::AdamW& optimizer,

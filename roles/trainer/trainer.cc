@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <cmath>
@@ -36,7 +37,7 @@ Trainer::Trainer(models::Decoder decoder, parallel::World& world, Options option
     : decoder_(std::move(decoder)), world_(world), options_(std::move(options)) {
   decoder_.set_requires_grad(true);
   buckets_ = std::make_unique<parallel::GradBuckets>(
-      decoder_.parameters(), world_.dp(),
+      decoder_.trained_parameters(), world_.dp(),
       parallel::GradBuckets::Options{.bucket_bytes = options_.bucket_bytes,
                                      .tp = &world_.tp(),
                                      .embedding = &world_.embedding(),
@@ -48,6 +49,18 @@ Trainer::Trainer(models::Decoder decoder, parallel::World& world, Options option
   optimizer_ = std::make_unique<parallel::AdamW>(*buckets_, options_.adamw);
   pipeline_ = std::make_unique<Pipeline>(decoder_, world_.pp());
   if (decoder_.dtype() == at::kHalf) scaler_.emplace(options_.loss_scale);
+}
+
+at::Tensor Trainer::hidden_without_adapter(const models::PackedTokens& tokens) {
+  RETORT_CHECK(decoder_.lora() != nullptr) << "a student without an adapter has nothing before it";
+  struct Enabled {
+    models::Decoder& decoder;
+    ~Enabled() { decoder.set_adapter_enabled(true); }
+  };
+  const c10::NoGradGuard no_grad;
+  const Enabled again{decoder_};
+  decoder_.set_adapter_enabled(false);
+  return pipeline_->hidden(tokens);
 }
 
 void Trainer::begin_step() { buckets_->begin_step(); }
@@ -152,10 +165,12 @@ Trainer::Update Trainer::finish_step(double count, NonFinite non_finite) {
 std::vector<std::pair<std::string, double>> Trainer::layer_grad_norms() const {
   // Every rank has a place for every part, whichever it holds.
   const auto layers = static_cast<size_t>(decoder_.config().num_hidden_layers);
-  std::vector<std::string> parts{"embed_tokens"};
+  const bool whole_model = decoder_.lora() == nullptr;
+  std::vector<std::string> parts;
+  if (whole_model) parts.push_back("embed_tokens");
   for (size_t layer = 0; layer < layers; ++layer)
     parts.push_back("layers." + std::to_string(layer));
-  parts.insert(parts.end(), {"norm", "lm_head"});
+  if (whole_model) parts.insert(parts.end(), {"norm", "lm_head"});
 
   std::vector<size_t> group_of;
   for (size_t i = 0; i < buckets_->size(); ++i) {
@@ -169,7 +184,7 @@ std::vector<std::pair<std::string, double>> Trainer::layer_grad_norms() const {
   std::vector<std::pair<std::string, double>> named;
   for (size_t i = 0; i < parts.size(); ++i)
     named.emplace_back(parts[i], norms[i] / clip_factor_);
-  if (decoder_.config().tie_word_embeddings) named.pop_back();
+  if (whole_model && decoder_.config().tie_word_embeddings) named.pop_back();
   return named;
 }
 

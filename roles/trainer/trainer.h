@@ -24,6 +24,7 @@
 
 namespace retort::roles {
 
+// A decoder with an adapter (Decoder::attach_adapter) has its adapter trained, nothing else.
 // One optimizer step:
 //   trainer.begin_step();
 //   // sums, not means
@@ -58,6 +59,9 @@ class Trainer {
   }
   // Final hidden states where the pipeline ends, undefined elsewhere: Pipeline::hidden.
   at::Tensor hidden(const models::PackedTokens& tokens) const { return pipeline_->hidden(tokens); }
+  // The same of the model without its adapter, outside autograd: what the student was before it
+  // was adapted. Of a decoder with an adapter only.
+  at::Tensor hidden_without_adapter(const models::PackedTokens& tokens);
   const Options& options() const { return options_; }
   parallel::GradBuckets& buckets() { return *buckets_; }
 
@@ -87,9 +91,9 @@ class Trainer {
   // gradient is.
   Update skip_step(double count);
   // Of the gradient of the last finish_step, before clipping, by the parts of the model:
-  // "embed_tokens", "layers.0", ..., "norm", "lm_head" (without one where the head is tied). Their
-  // squares sum to grad_norm's square. Collectives: those of GradBuckets::norms; every rank must
-  // call.
+  // "embed_tokens", "layers.0", ..., "norm", "lm_head" (without one where the head is tied); of an
+  // adapter the layers alone. Their squares sum to grad_norm's square. Collectives: those of
+  // GradBuckets::norms; every rank must call.
   std::vector<std::pair<std::string, double>> layer_grad_norms() const;
   // Updates so far: the steps that were not skipped, which the learning rate follows.
   int64_t step() const { return optimizer_->num_steps(); }

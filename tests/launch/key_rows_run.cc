@@ -111,6 +111,34 @@ std::vector<KeyRow> external_rows() {
   };
 }
 
+// An adapter in the place of the model.
+std::vector<KeyRow> lora_rows() {
+  const std::string lora = "roles.student.lora", run = "tests/recipes/lora_run_test.cc";
+  const std::vector<std::string> with{lora + "={r: 4}"};
+  return {
+      acts(kSftBase, lora + "={r: 4}", plan),
+      refused(kDistillBase, "roles.teacher.lora={r: 4}", "is for the role that trains"),
+      acts(kSftBase, lora + ".r=8", plan, with),
+      refused(kSftBase, lora + ".r=0", "must be at least 1", with),
+      in_run("roles.<name>.lora.lora_alpha", run, "lora_alpha=8.08"),
+      refused(kSftBase, lora + ".lora_alpha=0", "must be above 0", with),
+      refused(kSftBase, lora + ".lora_dropout=0.1", "is not in this version", with),
+      acts(kSftBase, lora + ".target_modules=[q_proj, v_proj]", plan, with),
+      refused(kSftBase, lora + ".target_modules=[q_proj, all-linear]", "stands alone", with),
+      refused(kSftBase, lora + ".target_modules=[q_proj, q_proj]", "twice", with),
+      refused(kSftBase, lora + ".target_modules=[]", "is empty", with),
+      refused(kSftBase, lora + ".target_modules=lm_head", "all-linear", with),
+      refused(kSftBase, lora + ".modules_to_save=[lm_head]", "is not in this version", with),
+      in_run("roles.<name>.lora.adapter", "tests/recipes/make_lora_goldens.py",
+             "adapter: $GOLDENS"),
+      refused(kSftBase, lora + ".adapter=FOLDER/student", "has no adapter_config.json", with),
+      refused(kSftBase, lora + ".push=adapter", "is not in this version", with),
+      in_run("dpo.reference", "tests/recipes/make_lora_goldens.py", "reference: student"),
+      in_run("kto.reference", run, "kto: {beta: 0.1, reference: student}"),
+      in_run("grpo.reference", run, R"({"reference", "student"})"),
+  };
+}
+
 std::vector<KeyRow> world_rows() {
   const std::string world = "roles.student.world.";
   return {
@@ -306,8 +334,8 @@ std::vector<KeyRow> rpc_rows() {
 
 std::vector<KeyRow> run_rows() {
   std::vector<KeyRow> all;
-  for (const auto& part : {top_rows, role_rows, external_rows, world_rows, host_rows, slurm_rows,
-                           launch_rows, rpc_rows})
+  for (const auto& part : {top_rows, role_rows, external_rows, lora_rows, world_rows, host_rows,
+                           slurm_rows, launch_rows, rpc_rows})
     for (KeyRow& row : part())
       all.push_back(std::move(row));
   return all;

@@ -41,10 +41,10 @@ TEST(RecipeKeys, EachActsSomewhereOrHasOneValue) {
       "rejection_sampling",
       "grpo",
       "weight_sync",
-      "distill.support",  // has one choice so far
-      "dpo.reference",    // names a role, which must be there and used
-      "kto.reference",
-      "grpo.reference",
+      "distill.support",                 // has one choice so far
+      "roles.<name>.lora.lora_dropout",  // have one value so far
+      "roles.<name>.lora.modules_to_save",
+      "roles.<name>.lora.push",
       "generation.role",
       "rpc.transports",     // has one choice; the others are refused with the reason
       "data.eval[].weight"  // sources have it for training

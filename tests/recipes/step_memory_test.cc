@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "models/checkpoint.h"
+#include "models/lora/adapter.h"
 #include "models/memory_estimate.h"
 #include "parallel/world.h"
 #include "recipes/data/pair_batches.h"
@@ -186,8 +187,16 @@ struct Case {
   int64_t teachers = 1;
   bool checkpointing = false;
   int64_t iterations = 1;  // of grpo on a round
+  int64_t lora_r = 0;      // an adapter of this rank is trained instead; 0: the model is
   bool float16 = false;    // too, which takes the CPU long
 };
+
+models::LoraConfig lora_of(const Case& c) {
+  models::LoraConfig lora{.r = c.lora_r, .lora_alpha = 16, .target_modules = {}};
+  for (const std::string_view module : models::linear_modules())
+    lora.target_modules.emplace_back(module);
+  return lora;
+}
 
 // The recipe whose plan is compared: one micro-batch of kSequences rows a step.
 Recipe judged_recipe(const Case& c) {
@@ -260,6 +269,7 @@ class StepMemory : public testing::TestWithParam<Case> {
     {
       models::Decoder decoder =
           models::own_tensors(models::Decoder::random(config_of(c.family), 1, dtype));
+      if (c.lora_r > 0) models::attach_new_adapter(decoder, lora_of(c), 1);
       decoder.set_gradient_checkpointing(c.checkpointing);
       roles::Trainer trainer(std::move(decoder), world_, {.schedule = {.max_steps = 2}});
       const std::unique_ptr<Objective> steps = objective(c, dtype, agent, trainer);
@@ -295,6 +305,7 @@ class StepMemory : public testing::TestWithParam<Case> {
                                 .float16 = dtype == at::kHalf,
                                 .gradient_checkpointing = c.checkpointing,
                                 .sequences = kSequences};
+    if (c.lora_r > 0) sizes.lora = lora_of(c);
     if (c.recipe == "dpo") {
       sizes.sequences = kSequences / 2;
       sizes.forks = true;
@@ -344,6 +355,9 @@ std::vector<Case> cases() {
           {.name = "sft_qwen3", .family = Family::kQwen3},
           {.name = "sft_windows", .family = Family::kMistral},
           {.name = "sft_checkpointing", .checkpointing = true},
+          {.name = "sft_lora", .lora_r = 16},
+          {.name = "sft_lora_checkpointing", .checkpointing = true, .lora_r = 64},
+          {.name = "kto_lora", .recipe = "kto", .family = Family::kQwen3, .lora_r = 8},
           {.name = "dpo", .recipe = "dpo"},
           {.name = "distill_hidden", .recipe = "distill"},
           {.name = "distill_topk", .recipe = "distill", .payload = PayloadKind::kTopK},

@@ -7,7 +7,9 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
 
 #include <cmath>
 #include <map>
@@ -15,6 +17,7 @@
 #include <sstream>
 
 #include "models/decoder.h"
+#include "models/lora/adapter.h"
 #include "recipes/losses/linear_cross_entropy.h"
 #include "roles/trainer/trainer.h"
 #include "tests/parallel/rank_process.h"
@@ -62,6 +65,7 @@ struct Case {
   Layout layout;
   bool tied = false, checkpointing = false;
   models::Family family = models::Family::kQwen3;
+  bool lora = false;  // an adapter is trained beside a model that stays as it is
 };
 
 std::string name_of(const Case& c) {
@@ -69,8 +73,12 @@ std::string name_of(const Case& c) {
   return "tp" + std::to_string(l.tp) + " pp" + std::to_string(l.pp) + " dp" + std::to_string(l.dp) +
          (l.virtual_pp > 1 ? " vpp" + std::to_string(l.virtual_pp) : "") +
          (l.sequence_parallel ? " sp" : "") + (l.distributed_optimizer ? " zero" : "") +
-         (c.tied ? " tied" : "") + (c.checkpointing ? " checkpointed" : "") + " family " +
-         std::to_string(static_cast<int>(c.family));
+         (c.tied ? " tied" : "") + (c.checkpointing ? " checkpointed" : "") +
+         (c.lora ? " lora" : "") + " family " + std::to_string(static_cast<int>(c.family));
+}
+
+at::Tensor slice_of(const at::Tensor& whole, const parallel::NamedParameter& part) {
+  return whole.narrow(part.shard.dim, part.shard.begin, part.value.size(part.shard.dim));
 }
 
 std::vector<Case> cases() {
@@ -102,7 +110,47 @@ std::vector<Case> cases() {
     all.push_back({.layout = {.tp = 2, .pp = 2, .sequence_parallel = true}, .family = family});
     all.push_back({.layout = {.tp = 4}, .tied = true, .checkpointing = true, .family = family});
   }
+
+  // Adapters: factors that are whole on each tp rank, split, of copied key and value heads.
+  for (const Layout& layout : std::vector<Layout>{
+           {.dp = 2},
+           {.dp = 2, .distributed_optimizer = true},
+           {.tp = 2},
+           {.tp = 4},
+           {.tp = 2, .sequence_parallel = true},
+           {.tp = 4, .sequence_parallel = true},
+           {.pp = 2},
+           {.pp = 4},
+           {.pp = 2, .virtual_pp = 2},
+           {.tp = 2, .pp = 2},
+           {.tp = 2, .dp = 2, .sequence_parallel = true, .distributed_optimizer = true},
+           {.pp = 2, .dp = 2, .distributed_optimizer = true}})
+    for (const bool tied : {false, true})
+      all.push_back({.layout = layout,
+                     .tied = tied,
+                     .checkpointing = tied,
+                     .family = tied ? models::Family::kQwen2 : models::Family::kLlama,
+                     .lora = true});
   return all;
+}
+
+// Random, and with an adapter whose B is not zero, if the case has one: the same for every
+// placement.
+models::Decoder decoder_of(const Case& c, const models::Placement& placement) {
+  models::Decoder decoder =
+      models::Decoder::random(nano(c.tied, c.family), 7, at::kFloat, placement);
+  if (!c.lora) return decoder;
+  models::LoraConfig lora{.r = 3, .lora_alpha = 5, .target_modules = {}};
+  for (const std::string_view module : models::linear_modules())
+    lora.target_modules.emplace_back(module);
+  models::attach_new_adapter(decoder, lora, 7);
+  for (const parallel::NamedParameter& factor : decoder.trained_parameters()) {
+    if (!factor.name.ends_with("lora_B.weight")) continue;
+    const std::vector<int64_t>& shape = factor.shard.shape;
+    const at::Tensor whole = at::arange(shape[0] * shape[1], at::kFloat).sin().mul(0.1).view(shape);
+    at::Tensor(factor.value).copy_(slice_of(whole, factor));
+  }
+  return decoder;
 }
 
 // One step over all micro-batches of the global batch that are this dp rank's. Returns the mean
@@ -143,10 +191,6 @@ Trainer::Options trainer_options(const Layout& layout) {
           .schedule = {.learning_rate = 3e-4, .max_steps = kSteps},
           .max_grad_norm = 0.5,
           .bucket_bytes = 4096};
-}
-
-at::Tensor slice_of(const at::Tensor& whole, const parallel::NamedParameter& part) {
-  return whole.narrow(part.shard.dim, part.shard.begin, part.value.size(part.shard.dim));
 }
 
 void check(bool ok, const std::string& what, double value) {
@@ -192,11 +236,9 @@ void compare_parts(const std::string& where, Trainer& single, Trainer& trainer,
 }
 
 void compare(const Case& c, World& world) {
-  const models::ModelConfig config = nano(c.tied, c.family);
   World single_world({.role = "single", .layout = {}});
-  Trainer single(models::Decoder::random(config, 7, at::kFloat), single_world, trainer_options({}));
-  models::Decoder decoder =
-      models::Decoder::random(config, 7, at::kFloat, models::Placement::of(world));
+  Trainer single(decoder_of(c, {}), single_world, trainer_options({}));
+  models::Decoder decoder = decoder_of(c, models::Placement::of(world));
   decoder.set_gradient_checkpointing(c.checkpointing);
   Trainer trainer(std::move(decoder), world, trainer_options(c.layout));
 
@@ -234,15 +276,22 @@ void compare(const Case& c, World& world) {
   }
 
   std::map<std::string, at::Tensor> values;
-  for (const auto& [name, value, shard] : single.decoder().parameters())
+  for (const auto& [name, value, shard] : single.decoder().trained_parameters())
     values[name] = value.detach();
   std::vector<at::Tensor> mine, whole;
-  for (const parallel::NamedParameter& parameter : trainer.decoder().parameters()) {
+  for (const parallel::NamedParameter& parameter : trainer.decoder().trained_parameters()) {
     mine.push_back(parameter.value.detach().reshape({-1}));
     whole.push_back(slice_of(values.at(parameter.name), parameter).reshape({-1}));
   }
   const double off = test::relative_difference(at::cat(mine), at::cat(whole), test::kMayBeZero);
   check(off <= kTolerance, name_of(c) + " parameters after the last step", off);
+
+  // What stands beside an adapter has every bit that it began with.
+  if (!c.lora) return;
+  const models::Decoder start = decoder_of(c, models::Placement::of(world));
+  const auto frozen = trainer.decoder().parameters(), before = start.parameters();
+  for (size_t i = 0; i < frozen.size(); ++i)
+    check(at::equal(frozen[i].value, before[i].value), "the frozen " + frozen[i].name, 1);
 }
 
 }  // namespace

@@ -1,0 +1,47 @@
+// retort model merge: the weights of a model with an adapter added to them, as a folder of its own.
+#include <cstdio>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json_text.h"
+#include "launch/commands/commands.h"
+#include "launch/commands/output_folder.h"
+#include "models/checkpoint.h"
+#include "models/lora/adapter.h"
+
+namespace retort::launch {
+namespace fs = std::filesystem;
+
+int run_model_merge(const ModelMergeCommand& command) {
+  if (!fs::is_regular_file(fs::path(command.adapter) / models::kAdapterConfigFile))
+    throw Error(ErrorCode::kInvalidArgument, "'" + command.adapter + "' has no " +
+                                                 models::kAdapterConfigFile +
+                                                 "; expected the folder of a PEFT adapter");
+  prepare_output_folder(command.output);
+  const fs::path base =
+      command.base.empty() ? models::adapter_base_folder(command.adapter) : fs::path(command.base);
+
+  // Added in fp32 and rounded once, as the file that is written has it.
+  const std::string dtype =
+      file_dtype(command.dtype, models::read_model_config(base).torch_dtype);
+  const at::ScalarType file_dtype = models::parse_dtype(dtype);
+  models::Decoder decoder = models::load_decoder(base, at::kFloat);
+  models::attach_adapter(decoder, command.adapter);
+  const models::LoraConfig lora = *decoder.lora();
+  models::merge_adapter(decoder);
+
+  write_folder_atomically(command.output, [&](const fs::path& folder) {
+    models::save_decoder(decoder, file_dtype, base, folder);
+  });
+  std::printf("%s\n", JsonLine()
+                          .add("output", std::string_view(command.output))
+                          .add("base", std::string_view(base.string()))
+                          .add("r", lora.r)
+                          .add("dtype", std::string_view(dtype))
+                          .str()
+                          .c_str());
+  return 0;
+}
+
+}  // namespace retort::launch

@@ -1,0 +1,60 @@
+#include "recipes/lora_checks.h"
+
+#include <sstream>
+#include <string>
+
+#include "base/error.h"
+
+namespace retort::recipes {
+namespace {
+
+std::string modules_text(const models::LoraConfig& config) {
+  std::string text;
+  for (const std::string& module : config.target_modules)
+    text += (text.empty() ? "" : ", ") + module;
+  return "[" + text + "]";
+}
+
+}  // namespace
+
+std::string lora_difference(const models::LoraConfig& there, const models::LoraConfig& wanted) {
+  std::ostringstream text;
+  const auto compare = [&](const char* key, const auto& found, const auto& recipe) {
+    if (found == recipe) return;
+    text << (text.str().empty() ? "" : "; ") << key << ": " << found << " there, " << recipe
+         << " in the recipe";
+  };
+  compare("r", there.r, wanted.r);
+  compare("lora_alpha", there.lora_alpha, wanted.lora_alpha);
+  compare("target_modules", modules_text(there), modules_text(wanted));
+  return text.str();
+}
+
+void check_lora(const Recipe& recipe, const RecipePlaces& places) {
+  for (const auto& [name, role] : recipe.roles)
+    if (role.lora && name != Recipe::kDrivingRole)
+      places.refuse({"roles", name, "lora"},
+                    "is for the role that trains; " + name +
+                        " serves a whole model: merge an adapter with `retort model merge`");
+}
+
+void check_lora_files(const Recipe& recipe, const RecipePlaces& places) {
+  const auto& lora = recipe.student().lora;
+  if (!lora || !lora->adapter) return;
+  const KeyPath key{"roles", Recipe::kDrivingRole, "lora", "adapter"};
+  if (!std::filesystem::is_regular_file(std::filesystem::path(*lora->adapter) /
+                                        models::kAdapterConfigFile))
+    places.refuse(key, "'" + *lora->adapter + "' has no " + models::kAdapterConfigFile +
+                           "; expected the folder of a PEFT adapter");
+  std::string difference;
+  try {
+    difference = lora_difference(models::read_adapter_config(*lora->adapter), lora->config());
+  } catch (const Error& error) {
+    places.refuse(key, error.message());
+  }
+  if (!difference.empty())
+    places.refuse(key, "the adapter was made with other settings (" + difference +
+                           "); write them into the recipe");
+}
+
+}  // namespace retort::recipes

@@ -1,0 +1,19 @@
+// What a recipe says of `roles.student.lora`, checked.
+#pragma once
+
+#include <filesystem>
+
+#include "recipes/recipe.h"
+#include "recipes/recipe_places.h"
+
+namespace retort::recipes {
+
+// Roles that do not train have no adapter.
+void check_lora(const Recipe& recipe, const RecipePlaces& places);
+// The folder of the adapter that training starts from is there, and its settings are the recipe's.
+void check_lora_files(const Recipe& recipe, const RecipePlaces& places);
+
+// "lora_alpha: 16 there, 32 in the recipe; ..." of settings that differ; "" if none does.
+std::string lora_difference(const models::LoraConfig& there, const models::LoraConfig& wanted);
+
+}  // namespace retort::recipes

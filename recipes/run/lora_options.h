@@ -1,0 +1,67 @@
+// `roles.student.lora`: an adapter is trained instead of the model.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/options.h"
+#include "models/lora/lora_config.h"
+
+namespace retort::recipes {
+
+// A linear layer inside a decoder layer, by PEFT's name, or all of them.
+enum class LoraTarget { kAllLinear, kQProj, kKProj, kVProj, kOProj, kGateProj, kUpProj, kDownProj };
+enum class LoraPush { kMerged, kAdapter };
+
+struct LoraOptions {
+  int64_t r = 16;
+  double lora_alpha = 32;
+  double lora_dropout = 0;
+  std::vector<LoraTarget> target_modules{LoraTarget::kAllLinear};
+  std::vector<std::string> modules_to_save;
+  std::optional<std::string> adapter;
+  LoraPush push = LoraPush::kMerged;
+
+  template <class V>
+  void fields(V& visit) {
+    visit("r", r, "rank of the adapter's factors");
+    visit("lora_alpha", lora_alpha, "lora_alpha / r times the factors' product is added");
+    visit("lora_dropout", lora_dropout, "0: dropout is not in this version");
+    visit("target_modules", target_modules, "the layers that are adapted: one, or a list");
+    visit("modules_to_save", modules_to_save,
+          "layers that are trained whole beside the adapter; not in this version");
+    visit("adapter", adapter,
+          "folder of a PEFT adapter that training starts from; null: a new one, which changes "
+          "nothing at first");
+    visit("push", push,
+          "what a generator is sent: the weights with the adapter added to them; adapter is not in "
+          "this version");
+  }
+  // kInvalidArgument naming the field.
+  void validate() const;
+  models::LoraConfig config() const;
+};
+
+}  // namespace retort::recipes
+
+template <>
+struct retort::EnumNames<retort::recipes::LoraTarget> {
+  using E = retort::recipes::LoraTarget;
+  static constexpr std::array<std::pair<std::string_view, E>, 8> values{
+      {{"all-linear", E::kAllLinear},
+       {"q_proj", E::kQProj},
+       {"k_proj", E::kKProj},
+       {"v_proj", E::kVProj},
+       {"o_proj", E::kOProj},
+       {"gate_proj", E::kGateProj},
+       {"up_proj", E::kUpProj},
+       {"down_proj", E::kDownProj}}};
+};
+template <>
+struct retort::EnumNames<retort::recipes::LoraPush> {
+  using E = retort::recipes::LoraPush;
+  static constexpr std::array<std::pair<std::string_view, E>, 2> values{
+      {{"merged", E::kMerged}, {"adapter", E::kAdapter}}};
+};

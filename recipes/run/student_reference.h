@@ -1,0 +1,44 @@
+// The student without its adapter, as a reference: no role of its own, no second model.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "recipes/run/reference.h"
+#include "roles/teacher/frozen_answers.h"
+#include "roles/trainer/trainer.h"
+
+namespace retort::recipes {
+
+// Answers log-probabilities of targets by a forward pass with the adapter switched off: at once, as
+// the weights beside an adapter never change. The numbers are made as a teacher makes them.
+// Collectives: send() runs Trainer::hidden_without_adapter and make_payload, so that every rank of
+// a replica of the student calls with the same tokens; where the pipeline does not end the payload
+// is empty. Threads: compute.
+class StudentAnswers : public roles::FrozenAnswers {
+ public:
+  // `trainer` has an adapter and outlives this. The logits are divided by `temperature`; ids from
+  // `num_ids` on are left out (0: none).
+  StudentAnswers(roles::Trainer& trainer, double temperature, int64_t num_ids)
+      : trainer_(trainer), temperature_(temperature), num_ids_(num_ids) {}
+
+  roles::PendingPayload send(uint64_t request_id, int64_t step, const models::PackedTokens& tokens,
+                             const at::Tensor& positions) override;
+  roles::Payload receive(roles::PendingPayload pending, double* waited) override;
+  const at::Tensor& head_weight() const override { return no_head_; }
+  int64_t common_vocab() const override { return num_ids_; }
+
+ private:
+  roles::Trainer& trainer_;
+  double temperature_;
+  int64_t num_ids_;
+  at::Tensor no_head_;  // hidden states are not asked for
+};
+
+// What make_reference and make_cached_reference make of a role, of the student itself.
+std::unique_ptr<Reference> make_student_reference(roles::Trainer& trainer, double temperature = 1,
+                                                  int64_t num_ids = 0);
+
+}  // namespace retort::recipes

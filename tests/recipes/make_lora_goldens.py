@@ -1,0 +1,188 @@
+"""Goldens for adapters (LoRA): 5 AdamW steps of a plain loop around PEFT's own model, fp32, one
+process, on padded batches.
+
+Run:  python tests/recipes/make_lora_goldens.py
+after make_goldens.py and make_preference_goldens.py, whose models and rows it uses (peft 0.21,
+transformers 5, trl 1.4.0, torch 2.11)
+
+Writes into tests/recipes/goldens/: lora_qwen3/ and lora_llama/, adapters as PEFT saves them, whose
+B's are away from zero (their base model is named from their own folder, "../qwen3"); lora.json with
+each case's recipe ($GOLDENS and $RUN stand for folders), what a run of it reports, and the
+log-probabilities that PEFT gives to the first rows before and after it; lora_changes.safetensors
+with a tensor for each case: final - initial factors as float16, all of them (in the order of their
+sorted names in adapter_model.safetensors) end to end.
+
+With a folder as argument it opens each adapter in it with PEFT instead and prints the
+log-probabilities of the first rows.
+"""
+
+import json
+import pathlib
+import sys
+
+import torch
+from make_goldens import LR, OUT, ROWS, STEPS, batch_of, write_cases
+from make_preference_goldens import PAIRS, make_pairs
+from make_preference_goldens import batch_of as pair_batch
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.utils.save_and_load import get_peft_model_state_dict
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+from trl_pairs import METRICS, bare_dpo
+
+# name: r, lora_alpha, target_modules as a recipe has them
+ADAPTERS = {
+    "qwen3": (4, 8, "all-linear"),
+    "llama": (2, 3, ["q_proj", "v_proj", "o_proj", "down_proj"]),
+}
+
+RECIPE = """\
+recipe: {recipe}
+output_dir: $RUN
+seed: 3
+roles:
+  student:
+    model: $GOLDENS/{model}
+    world: {{dp: 1, threads: 1}}
+    lora: {{r: {r}, lora_alpha: {alpha}, target_modules: {targets}, adapter: $GOLDENS/{adapter}}}
+data:
+  train: [{{path: $GOLDENS/{rows}}}]
+  max_length: 64
+  shuffle: false
+{data}train:
+  max_steps: 5
+  per_device_train_batch_size: 4
+  learning_rate: 1.0e-3
+  lr_scheduler_type: constant
+  save_steps: 0
+{extra}"""
+
+
+def base_model(name):
+    return AutoModelForCausalLM.from_pretrained(OUT / name).float()
+
+
+def factors(model):
+    return {k: v.detach().clone() for k, v in sorted(get_peft_model_state_dict(model).items())}
+
+
+def make_adapter(name):
+    r, alpha, targets = ADAPTERS[name]
+    torch.manual_seed(31)
+    config = LoraConfig(r=r, lora_alpha=alpha, target_modules=targets, task_type="CAUSAL_LM")
+    model = get_peft_model(base_model(name), config)
+    with torch.no_grad():
+        for key, value in model.named_parameters():
+            if "lora_B" in key:
+                value.normal_(0.0, 0.2)
+    folder = OUT / f"lora_{name}"
+    model.save_pretrained(folder)
+    (folder / "README.md").unlink(missing_ok=True)
+
+    # The same on every machine: the base model by its place, the targets in an order.
+    file = folder / "adapter_config.json"
+    saved = json.loads(file.read_text())
+    saved["base_model_name_or_path"] = f"../{name}"
+    saved["target_modules"] = sorted(saved["target_modules"])
+    file.write_text(json.dumps(saved, indent=2) + "\n")
+
+
+def open_adapter(name):
+    return PeftModel.from_pretrained(base_model(name), OUT / f"lora_{name}", is_trainable=True)
+
+
+def first_rows(rows, model):
+    """Of the first rows, the log-probability of each token but the first."""
+    found = []
+    with torch.no_grad():
+        for row in rows[:ROWS]:
+            ids = torch.tensor([row["input_ids"]])
+            logps = model(input_ids=ids).logits[0, :-1].log_softmax(-1)
+            found.append(logps.gather(-1, ids[0, 1:, None])[:, 0].tolist())
+    return found
+
+
+def sft_loss(model, rows, step):
+    ids, labels, mask = batch_of(rows[step * ROWS : (step + 1) * ROWS])
+    logits = model(input_ids=ids, attention_mask=mask).logits[:, :-1]
+    wanted = labels[:, 1:] != -100
+    return torch.nn.functional.cross_entropy(logits[wanted], labels[:, 1:][wanted]), {}
+
+
+def dpo_loss(trainer, model, pairs, step):
+    batch = pair_batch(pairs[step * PAIRS : (step + 1) * PAIRS])
+    loss = trainer._compute_loss(model, dict(batch), False)
+    return loss, {key: float(trainer._metrics["train"][key][-1]) for key in METRICS}
+
+
+def train(name, rows, pairs=None):
+    """What a run reports, and the change of the factors. With pairs: dpo against the base model,
+    which is the adapted one with its adapter switched off."""
+    model = open_adapter(name).train()  # nothing in it has dropout
+    start = factors(model)
+    before = first_rows(rows, model)
+    trained = [value for value in model.parameters() if value.requires_grad]
+    assert len(trained) == len(start), (len(trained), len(start))
+    optimizer = torch.optim.AdamW(trained, lr=LR, weight_decay=0.0)
+    if pairs is not None:
+        reference = base_model(name).eval()
+        options = dict(beta=0.1, label_smoothing=0.0, discopop_tau=0.05)
+        trainer = bare_dpo(["sigmoid"], [1.0], model=model, ref_model=reference, **options)
+
+    record = {"loss": [], "grad_norm": []}
+    for step in range(STEPS):
+        loss, metrics = (
+            sft_loss(model, rows, step)
+            if pairs is None
+            else dpo_loss(trainer, model, pairs, step)
+        )
+        optimizer.zero_grad()
+        loss.backward()
+        record["grad_norm"].append(float(torch.nn.utils.clip_grad_norm_(trained, 1.0)))
+        record["loss"].append(float(loss))
+        for key, value in metrics.items():
+            record.setdefault(key, []).append(value)
+        optimizer.step()
+
+    now = factors(model)
+    change = torch.cat([(now[k].double() - start[k].double()).flatten() for k in start]).half()
+    return {**record, "logps_before": before, "logps_after": first_rows(rows, model)}, change
+
+
+def print_opened(folder, rows):
+    for path in sorted(folder.iterdir()):
+        if (path / "adapter_config.json").exists():
+            base = json.loads((path / "adapter_config.json").read_text())["base_model_name_or_path"]
+            model = PeftModel.from_pretrained(
+                AutoModelForCausalLM.from_pretrained(base).float(), path
+            )
+            print(json.dumps({"adapter": path.name, "logps": first_rows(rows, model.eval())}))
+
+
+def main():
+    rows = [json.loads(line) for line in (OUT / "rows.jsonl").read_text().splitlines()]
+    if len(sys.argv) > 1:
+        return print_opened(pathlib.Path(sys.argv[1]), rows)
+
+    expected, changes = {}, {}
+    pairs = make_pairs(OUT / "pairs.jsonl", 4)
+    for name, (r, alpha, targets) in ADAPTERS.items():
+        make_adapter(name)
+        settings = dict(model=name, r=r, alpha=alpha, targets=targets, adapter=f"lora_{name}")
+        if not isinstance(targets, str):
+            settings["targets"] = "[" + ", ".join(targets) + "]"
+        sft = dict(recipe="sft", rows="rows.jsonl", data="  packing: false\n", extra="")
+        record, changes[f"sft_{name}"] = train(name, rows)
+        expected[f"sft_{name}"] = {"recipe": RECIPE.format(**settings, **sft), **record}
+        dpo = dict(recipe="dpo", rows="pairs.jsonl", data="")
+        dpo["extra"] = "dpo: {beta: 0.1, reference: student}\n"
+        record, changes[f"dpo_{name}"] = train(name, rows, pairs)
+        expected[f"dpo_{name}"] = {"recipe": RECIPE.format(**settings, **dpo), **record}
+    write_cases(OUT / "lora.json", expected)
+    save_file(changes, OUT / "lora_changes.safetensors")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    main()
