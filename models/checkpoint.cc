@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "models/checkpoint_check.h"
 #include "models/checkpoint_tensors.h"
+#include "models/decoder_parameters.h"
 #include "models/parameter_specs.h"
 #include "models/safetensors.h"
 #include "models/safetensors_writer.h"
@@ -47,6 +48,31 @@ at::Tensor mapped_slice(const SafetensorsReader& reader, const ModelConfig& conf
   return mapped;
 }
 
+ModelConfig read_config_to_load(const fs::path& folder) {
+  ModelConfig config = read_model_config(folder);
+  if (!config.unknown_keys.empty()) {
+    RETORT_LOG(kWarning) << (folder / "config.json").string()
+                         << ": keys without a meaning here, kept as they are: "
+                         << join(config.unknown_keys);
+  }
+  return config;
+}
+
+// This rank's slices, copied one by one.
+std::vector<std::pair<std::string, at::Tensor>> read_parameters(
+    const SafetensorsReader& reader, const ModelConfig& config,
+    const std::vector<ParameterSpec>& specs, at::ScalarType dtype, at::Device device,
+    const fs::path& folder) {
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const ParameterSpec& spec : specs) {
+    const at::Tensor mapped = mapped_slice(reader, config, spec, folder);
+    at::Tensor copy = at::empty(spec.shape, at::TensorOptions().dtype(dtype).device(device));
+    copy.copy_(mapped);
+    tensors.emplace_back(spec.name, std::move(copy));
+  }
+  return tensors;
+}
+
 }  // namespace
 
 void copy_tokenizer_files(const fs::path& from, const fs::path& to) {
@@ -58,23 +84,52 @@ void copy_tokenizer_files(const fs::path& from, const fs::path& to) {
 
 Decoder load_decoder(const fs::path& folder, at::ScalarType dtype, const Placement& placement,
                      at::Device device) {
-  ModelConfig config = read_model_config(folder);
-  if (!config.unknown_keys.empty()) {
-    RETORT_LOG(kWarning) << (folder / "config.json").string()
-                         << ": keys without a meaning here, kept as they are: "
-                         << join(config.unknown_keys);
-  }
+  ModelConfig config = read_config_to_load(folder);
+  if (config.classifies())
+    throw Error(ErrorCode::kInvalidArgument,
+                folder.string() +
+                    " holds a sequence classifier, such as a reward model, which has no head over "
+                    "the vocabulary; expected a language model");
 
   // Every process checks the whole model, so that all of them refuse a bad folder alike.
   const SafetensorsReader reader(folder);
   check_checkpoint(reader, config, folder);
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (const ParameterSpec& spec : parameter_specs(config, placement)) {
-    const at::Tensor mapped = mapped_slice(reader, config, spec, folder);
-    at::Tensor copy = at::empty(spec.shape, at::TensorOptions().dtype(dtype).device(device));
-    copy.copy_(mapped);
-    tensors.emplace_back(spec.name, std::move(copy));
-  }
+  std::vector<std::pair<std::string, at::Tensor>> tensors =
+      read_parameters(reader, config, parameter_specs(config, placement), dtype, device, folder);
+  Decoder decoder(std::move(config), std::move(tensors), placement);
+  decoder.set_shard_bytes(reader.sharded() ? reader.largest_shard_bytes() : 0);
+  return decoder;
+}
+
+Decoder load_classifier(const fs::path& folder, at::ScalarType dtype,
+                        const ClassifierOptions& options, const Placement& placement,
+                        at::Device device) {
+  const ModelConfig stored = read_config_to_load(folder);
+  if (!stored.classifies() && options.num_labels == 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                folder.string() +
+                    " holds no sequence classifier (architectures: [...ForSequenceClassification] "
+                    "in its config.json); expected one, as recipe: reward_model saves");
+  const int64_t labels = stored.classifier.num_labels;
+  if (stored.classifies() && options.num_labels != 0 && labels != options.num_labels)
+    throw Error(ErrorCode::kMismatch, folder.string() + " holds a classifier of " +
+                                          std::to_string(labels) + " labels, asked for are " +
+                                          std::to_string(options.num_labels));
+
+  const SafetensorsReader reader(folder);
+  check_checkpoint(reader, stored, folder);
+  ModelConfig config = stored.classifies()
+                           ? stored
+                           : as_classifier(stored, options.num_labels, options.pad_token_id);
+  config.pad_token_id = options.padding_row;
+
+  // A new head is the last tensor where the pipeline ends.
+  std::vector<ParameterSpec> specs = parameter_specs(config, placement);
+  const bool draws = !stored.classifies() && !specs.empty() && specs.back().name == kScoreHead;
+  if (draws) specs.pop_back();
+  std::vector<std::pair<std::string, at::Tensor>> tensors =
+      read_parameters(reader, config, specs, dtype, device, folder);
+  if (draws) tensors.emplace_back(kScoreHead, random_head(config, options.seed, dtype, device));
 
   Decoder decoder(std::move(config), std::move(tensors), placement);
   decoder.set_shard_bytes(reader.sharded() ? reader.largest_shard_bytes() : 0);

@@ -19,9 +19,28 @@ namespace retort::models {
 // Loads config and weights into the memory of `device`. Unknown config keys are logged once.
 // Memory: each slice of the placement is read by mmap and converted to `dtype` one by one; at most
 // this rank's part plus one slice.
-// Errors: kInvalidArgument, kCorrupt and kMismatch, naming file and tensor.
+// Errors: kInvalidArgument, kCorrupt and kMismatch, naming file and tensor; kInvalidArgument for a
+// folder that holds a sequence classifier.
 Decoder load_decoder(const std::filesystem::path& folder, at::ScalarType dtype,
                      const Placement& placement = {}, at::Device device = at::kCPU);
+
+// How a sequence classifier is opened.
+struct ClassifierOptions {
+  // Of a language model, whose head becomes a new one: labels, seed of the head (random as
+  // Decoder::random), SequenceClassifier::pad_token_id. 0 labels: the folder must hold a
+  // classifier.
+  int64_t num_labels = 0;
+  uint64_t seed = 0;
+  int64_t pad_token_id = -1;
+  // The id whose row of the embedding gets no gradient, whatever the folder's config.json names;
+  // -1: every row gets its own.
+  int64_t padding_row = -1;
+};
+// As load_decoder, of a sequence classifier, which load_decoder refuses. kMismatch for a classifier
+// that has another number of labels, where one is asked for.
+Decoder load_classifier(const std::filesystem::path& folder, at::ScalarType dtype,
+                        const ClassifierOptions& options, const Placement& placement = {},
+                        at::Device device = at::kCPU);
 
 // What one process writes of a checkpoint that several write together: some of the elements of some
 // files.

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "models/config_classifier.h"
 #include "models/config_families.h"
 #include "models/config_fields.h"
 #include "models/config_keys.h"
@@ -188,7 +189,10 @@ ModelConfig parse_fields(const ConfigFields& fields) {
   config.rms_norm_eps = fields.number("rms_norm_eps", defaults.rms_norm_eps, 0.0);
   config.initializer_range = fields.number("initializer_range", 0.02, 0.0);
   parse_ropes(fields, config);
-  config.tie_word_embeddings = fields.boolean("tie_word_embeddings", defaults.tie_word_embeddings);
+  config.classifier = parse_classifier(fields);
+  // The numbers of a sequence are no rows of the embedding.
+  config.tie_word_embeddings =
+      !config.classifies() && fields.boolean("tie_word_embeddings", defaults.tie_word_embeddings);
   if (is_gemma(config.family)) parse_gemma(fields, config);
   const bool bias = has_bias_key(config.family) && fields.boolean("attention_bias", false);
   config.attention_bias = config.family == Family::kQwen2 || bias;
@@ -286,6 +290,12 @@ double ModelConfig::score_scale() const {
   return 1.0 / std::sqrt(query_pre_attn_scalar > 0 ? query_pre_attn_scalar : width);
 }
 
+ModelConfig as_classifier(ModelConfig config, int64_t num_labels, int64_t pad_token_id) {
+  config.classifier = {.num_labels = num_labels, .pad_token_id = pad_token_id};
+  config.tie_word_embeddings = false;
+  return config;
+}
+
 std::string write_model_config(const ModelConfig& config) {
   const bool fresh = config.raw_json.empty();
   const std::string origin = "config.json";
@@ -325,6 +335,7 @@ std::string write_model_config(const ModelConfig& config) {
     set("pad_token_id", config.pad_token_id, before.pad_token_id);
   }
   if (fresh || config.torch_dtype != before.torch_dtype) write_dtype(json, config.torch_dtype);
+  write_classifier(json, config);
   return json.dump(2) + "\n";
 }
 
@@ -353,6 +364,8 @@ std::string describe_function(const ModelConfig& config) {
   if (is_gemma(config.family))
     text << " | " << config.query_pre_attn_scalar << ' ' << config.attn_logit_softcapping << ' '
          << config.final_logit_softcapping;
+  if (config.classifies())
+    text << " labels " << config.classifier.num_labels << " pad " << config.classifier.pad_token_id;
   return text.str();
 }
 

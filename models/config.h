@@ -46,6 +46,14 @@ struct Rope {
   }
 };
 
+// A head of a few numbers for a sequence in the place of the vocabulary's: transformers'
+// *ForSequenceClassification, as reward models are.
+struct SequenceClassifier {
+  int64_t num_labels = 0;  // 0: the model is a language model
+  // A sequence's numbers are those at its last token that is not this; -1: at its last.
+  int64_t pad_token_id = -1;
+};
+
 struct ModelConfig {
   Family family = Family::kLlama;
   int64_t vocab_size = 0;
@@ -82,10 +90,12 @@ struct ModelConfig {
   int64_t pad_token_id = -1;
   // of generation_config.json where the folder has one that names them
   std::vector<int64_t> eos_token_ids;
+  SequenceClassifier classifier;
   // the whole config.json as read, so that unknown keys are written back
   std::string raw_json;
   std::vector<std::string> unknown_keys;  // kept, written back, listed once by the loader
 
+  bool classifies() const { return classifier.num_labels > 0; }
   int64_t num_parameters() const;
   double score_scale() const;  // what products of queries and keys are multiplied by
 };
@@ -102,6 +112,9 @@ ModelConfig read_model_config(const std::filesystem::path& folder);
 // What decides, beside the weights, what a model computes: sizes, norms, rotary embedding, windows,
 // biases. One line.
 std::string describe_function(const ModelConfig& config);
+// The same model with a head of `num_labels` numbers in the place of its own; `pad_token_id` as in
+// SequenceClassifier.
+ModelConfig as_classifier(ModelConfig config, int64_t num_labels, int64_t pad_token_id);
 // raw_json with the fields of `config` written over it, in the same style (transformers 4 or 5
 // keys) it was read in.
 std::string write_model_config(const ModelConfig& config);

@@ -22,6 +22,8 @@ constexpr const char* kKnownKeys[] = {
     "rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern",
     // The file's dtype and its token ids.
     "torch_dtype", "dtype", "bos_token_id", "eos_token_id", "pad_token_id",
+    // Labels of a classifier.
+    "num_labels", "id2label", "label2id", "problem_type",
     // Accepted at the value that changes nothing.
     "pretraining_tp", "quantization_config", "is_encoder_decoder", "resid_pdrop", "embd_pdrop",
     "use_bidirectional_attention"};

@@ -328,7 +328,11 @@ int64_t Decoder::residual_rows(const PackedTokens& tokens) const {
 
 Head Decoder::capped_head() const {
   RETORT_CHECK(impl_->head.defined()) << "the head is where the pipeline ends";
-  return {impl_->head, impl_->vocab(), impl_->config.final_logit_softcapping};
+  if (impl_->config.classifies())
+    return {.weight = impl_->head, .vocab = {}, .copies = impl_->placement.tp};
+  return {.weight = impl_->head,
+          .vocab = impl_->vocab(),
+          .softcap = impl_->config.final_logit_softcapping};
 }
 
 Head Decoder::head() const {

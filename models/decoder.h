@@ -20,11 +20,13 @@
 
 namespace retort::models {
 
-// What turns hidden states into logits: this rank's rows of the vocabulary.
+// What turns hidden states into logits: this rank's rows of the vocabulary; of a sequence
+// classifier (models/sequence_scores.h) all of its labels on every rank.
 struct Head {
   at::Tensor weight;  // [rows, H]
   parallel::VocabShard vocab;
   double softcap = 0;  // c > 0: logits are c tanh(x / c) of the products x
+  parallel::Group* copies = nullptr;  // of a classifier: the ranks that have the same weight
 };
 
 // This process's part of a model: all of it, or by `placement` a slice of each layer and one or

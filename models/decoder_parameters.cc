@@ -132,4 +132,13 @@ NamedTensorList random_parameters(const ModelConfig& config, const Placement& pl
   return tensors;
 }
 
+at::Tensor random_head(const ModelConfig& config, uint64_t seed, at::ScalarType dtype,
+                       at::Device device) {
+  const std::vector<ParameterSpec> specs = parameter_specs(config);
+  RETORT_CHECK(specs.back().name == kScoreHead) << "a model without such a head";
+  const uint64_t counter = specs.size() - 1;
+  return random_normal(specs.back().shape, config.initializer_range, seed, counter)
+      .to(device, dtype);
+}
+
 }  // namespace retort::models

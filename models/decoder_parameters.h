@@ -31,4 +31,8 @@ std::vector<parallel::NamedParameter> match_specs(const std::vector<ParameterSpe
 NamedTensorList random_parameters(const ModelConfig& config, const Placement& placement,
                                   uint64_t seed, at::ScalarType dtype, at::Device device);
 
+// The head of a sequence classifier as Decoder::random would make it: [labels, H].
+at::Tensor random_head(const ModelConfig& config, uint64_t seed, at::ScalarType dtype,
+                       at::Device device);
+
 }  // namespace retort::models

@@ -177,7 +177,8 @@ class Estimate {
     const int64_t table = slice_.vocab * slice_.hidden;
     before_layers_ = first_ ? table : 0;
     const bool own_head = !config.tie_word_embeddings || !first_;
-    after_layers_ = last_ ? slice_.hidden + (own_head ? table : 0) : 0;
+    const int64_t head = config.classifies() ? config.classifier.num_labels * slice_.hidden : table;
+    after_layers_ = last_ ? slice_.hidden + (own_head ? head : 0) : 0;
 
     // What is trained: all of it, or factors beside the layers' matrices.
     layer_trained_ = layer_parameters_;
@@ -258,6 +259,8 @@ int64_t Estimate::arrivals(int64_t gradient_elements) const {
 // In forward, while the last part's chunks run; behind it, when the gradients of all parts are
 // added up.
 int64_t Estimate::in_loss() const {
+  // A classifier forms a few numbers from its rows.
+  if (config_.classifies()) return bytes(rows_.all * slice_.hidden);
   const LossSizes& loss = sizes_.loss;
   const bool on_device = sizes_.layout.device != parallel::Device::kCpu;
   const bool half = sizes_.dtype_bytes < kFloatBytes;

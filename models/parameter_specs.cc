@@ -13,6 +13,7 @@ enum class Split {
   kRows,      // rows, evenly: by attention heads, by intermediate size
   kColumns,   // columns, evenly
   kVocab,     // rows, as parallel::VocabShard
+  kCopied,    // whole on every rank, and so is its gradient, whatever is split
 };
 
 class SpecList {
@@ -55,6 +56,7 @@ void SpecList::cut(ParameterSpec& spec, Split split) const {
       shard.copies = ranks;
       shard.partial_gradient = split == Split::kPerHead || placement_.sequence_parallel;
       break;
+    case Split::kCopied: shard.copies = ranks; break;
     case Split::kRows: slice(0, rank * (spec.shape[0] / ranks), spec.shape[0] / ranks); break;
     case Split::kColumns: slice(1, rank * (spec.shape[1] / ranks), spec.shape[1] / ranks); break;
     case Split::kKeyValue: {
@@ -143,7 +145,10 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& config, const Plac
   // and what is saved.
   if (placement.last(placement.virtual_pp - 1)) {
     list.add("model.norm.weight", {config.hidden_size}, ParameterKind::kNorm, Split::kNone);
-    if (!config.tie_word_embeddings) {
+    if (config.classifies()) {
+      list.add(kScoreHead, {config.classifier.num_labels, config.hidden_size},
+               ParameterKind::kMatrix, Split::kCopied);
+    } else if (!config.tie_word_embeddings) {
       list.add("lm_head.weight", table, ParameterKind::kMatrix, Split::kVocab);
     } else if (table_on_two_stages) {
       list.add(embedding, table, ParameterKind::kMatrix, Split::kVocab);

@@ -21,6 +21,9 @@ struct ParameterSpec {
   parallel::ParameterShard shard{};
 };
 
+// The head of a sequence classifier, which is whole on every tensor-parallel rank.
+inline constexpr const char* kScoreHead = "score.weight";
+
 // The whole model, in the order of Decoder::parameters(): embedding, layers (attention before MLP),
 // final norm, head unless tied.
 std::vector<ParameterSpec> parameter_specs(const ModelConfig& config);

@@ -23,6 +23,7 @@
 #include "recipes/kto/options.h"
 #include "recipes/kubernetes_options.h"
 #include "recipes/rejection_sampling/options.h"
+#include "recipes/reward_model/options.h"
 #include "recipes/rewards/options.h"
 #include "recipes/rollout/options.h"
 #include "recipes/run/float_type.h"
@@ -173,6 +174,7 @@ struct Recipe {
   std::optional<DistillOptions> distill;
   std::optional<DpoOptions> dpo;
   std::optional<KtoOptions> kto;
+  std::optional<RewardModelOptions> reward_model;
   std::optional<GenerationOptions> generation;
   std::vector<rewards::RewardOptions> rewards;
   std::optional<RejectionSamplingOptions> rejection_sampling;
@@ -195,6 +197,7 @@ struct Recipe {
     visit("distill", distill, "recipe: distill and on_policy_distill");
     visit("dpo", dpo, "recipe: dpo");
     visit("kto", kto, "recipe: kto");
+    visit("reward_model", reward_model, "recipe: reward_model");
     visit("generation", generation,
           "how samples are drawn; recipe: rejection_sampling, on_policy_distill, grpo, and distill "
           "with lmbda");

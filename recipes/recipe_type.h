@@ -46,6 +46,9 @@ class RecipeType {
   virtual std::vector<std::string> frozen_roles(const Recipe&) const { return {}; }
   // Those whose answers may stay on a device from one end to the other: rpc.device_maps.
   virtual std::vector<std::string> device_roles(const Recipe&) const { return {}; }
+  // The numbers that the student learns to give a sequence, by a head in the place of its
+  // vocabulary's; 0: it is a language model.
+  virtual int64_t score_labels(const Recipe&) const { return 0; }
   // Whether it needs `generation:`, a role that draws samples with the student's weights.
   virtual bool generates(const Recipe&) const { return false; }
   // Why a `generation:` block is refused where generates() is false.

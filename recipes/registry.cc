@@ -8,6 +8,7 @@
 #include "recipes/grpo/setup.h"
 #include "recipes/kto/setup.h"
 #include "recipes/rejection_sampling/setup.h"
+#include "recipes/reward_model/setup.h"
 #include "recipes/sft/setup.h"
 
 namespace retort::recipes {
@@ -21,6 +22,7 @@ std::span<const RecipeType* const> recipe_types() {
       rejection_sampling_type(),
       on_policy_distill_type(),
       grpo_type(),
+      reward_model_type(),
   };
   return types;
 }

@@ -9,9 +9,7 @@ namespace {
 using Entry = std::pair<std::string_view, std::string_view>;
 
 // `*` stands for one part of a path. The text completes "... not in this version".
-constexpr std::array<Entry, 9> kLater{{
-    {"reward_model", "recipe: reward_model is"},
-    {"recipe=reward_model", "recipe: reward_model is"},
+constexpr std::array<Entry, 7> kLater{{
     {"distill.num_samples", "payload: sampled is"},
     {"distill.replacement", "payload: sampled is"},
     {"distill.payload=sampled", "payload: sampled is"},

@@ -87,6 +87,20 @@ void check_own_reference(const Recipe& recipe, const RecipePlaces& places, const
   if (prefetch != usual_prefetch) places.refuse({block, "prefetch"}, why);
 }
 
+void check_pair_batches(const Recipe& recipe, const RecipePlaces& places) {
+  const int64_t longest = 2 * recipe.data.max_length;
+  if (recipe.train.tokens_per_batch && *recipe.train.tokens_per_batch < longest)
+    places.refuse({"train", "tokens_per_batch"},
+                  "must be at least twice data.max_length (2 * " +
+                      std::to_string(recipe.data.max_length) +
+                      "), as both completions of a pair count; raise it, or lower "
+                      "data.max_length");
+  if (recipe.train.batch_size_rampup_steps > 0 && recipe.train.tokens_per_batch)
+    places.refuse({"train", "batch_size_rampup_steps"},
+                  "batches of pairs by tokens are formed before their step is known; use "
+                  "per_device_train_batch_size");
+}
+
 void check_no_packing(const Recipe& recipe, const RecipePlaces& places, const std::string& what) {
   if (!recipe.data.packing)
     places.refuse(

@@ -42,6 +42,9 @@ void check_no_wrapping(const Recipe& recipe, const RecipePlaces& places, const s
 void check_no_skipped_steps(const Recipe& recipe, const RecipePlaces& places,
                             const std::string& what);
 
+// Batches of pairs, each two sequences.
+void check_pair_batches(const Recipe& recipe, const RecipePlaces& places);
+
 // The recipe itself says which tokens are trained on: `what` ("completions of the generator").
 void check_no_target_choice(const Recipe& recipe, const RecipePlaces& places,
                             const std::string& what);

@@ -10,6 +10,7 @@
 #include "launch/yaml/recipe_file.h"
 #include "models/loaded_model.h"
 #include "recipes/registry.h"
+#include "recipes/run/student_model.h"
 #include "recipes/run/template_day.h"
 
 namespace retort::launch {
@@ -34,12 +35,25 @@ void check_links(const recipes::Recipe& recipe) {
         "a connection that the run needs, or one like it, cannot be had; the table says why");
 }
 
+// In float32, with the head that it is trained with.
+models::LoadedModel load_checked_student(const recipes::Recipe& recipe) {
+  const std::string& folder = recipe.student().model;
+  const auto classifier = recipes::student_classifier(recipe);
+  if (!classifier) return models::load_model(folder, "float32");
+  models::LoadedModel student{.decoder = models::load_classifier(folder, at::kFloat, *classifier),
+                              .tokenizer = models::Tokenizer::load(folder),
+                              .chat = models::ChatTemplate::load(folder),
+                              .eos_token_ids = {}};
+  student.decoder.set_requires_grad(false);
+  return student;
+}
+
 }  // namespace
 
 int run_check(const RecipeCommand& command) {
   const recipes::Recipe recipe = load_recipe(command.recipe, command.overrides, {.cuda = true});
   check_models(recipe);
-  models::LoadedModel student = models::load_model(recipe.student().model, "float32");
+  models::LoadedModel student = load_checked_student(recipe);
   student.chat = recipes::load_chat(recipe);
   recipes::SelfCheck check(std::move(student));
   recipes::recipe_type(recipe).self_check(recipe, check);

@@ -6,6 +6,7 @@
 #include "models/config.h"
 #include "parallel/vocab_shard.h"
 #include "recipes/registry.h"
+#include "recipes/run/student_model.h"
 #include "roles/payload/payload.h"
 
 namespace retort::launch {
@@ -57,7 +58,7 @@ int64_t answer_bytes(const Recipe& recipe, const std::string& name, const RoleOp
 RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOptions& role,
                    const RecipePlan& own) {
   if (role.external) return plan_external(recipe, name, role);
-  const models::ModelConfig config = models::read_model_config(role.model);
+  const models::ModelConfig config = recipes::role_config(recipe, name);
   RolePlan plan{.name = name,
                 .model = role.model,
                 .ranks = role.world.world_size(),

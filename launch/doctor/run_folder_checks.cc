@@ -17,8 +17,8 @@
 #include "launch/doctor/checks.h"
 #include "launch/supervision/run_folder.h"
 #include "launch/supervision/status_file.h"
-#include "models/config.h"
 #include "recipes/run/checkpoint_folder.h"
+#include "recipes/run/student_model.h"
 
 namespace retort::launch::doctor {
 namespace {
@@ -73,7 +73,7 @@ Finding locked_by(const fs::path& file) {
 
 int64_t checkpoint_bytes(const recipes::Recipe& recipe) {
   const int64_t each = recipe.student().dtype == recipes::FloatType::kFloat32 ? 12 : 14;
-  return each * models::read_model_config(recipe.student().model).num_parameters();
+  return each * recipes::role_config(recipe, recipes::Recipe::kDrivingRole).num_parameters();
 }
 
 fs::path nearest_folder(const fs::path& path) {

@@ -268,6 +268,7 @@ class FileCheck {
       if (!fs::is_regular_file(fs::path(role.model) / "config.json"))
         places_.refuse(
             path, "'" + role.model + "' has no config.json; expected a Hugging Face model folder");
+      check_classifier(name, role);
       if (role.world.tp * role.world.pp == 1) continue;
       const models::ModelConfig config = models::read_model_config(role.model);
       try {
@@ -278,6 +279,35 @@ class FileCheck {
     }
     check_sources("train", recipe_.data.train);
     check_sources("eval", recipe_.data.eval);
+  }
+
+  // A role of ours that scores needs a model that does, with the labels that are asked for.
+  void check_classifier(const std::string& name, const recipes::RoleOptions& role) const {
+    if (role.external) return;
+    for (size_t i = 0; i < recipe_.rewards.size(); ++i) {
+      const rewards::RewardOptions& reward = recipe_.rewards[i];
+      if (reward.role != name || reward.type != rewards::RewardType::kModel) continue;
+      const models::ModelConfig config = models::read_model_config(role.model);
+      if (!config.classifies())
+        places_.refuse({"roles", name, "model"},
+                       "'" + role.model +
+                           "' is a language model, which scores nothing; expected a sequence "
+                           "classifier, as recipe: reward_model saves, or an engine that scores "
+                           "(`external`)");
+      if (reward.label.value_or(0) >= config.classifier.num_labels)
+        places_.refuse({"rewards", std::to_string(i), "label"},
+                       "the model of '" + name + "' has " +
+                           std::to_string(config.classifier.num_labels) +
+                           " labels, counted from 0");
+    }
+    const int64_t labels = recipes::recipe_type(recipe_).score_labels(recipe_);
+    if (name != recipes::Recipe::kDrivingRole || labels == 0) return;
+    const models::ModelConfig config = models::read_model_config(role.model);
+    if (config.classifies() && config.classifier.num_labels != labels)
+      places_.refuse({"roles", name, "model"}, "'" + role.model + "' is a classifier of " +
+                                                   std::to_string(config.classifier.num_labels) +
+                                                   " labels, reward_model.num_labels is " +
+                                                   std::to_string(labels));
   }
 
   void check_sources(const std::string& block, const std::vector<data::Source>& sources) const {

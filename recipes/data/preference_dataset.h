@@ -14,7 +14,7 @@ class PreferenceDataset : public ItemSet<PreferenceSample> {
   using ItemSet::ItemSet;
   std::string fingerprint() const override;
 
- private:
+ protected:
   PreferenceSample make(const Line& line) const override;
 };
 

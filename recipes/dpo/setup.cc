@@ -98,18 +98,7 @@ class DpoType : public RecipeType {
       places.refuse({"dpo", "reference_cache"}, "has no effect: " + why_not + "; remove the key");
     if (!compares && dpo.prefetch != DpoOptions().prefetch)
       places.refuse({"dpo", "prefetch"}, "has no effect: " + why_not + "; remove the key");
-
-    const int64_t longest = 2 * recipe.data.max_length;
-    if (recipe.train.tokens_per_batch && *recipe.train.tokens_per_batch < longest)
-      places.refuse({"train", "tokens_per_batch"},
-                    "must be at least twice data.max_length (2 * " +
-                        std::to_string(recipe.data.max_length) +
-                        "), as both completions of a pair count; raise it, or lower "
-                        "data.max_length");
-    if (recipe.train.batch_size_rampup_steps > 0 && recipe.train.tokens_per_batch)
-      places.refuse({"train", "batch_size_rampup_steps"},
-                    "batches of pairs by tokens are formed before their step is known; use "
-                    "per_device_train_batch_size");
+    check_pair_batches(recipe, places);
   }
 
   std::vector<InputPath> inputs(const Recipe& recipe) const override {

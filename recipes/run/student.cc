@@ -23,6 +23,7 @@
 #include "recipes/run/role_connections.h"
 #include "recipes/run/rpc_metrics.h"
 #include "recipes/run/spike_watch.h"
+#include "recipes/run/student_model.h"
 #include "recipes/run/student_options.h"
 #include "recipes/run/template_day.h"
 #include "roles/trainer/trainer.h"
@@ -92,9 +93,12 @@ models::Decoder load_student(const RankContext& context, parallel::World& world,
   // An adapter stands beside the model that it was begun with.
   const std::string model = checkpoint.empty() || role.lora ? role.model : checkpoint.string();
   context.report("loading", 0, model);
+  const at::ScalarType dtype = models::parse_dtype(std::string(enum_name(role.dtype)));
+  const models::Placement place = models::Placement::of(world);
+  const auto classifier = student_classifier(context.recipe);
   models::Decoder decoder =
-      models::load_decoder(model, models::parse_dtype(std::string(enum_name(role.dtype))),
-                           models::Placement::of(world), world.device());
+      classifier ? models::load_classifier(model, dtype, *classifier, place, world.device())
+                 : models::load_decoder(model, dtype, place, world.device());
   if (role.lora) {
     const std::string from =
         checkpoint.empty() ? role.lora->adapter.value_or("") : checkpoint.string();

@@ -170,7 +170,8 @@ std::vector<std::pair<std::string, double>> Trainer::layer_grad_norms() const {
   if (whole_model) parts.push_back("embed_tokens");
   for (size_t layer = 0; layer < layers; ++layer)
     parts.push_back("layers." + std::to_string(layer));
-  if (whole_model) parts.insert(parts.end(), {"norm", "lm_head"});
+  if (whole_model)
+    parts.insert(parts.end(), {"norm", decoder_.config().classifies() ? "score" : "lm_head"});
 
   std::vector<size_t> group_of;
   for (size_t i = 0; i < buckets_->size(); ++i) {

@@ -45,6 +45,11 @@ std::vector<Seed> seeds() {
 "final_logit_softcapping": null, "rope_parameters": {"full_attention": {"rope_type": "yarn",
 "factor": 4.0, "mscale": 1.5, "mscale_all_dim": 0.5, "truncate": false}, "sliding_attention":
 {"rope_type": "dynamic", "factor": 2.0}}})"},
+      {"classifier",
+       R"({"model_type": "qwen2", "architectures": ["Qwen2ForSequenceClassification"],
+"vocab_size": 99, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2,
+"num_attention_heads": 4, "num_key_value_heads": 4, "id2label": {"0": "LABEL_0"},
+"label2id": {"LABEL_0": 0}, "tie_word_embeddings": true, "pad_token_id": 7})"},
   };
 }
 

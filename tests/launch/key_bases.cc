@@ -61,6 +61,15 @@ train: {max_steps: 10, per_device_train_batch_size: 2}
 kto: {beta: 0.1}
 )";
 
+const char* const kRewardModelBase = R"(recipe: reward_model
+output_dir: run
+roles:
+  student: {model: FOLDER/student}
+data: {train: [{path: FOLDER/train.jsonl}], max_length: 16}
+train: {max_steps: 10, per_device_train_batch_size: 2}
+reward_model: {num_labels: 1}
+)";
+
 const char* const kGrpoBase = R"(recipe: grpo
 output_dir: run
 roles:
@@ -87,7 +96,7 @@ rejection_sampling: {rounds: 2}
 
 namespace {
 
-void write_model(const fs::path& folder, int hidden_size) {
+void write_model(const fs::path& folder, int hidden_size, const std::string& more = {}) {
   fs::create_directories(folder);
   word_tokenizer(folder);
   std::ofstream(folder / "config.json")
@@ -95,7 +104,7 @@ void write_model(const fs::path& folder, int hidden_size) {
              "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
              "rms_norm_eps": 1e-6, "hidden_act": "silu", "max_position_embeddings": 128,
              "rope_theta": 10000.0, "tie_word_embeddings": false, "hidden_size": )"
-      << hidden_size << ", \"head_dim\": " << hidden_size / 4 << "}";
+      << hidden_size << ", \"head_dim\": " << hidden_size / 4 << more << "}";
 }
 
 // What a recipe gives the template stands before the conversation.
@@ -116,6 +125,7 @@ std::string prompt_row(int i) {
 void write_key_files(const fs::path& folder) {
   write_model(folder / "student", 48);
   write_model(folder / "teacher", 96);
+  write_model(folder / "scorer", 48, ", \"architectures\": [\"LlamaForSequenceClassification\"]");
   write_template(folder / "student");
 
   std::ofstream train(folder / "train.jsonl");

@@ -11,6 +11,7 @@ extern const char* const kDistillBase;
 extern const char* const kOnPolicyBase;
 extern const char* const kDpoBase;
 extern const char* const kKtoBase;
+extern const char* const kRewardModelBase;
 extern const char* const kGrpoBase;
 extern const char* const kRejectionBase;
 

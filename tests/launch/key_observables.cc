@@ -20,6 +20,7 @@
 #include "recipes/distill/on_policy.h"
 #include "recipes/dpo/setup.h"
 #include "recipes/kto/setup.h"
+#include "recipes/losses/bradley_terry.h"
 #include "recipes/losses/counterparts.h"
 #include "recipes/losses/kto.h"
 #include "recipes/losses/policy.h"
@@ -260,6 +261,13 @@ std::string kto(const Seen& seen) {
 
 std::string kto_prefetch(const Seen& seen) {
   return text(recipes::kto_objective_options(*seen.recipe.kto, 0, 1).prefetch);
+}
+
+std::string bradley_terry(const Seen& seen) {
+  const auto result = losses::bradley_terry_loss(
+      {.chosen = numbers({0.5, -1}), .rejected = numbers({0.25, 2}), .margin = {}},
+      seen.recipe.reward_model->loss());
+  return text(result.loss_sum.item<double>());
 }
 
 std::string policy(const Seen& seen) {

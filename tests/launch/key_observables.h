@@ -33,6 +33,7 @@ std::string preference(const Seen&);
 std::string preference_prefetch(const Seen&);
 std::string kto(const Seen&);
 std::string kto_prefetch(const Seen&);
+std::string bradley_terry(const Seen&);
 std::string policy(const Seen&);
 
 // Of recipes that generate.

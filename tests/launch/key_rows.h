@@ -52,7 +52,7 @@ std::vector<KeyRow> run_rows();         // the keys above all blocks, roles, lau
 std::vector<KeyRow> kubernetes_rows();  // launch.kubernetes, and what it asks of others
 std::vector<KeyRow> data_rows();        // data
 std::vector<KeyRow> train_rows();       // train
-std::vector<KeyRow> loss_rows();        // distill, dpo, kto
+std::vector<KeyRow> loss_rows();        // distill, dpo, kto, reward_model
 std::vector<KeyRow> generation_rows();  // generation, weight_sync, rewards
 std::vector<KeyRow> policy_rows();      // grpo, rejection_sampling
 std::vector<KeyRow> key_rows();         // all of them

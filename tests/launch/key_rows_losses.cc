@@ -1,4 +1,4 @@
-// Rows of the keys of `distill:`, `dpo:` and `kto:`.
+// Rows of the keys of `distill:`, `dpo:`, `kto:` and `reward_model:`.
 #include "tests/launch/key_bases.h"
 #include "tests/launch/key_observables.h"
 #include "tests/launch/key_rows.h"
@@ -117,11 +117,32 @@ std::vector<KeyRow> kto_rows() {
   };
 }
 
+std::vector<KeyRow> reward_model_rows() {
+  const std::string test = "tests/recipes/reward_run_test.cc";
+  return {
+      refused(kSftBase, "reward_model={num_labels: 1}",
+              "this block belongs to recipe: reward_model"),
+      in_run("reward_model.loss_type", test, "loss_type=bradley_terry"),
+      refused(kRewardModelBase, "reward_model.loss_type=hinge", "bradley_terry"),
+      acts(kRewardModelBase, "reward_model.num_labels=3", plan),
+      refused(kRewardModelBase, "reward_model.num_labels=0", "num_labels must be 1 to"),
+      refused(kRewardModelBase, "reward_model.num_labels=3", "is a classifier of 2 labels",
+              {"roles.student.model=FOLDER/scorer", "reward_model.num_labels=2"}),
+      acts(kRewardModelBase, "reward_model.center_rewards_coefficient=0.1", bradley_terry),
+      refused(kRewardModelBase, "reward_model.center_rewards_coefficient=-1",
+              "center_rewards_coefficient must be 0 or more"),
+      in_run("reward_model.use_margin", test, "reward_model.use_margin=true"),
+      // Its samples are pairs.
+      refused(kRewardModelBase, "data.packing=false", "pairs are always laid end to end"),
+  };
+}
+
 }  // namespace
 
 std::vector<KeyRow> loss_rows() {
   std::vector<KeyRow> all;
-  for (const auto& part : {teacher_rows, payload_rows, divergence_rows, dpo_rows, kto_rows})
+  for (const auto& part :
+       {teacher_rows, payload_rows, divergence_rows, dpo_rows, kto_rows, reward_model_rows})
     for (KeyRow& row : part())
       all.push_back(std::move(row));
   return all;

@@ -40,6 +40,7 @@ TEST(RecipeKeys, EachActsSomewhereOrHasOneValue) {
       "generation",
       "rejection_sampling",
       "grpo",
+      "reward_model",
       "weight_sync",
       "distill.support",                 // has one choice so far
       "roles.<name>.lora.lora_dropout",  // have one value so far

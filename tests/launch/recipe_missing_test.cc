@@ -76,12 +76,6 @@ const RecipeErrorCase kMissing[] = {
 INSTANTIATE_TEST_SUITE_P(Missing, RecipeErrorTest, ::testing::ValuesIn(kMissing), name_of);
 
 const RecipeErrorCase kLater[] = {
-    {"RewardModel",
-     &kSft,
-     "sft",
-     "reward_model",
-     {},
-     {"r.yaml:1: recipe: recipe: reward_model is not in this version"}},
     {"Sampled",
      &kDistill,
      "distill:",

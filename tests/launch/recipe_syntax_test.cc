@@ -120,7 +120,7 @@ const RecipeErrorCase kSyntax[] = {
      "distil",
      {},
      {"r.yaml:1: recipe: 'distil' is not one of sft | dpo | kto | distill | rejection_sampling | "
-      "on_policy_distill | grpo; did you "
+      "on_policy_distill | grpo | reward_model; did you "
       "mean 'distill'?"}},
     {"KeyTwice",
      &kSft,

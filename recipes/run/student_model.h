@@ -1,0 +1,20 @@
+// What the student's model folder becomes: a language model, or one that scores sequences.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "models/checkpoint.h"
+#include "models/config.h"
+#include "recipes/recipe.h"
+
+namespace retort::recipes {
+
+// How the student's model is opened as a sequence classifier; nullopt: it is a language model.
+std::optional<models::ClassifierOptions> student_classifier(const Recipe& recipe);
+
+// The config of a role's model as the role has it: a student that learns to score has another head
+// than its folder.
+models::ModelConfig role_config(const Recipe& recipe, const std::string& role);
+
+}  // namespace retort::recipes
