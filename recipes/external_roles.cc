@@ -93,11 +93,7 @@ class ExternalCheck {
     return std::find(roles.begin(), roles.end(), name_) != roles.end();
   }
 
-  bool judges() const {
-    return std::any_of(recipe_.rewards.begin(), recipe_.rewards.end(), [&](const auto& reward) {
-      return reward.role == name_ && reward.type == rewards::RewardType::kJudge;
-    });
-  }
+  bool judges() const { return is_judge(recipe_, name_); }
 
   void check_in_words() const {
     for (const rewards::RewardOptions& reward : recipe_.rewards)

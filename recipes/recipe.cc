@@ -76,6 +76,12 @@ std::vector<std::string> reward_roles(const Recipe& recipe) {
   return names;
 }
 
+bool is_judge(const Recipe& recipe, const std::string& role) {
+  return std::any_of(recipe.rewards.begin(), recipe.rewards.end(), [&](const auto& reward) {
+    return reward.role == role && reward.type == rewards::RewardType::kJudge;
+  });
+}
+
 std::vector<std::string> serving_roles(const Recipe& recipe) {
   std::vector<std::string> names = frozen_roles(recipe);
   for (std::string& role : reward_roles(recipe))

@@ -223,7 +223,10 @@ struct Recipe {
 std::vector<std::string> frozen_roles(const Recipe& recipe);
 // Roles that score completions, each once, in the order of `rewards`.
 std::vector<std::string> reward_roles(const Recipe& recipe);
-// The frozen roles, those that score, and the generator: all whose tokenizer must be the student's.
+// Whether rewards ask the role in words, which needs no tokenizer like the student's.
+bool is_judge(const Recipe& recipe, const std::string& role);
+// The frozen roles, those that score, and the generator: all that serve. Their tokenizers must be
+// the student's, but for judges.
 std::vector<std::string> serving_roles(const Recipe& recipe);
 // Whether the block of this name holds anything.
 bool has_block(const Recipe& recipe, std::string_view name);

@@ -50,7 +50,7 @@ void check_no_target_choice(const Recipe& recipe, const RecipePlaces& places,
                             const std::string& what);
 
 // `generation:` and the role that it names.
-// Roles that rewards name: declared, of their own, and played by an engine.
+// Roles that rewards name: declared, of their own, and asked for one thing.
 void check_reward_roles(const Recipe& recipe, const RecipePlaces& places);
 
 void check_generation(const Recipe& recipe, const RecipePlaces& places);

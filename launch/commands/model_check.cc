@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "models/config.h"
 #include "models/text/tokenizer.h"
-#include "recipes/external_roles.h"
 
 namespace retort::launch {
 namespace {
@@ -18,7 +17,7 @@ void check_tokenizers(const recipes::Recipe& recipe) {
   const models::Tokenizer student =
       models::Tokenizer::load(recipe.roles.at(recipes::Recipe::kDrivingRole).model);
   for (const std::string& role : others) {
-    if (recipes::is_asked_in_words(recipe, role)) continue;
+    if (recipes::is_judge(recipe, role)) continue;
     const std::string& folder = recipe.roles.at(role).model;
     const models::Tokenizer other = models::Tokenizer::load(folder);
     const int64_t known = std::min(student.vocab_size(), other.vocab_size());

@@ -101,6 +101,18 @@ RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOpti
     plan.memory = {.parameters = plan.memory.parameters,
                    .temporary = answer_bytes(recipe, name, role, config, own)};
 
+  // A reward model computes one completion at a time, a judge as a generator does.
+  const auto scoring = recipes::reward_roles(recipe);
+  if (std::find(scoring.begin(), scoring.end(), name) != scoring.end()) {
+    if (recipes::is_judge(recipe, name))
+      plan.kv_cache = static_cast<int64_t>(recipe.generation->kv_cache.bytes);
+    else
+      plan.memory.temporary =
+          models::estimate_forward_memory(config, {.layout = role.world,
+                                                   .tokens = recipe.data.max_length,
+                                                   .dtype_bytes = dtype_bytes(role.dtype)});
+  }
+
   // A rank of the first replica sends its own parameters; a copy of a device's lies on the host.
   if (plan.trains && keeps_pushed_weights(recipe)) {
     plan.pushed_weights = plan.memory.parameters;

@@ -92,13 +92,16 @@ void use_deterministic_algorithms() {
 
 void run_serving_role(const recipes::RankContext& context) {
   const bool generates = context.recipe.is_generator(context.role);
-  if (!context.role_options().external)
+  const auto scoring = recipes::reward_roles(context.recipe);
+  const bool scores = std::find(scoring.begin(), scoring.end(), context.role) != scoring.end();
+  if (!context.role_options().external) {
+    if (recipes::is_judge(context.recipe, context.role)) return run_judge_role(context);
+    if (scores) return run_score_role(context);
     return generates ? run_generator_role(context) : run_teacher_role(context);
+  }
   if (recipes::is_asked_in_words(context.recipe, context.role))
     return run_engine_judge_role(context);
-  const auto scoring = recipes::reward_roles(context.recipe);
-  if (std::find(scoring.begin(), scoring.end(), context.role) != scoring.end())
-    return run_engine_reward_role(context);
+  if (scores) return run_engine_reward_role(context);
   generates ? run_engine_generator_role(context) : run_engine_teacher_role(context);
 }
 

@@ -9,6 +9,9 @@ namespace retort::launch {
 void run_teacher_role(const recipes::RankContext& context);
 // A generator: the same, and takes over the student's weights.
 void run_generator_role(const recipes::RankContext& context);
+// A model of ours that scores completions, or that is asked about them in words.
+void run_score_role(const recipes::RankContext& context);
+void run_judge_role(const recipes::RankContext& context);
 // The same with an inference engine of others, which is started if the role has a command for it,
 // and waited for; an engine that is lost ends the role, which begins anew and waits for it again.
 void run_engine_teacher_role(const recipes::RankContext& context);

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "recipes/rollout/own_reward_roles.h"
 #include "recipes/rollout/reward_input.h"
 
 namespace retort::recipes {
@@ -43,6 +44,11 @@ std::string list_scores(const std::vector<rewards::Scored>& scores, size_t rewar
   return text;
 }
 
+// What the run asks of others than this recipe's own programs and models is not asked here.
+bool is_asked_elsewhere(const Recipe& recipe, const RewardOptions& reward) {
+  return reward.role && recipe.roles.at(*reward.role).external;
+}
+
 }  // namespace
 
 References::References(const Recipe& recipe) {
@@ -69,10 +75,10 @@ void check_rewards(SelfCheck& check, const Recipe& recipe,
                    const std::vector<data::PromptSample>& prompts,
                    const std::vector<int32_t>& drawn) {
   const models::Tokenizer& tokenizer = check.student().tokenizer;
-  std::vector<RewardOptions> asked =
-      rewards_where(recipe, [](const RewardOptions& reward) { return !reward.role; });
+  const std::vector<RewardOptions> asked = rewards_where(
+      recipe, [&](const RewardOptions& reward) { return !is_asked_elsewhere(recipe, reward); });
   for (const RewardOptions& reward : recipe.rewards)
-    if (reward.role)
+    if (is_asked_elsewhere(recipe, reward))
       check.check("reward", true, "is scored by role '" + *reward.role + "', which is not asked");
   if (asked.empty()) return;
 
@@ -89,7 +95,7 @@ void check_rewards(SelfCheck& check, const Recipe& recipe,
   inputs.push_back(reward_input(prompts.at(0)));
   add_completion(inputs.back(), tokenizer, drawn, /*truncated=*/true);
 
-  rewards::RewardSet set(asked);
+  rewards::RewardSet set(asked, /*scores=*/true, reward_roles_here(recipe));
   const std::vector<rewards::Scored> scores = set.score(inputs);
   for (size_t reward = 0; reward < asked.size(); ++reward) {
     bool is_right = true;

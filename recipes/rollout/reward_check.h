@@ -13,9 +13,10 @@
 namespace retort::recipes {
 
 // Scores the answers that the first rows themselves have, and `drawn`, the beginning of the
-// student's completion of the first prompt, with every reward of the recipe that needs no role:
-// programs are started and services asked, as the run will. An answer that numeric or exact_match
-// does not take for its own reference fails, as does whatever a reward cannot do.
+// student's completion of the first prompt, with every reward of the recipe but those of engines:
+// programs are started, services asked and models of roles loaded, as the run will. An answer that
+// numeric or exact_match does not take for its own reference fails, as does whatever a reward
+// cannot do.
 void check_rewards(SelfCheck& check, const Recipe& recipe,
                    const std::vector<data::PromptSample>& prompts,
                    const std::vector<int32_t>& drawn);

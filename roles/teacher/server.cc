@@ -2,12 +2,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <filesystem>
-#include <set>
-
 #include "base/error.h"
-#include "base/hash.h"
 #include "models/checkpoint.h"
+#include "roles/teacher/model_files.h"
 #include "roles/teacher/requests.h"
 
 namespace retort::roles {
@@ -20,24 +17,6 @@ constexpr int64_t kMaxJobsBefore = 256;
 // Requests that wait when no more jobs are run before one of them is computed.
 constexpr size_t kManyRequests = 256;
 
-// Changes when a file of the model does, without reading all of it.
-std::string stamp_of(const std::filesystem::path& folder) {
-  if (folder.empty()) return "";
-  std::set<std::string> files;
-  for (const auto& file : std::filesystem::directory_iterator(folder)) {
-    const std::string kind = file.path().extension();
-    if (!file.is_regular_file() || (kind != ".safetensors" && kind != ".json")) continue;
-    const auto time = file.last_write_time().time_since_epoch().count();
-    files.insert(file.path().filename().string() + " " + std::to_string(file.file_size()) + " " +
-                 std::to_string(time));
-  }
-
-  Sha256 hash;
-  for (const std::string& file : files)
-    hash.update(file + "\n");
-  return hash.hex_digest().substr(0, 16);
-}
-
 }  // namespace
 
 Teacher::Teacher(std::string name, models::Decoder decoder, models::Tokenizer tokenizer,
@@ -45,7 +24,7 @@ Teacher::Teacher(std::string name, models::Decoder decoder, models::Tokenizer to
     : name_(std::move(name)),
       tokenizer_(std::move(tokenizer)),
       folder_(std::move(replica.folder)),
-      files_(stamp_of(folder_)),
+      files_(stamp_of_model(folder_)),
       link_(replica.world),
       answers_on_device_(replica.answers_on_device),
       computer_(std::move(decoder), replica.world, replica.answers_on_device),

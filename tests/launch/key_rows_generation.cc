@@ -116,6 +116,8 @@ std::vector<KeyRow> judge_rows() {
               with),
       refused(kGrpoBase, "rewards=[{type: model, role: judge}]", "openai gives no number for a",
               with),
+      refused(kGrpoBase, "roles.judge.world.tp=2", "a judge of ours is one process a replica",
+              {"roles.judge={model: FOLDER/teacher}", entry}),
   };
 }
 
@@ -143,7 +145,13 @@ std::vector<KeyRow> reward_role_rows() {
       refused(kGrpoBase, of("reference"), "give the reward a role of its own",
               {"roles.reference={model: FOLDER/student}", "grpo.beta=0.1"}),
       refused(kGrpoBase, "roles.judge={model: FOLDER/student}",
-              "is a model of ours, which scores nothing in this version", with),
+              "is a language model, which scores nothing", with),
+      refused(kGrpoBase, "rewards.0.label=2", "the model of 'judge' has 2 labels",
+              {"roles.judge={model: FOLDER/scorer}", "rewards=[{type: model, role: judge}]"}),
+      refused(kGrpoBase, "roles.judge.world.pp=2", "has no pipeline stages",
+              {"roles.judge={model: FOLDER/scorer}", "rewards=[{type: model, role: judge}]"}),
+      refused(kGrpoBase, "roles.judge.batching=dynamic", "is for teachers and references",
+              {"roles.judge={model: FOLDER/scorer}", "rewards=[{type: model, role: judge}]"}),
       refused(kGrpoBase, "roles.judge.external.engine=vllm",
               "vllm gives no number for a completion", with),
       refused(kGrpoBase,
