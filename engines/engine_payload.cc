@@ -141,6 +141,8 @@ void check_payload_spec(const PayloadSpec& spec, int64_t vocab_rows, const Abili
   switch (spec.kind) {
     case PayloadKind::kFull:
       refuse("payload: full has a number for each id of the vocabulary; use payload: topk");
+    case PayloadKind::kSampled:
+      refuse("payload: sampled is drawn by a teacher of ours (`model`); use payload: topk");
     case PayloadKind::kHiddenStates:
       if (!abilities.hidden_states)
         refuse("it gives no hidden states; use payload: topk, or a teacher of ours (`model`)");

@@ -12,6 +12,7 @@
 #include "launch/backends/host_command.h"
 #include "launch/checkpoint_arguments.h"
 #include "launch/commands/attach.h"
+#include "launch/commands/columns.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/join.h"
 #include "launch/commands/launch.h"
@@ -23,21 +24,6 @@
 namespace retort::launch {
 namespace {
 
-using Columns = std::vector<std::string>;
-
-// "prompt=question" pairs.
-std::map<std::string, std::string> parse_columns(const Columns& pairs) {
-  std::map<std::string, std::string> columns;
-  for (const std::string& pair : pairs) {
-    const auto equals = pair.find('=');
-    if (equals == std::string::npos || equals == 0)
-      throw Error(ErrorCode::kInvalidArgument,
-                  "--columns '" + pair + "': write canonical=column, e.g. prompt=question");
-    columns[pair.substr(0, equals)] = pair.substr(equals + 1);
-  }
-  return columns;
-}
-
 // One subcommand: its flags are bound to values that live as long as the parser.
 class Program {
  public:
@@ -47,6 +33,7 @@ class Program {
     app_.require_subcommand(1);
     add_launch();
     add_join();
+    add_cache();
     add_status();
     add_eval();
     add_generate();
@@ -121,6 +108,15 @@ class Program {
     c->add_flag("--overwrite", join_.overwrite, "delete what is in output_dir first")
         ->excludes(resume);
     on(c, [this] { return run_join(join_); });
+  }
+
+  void add_cache() {
+    auto* c = app_.add_subcommand(
+        "cache", "keep what the teacher of a distillation says of each row, for many students");
+    c->add_option("recipe", cache_.recipe, "recipe file (YAML)")->required();
+    c->add_option("overrides", cache_.overrides, "key.path=value ...");
+    c->add_option("--output", cache_.cache, "folder to write, or to go on with")->required();
+    on(c, [this] { return run_cache(cache_); });
   }
 
   void add_status() {
@@ -314,7 +310,7 @@ class Program {
   CLI::App app_;
   std::function<int()> action_;
   Columns columns_;
-  LaunchCommand launch_;
+  LaunchCommand launch_, cache_;
   std::string attached_run_;
   JoinCommand join_;
   StatusCommand status_;

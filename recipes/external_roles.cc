@@ -137,6 +137,10 @@ class ExternalCheck {
     if (distill.payload == roles::PayloadKind::kFull)
       places_.refuse({"distill", "payload"},
                      "no engine gives the whole vocabulary; use topk with '" + name_ + "'");
+    if (distill.payload == roles::PayloadKind::kSampled)
+      places_.refuse(
+          {"distill", "payload"},
+          "sampled is drawn by a teacher of ours (`model`); use topk with '" + name_ + "'");
     if (distill.payload == roles::PayloadKind::kHiddenStates &&
         external_.engine != EngineKind::kKserve)
       places_.refuse({"distill", "payload"},

@@ -21,6 +21,20 @@ struct LinkPlan {
   int64_t prefetch = 0;       // steps whose answers may be in flight
   double prefetch_bytes = 0;  // that a rank of the student holds for them
   roles::PayloadSpec payload;
+  // What `retort cache` writes of it: bytes_per_token for each target token of data.train, and
+  double cache_bytes_per_sequence = 0;
+  double cache_bytes_once = 0;
+
+  bool may_be_kept() const { return cache_bytes_per_sequence > 0; }
+};
+
+// A cache of a teacher's payloads that the student reads.
+struct CachePlan {
+  std::string folder;
+  int64_t sequences = 0, target_tokens = 0;
+  int64_t bytes = 0;  // of its files but the manifest, by formula
+  double bytes_per_token = 0;
+  double bytes_per_step = 0;  // read on all ranks: every token a target
 };
 
 struct RecipePlan {
@@ -33,6 +47,7 @@ struct RecipePlan {
   // As many more of the student alone.
   int64_t extra_student_forwards = 0;
   std::vector<LinkPlan> links;
+  std::vector<CachePlan> caches;
   models::LossSizes loss;  // but for the answers, which the links have
 };
 

@@ -16,6 +16,7 @@
 namespace retort::recipes {
 
 class RecipeRun;
+struct RankContext;
 struct RunContext;
 
 // A block of the recipe that belongs to some types only.
@@ -58,6 +59,8 @@ class RecipeType {
   // What can only be seen by looking at several blocks: refuses with the place of a key.
   virtual void check(const Recipe&, const RecipePlaces&) const {}
   virtual std::vector<InputPath> inputs(const Recipe&) const { return {}; }
+  // What is known of them only once they are opened, before anything starts: throws Error.
+  virtual void check_inputs(const Recipe&) const {}
 
   // `retort plan`.
   virtual RecipePlan plan(const Recipe&) const { return {}; }
@@ -66,6 +69,10 @@ class RecipeType {
   virtual void audit(const Recipe& recipe, int64_t num_samples) const;
   // `retort check`: the first row through the recipe's own numbers, against independent ones.
   virtual void self_check(const Recipe& recipe, SelfCheck& check) const = 0;
+  // `retort cache`: refuses a recipe whose teacher's payloads cannot be kept, naming the key.
+  virtual void check_cache(const Recipe& recipe) const;
+  // And what a rank of the student does then, in the place of a run.
+  virtual void write_cache(const RankContext& context) const;
   // `retort launch`: what a rank of the student runs. `context` must outlive it.
   virtual std::unique_ptr<RecipeRun> make_run(RunContext& context) const = 0;
 };

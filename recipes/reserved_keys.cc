@@ -9,10 +9,7 @@ namespace {
 using Entry = std::pair<std::string_view, std::string_view>;
 
 // `*` stands for one part of a path. The text completes "... not in this version".
-constexpr std::array<Entry, 7> kLater{{
-    {"distill.num_samples", "payload: sampled is"},
-    {"distill.replacement", "payload: sampled is"},
-    {"distill.payload=sampled", "payload: sampled is"},
+constexpr std::array<Entry, 4> kLater{{
     {"roles.*.attach", "attaching to a served role is"},
     {"roles.*.world.cp", "context parallelism is"},
     {"roles.*.world.ep", "expert parallelism is"},

@@ -34,6 +34,7 @@
 #include "parallel/device_module.h"
 #include "recipes/external_roles.h"
 #include "recipes/input_paths.h"
+#include "recipes/registry.h"
 #include "recipes/run/checkpoint_folder.h"
 #include "rpc/listen_address.h"
 
@@ -139,6 +140,7 @@ StartEnd start_run(const LaunchCommand& command, const recipes::Recipe& written,
 
   StartOptions options{.recipe = recipe, .folder = folder, .store = store, .access = access};
   options.resume = how.mode == RunFolderMode::kResume;
+  options.writes_cache = !command.cache.empty();
   options.restarts_left = how.restarts_left;
   options.backend = hosts.get();
   options.processes = [&](const RunStart& start) {
@@ -149,6 +151,39 @@ StartEnd start_run(const LaunchCommand& command, const recipes::Recipe& written,
     return last_line(command, result, path);
   };
   return run_once(options, signals);
+}
+
+// The run that writes a cache: its student holds no model and trains nothing, so that its layout is
+// the ranks that form batches.
+void fit_to_cache(recipes::Recipe& recipe, const std::string& folder) {
+  const auto refuse = [](const std::string& message) {
+    throw Error(ErrorCode::kInvalidArgument, "retort cache: " + message);
+  };
+  const auto backend = recipe.launch.backend;
+  if (backend != recipes::Backend::kLocal && backend != recipes::Backend::kSsh)
+    refuse("launch.backend: " + std::string(enum_name(backend)) +
+           " starts runs that train; write local or ssh");
+  if (recipe.launch.launcher_lost == recipes::LauncherLost::kContinue)
+    refuse("launch.launcher_lost: continue is for runs that train; write stop");
+
+  recipe.output_dir = folder;
+  recipes::RoleOptions& student = recipe.roles.at(recipes::Recipe::kDrivingRole);
+  if (student.world.device == parallel::Device::kCuda) student.env.clear();
+  student.world = {.dp = student.world.dp, .threads = student.world.threads};
+  recipe.rpc.device_maps.clear();
+  recipe.train.max_steps.reset();
+  recipe.train.num_train_epochs = 1;
+  recipe.launch.max_restarts = 0;
+  recipe.launch.min_dp.reset();
+}
+
+std::string last_line_of_cache(const LaunchCommand& command, const SupervisorResult& result) {
+  if (!result.stopped_early) return "done: " + command.cache;
+  std::string line = "stopped; go on with: retort cache " + shell_word(command.recipe) +
+                     " --output " + shell_word(command.cache);
+  for (const std::string& one : command.overrides)
+    line += " " + shell_word(one);
+  return line;
 }
 
 // The starts that follow one that ended like this; the exit code of the last.
@@ -242,9 +277,25 @@ int go_on_by_itself(const LaunchCommand& command, const recipes::Recipe& recipe,
                [&](const Start& how) { return start_run(command, recipe, how, signals); });
 }
 
+int run_cache(const LaunchCommand& command) {
+  recipes::Recipe recipe = load_for_launch(command);
+  recipes::recipe_type(recipe).check_cache(recipe);
+  fit_to_cache(recipe, command.cache);
+  const fs::path folder = run_folder_of(recipe);
+  const bool begun = fs::is_regular_file(folder / kResolvedRecipe);
+  if (begun && fs::exists(folder / "metrics.jsonl"))
+    throw Error(ErrorCode::kInvalidArgument, "--output: " + folder.string() +
+                                                 " holds a run that trains, and no cache; choose "
+                                                 "another folder");
+  const Start start{.mode = begun ? RunFolderMode::kResume : RunFolderMode::kFresh};
+  SignalCatcher& signals = *new SignalCatcher({SIGINT, SIGTERM, SIGHUP});
+  return start_run(command, recipe, start, signals).exit_code;
+}
+
 std::string last_line(const LaunchCommand& command, const SupervisorResult& result,
                       const fs::path& run_folder) {
   if (result.cause || result.killed) return "";
+  if (!command.cache.empty()) return last_line_of_cache(command, result);
   if (!result.stopped_early) {
     const bool done = result.exit_code == 0 || result.exit_code == kExitInterrupted;
     return done ? "done: " + (run_folder / "final").string() : "";

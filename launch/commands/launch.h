@@ -23,11 +23,18 @@ struct LaunchCommand {
   bool submit = false;     // leaves it to run_submit()
   bool submitted = false;  // by the script that run_submit() wrote
   bool dry_run = false;    // prints what a cluster is told, and starts nothing
+  // `retort cache`: what the recipe's teacher says is written here, and nobody trains; "": a run
+  std::string cache = {};
 };
 
 // Validates before anything starts, prepares the run folder, owns the rendezvous store, starts
 // every role's processes, shows progress, and supervises until all are gone.
 int run_launch(const LaunchCommand& command);
+
+// `retort cache`: the teacher of a recipe answers each of its rows once, and what it says is kept
+// in command.cache, where students find it (distill.teachers[].cache). Begins, or goes on with what
+// is there.
+int run_cache(const LaunchCommand& command);
 
 // After a start of the run that ended like this: those that follow by themselves
 // (launch.max_restarts), and the exit code of the last.

@@ -6,6 +6,8 @@
 #include "base/error.h"
 #include "models/config.h"
 #include "models/text/tokenizer.h"
+#include "recipes/external_roles.h"
+#include "recipes/registry.h"
 
 namespace retort::launch {
 namespace {
@@ -68,6 +70,7 @@ void check_models(const recipes::Recipe& recipe) {
   check_logits(recipe);
   check_tokenizers(recipe);
   check_generator(recipe);
+  recipes::recipe_type(recipe).check_inputs(recipe);
 }
 
 }  // namespace retort::launch

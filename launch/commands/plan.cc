@@ -1,6 +1,7 @@
 // retort plan: what a recipe will start and what it will cost, from sizes alone.
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 
 #include "base/error.h"
 #include "base/json_text.h"
@@ -46,6 +47,7 @@ struct Plan {
   std::vector<HostPlan> hosts;
   std::vector<RolePlan> roles;
   std::vector<LinkPlan> links;
+  std::vector<recipes::CachePlan> caches;
   std::vector<TransferPlan> transfers;
   std::vector<PathPlan> paths;
   double tokens_per_step = 0;  // of all ranks, at most
@@ -64,6 +66,7 @@ Plan make_plan(const Recipe& recipe) {
   return {.hosts = plan_hosts(recipe),
           .roles = roles,
           .links = own.links,
+          .caches = own.caches,
           .transfers = plan_transfers(recipe, roles, own.links),
           .paths = plan_paths(recipe),
           .tokens_per_step = recipes::tokens_per_step(recipe, own.sequences_per_row)};
@@ -119,6 +122,23 @@ void print_paths(const Plan& plan) {
   }
 }
 
+void print_caches(const Plan& plan) {
+  for (const LinkPlan& link : plan.links)
+    if (link.may_be_kept())
+      std::printf(
+          "retort cache would keep of %s: %.0f bytes per target token, %.0f per row, %.2f MiB "
+          "once\n",
+          link.role.c_str(), link.bytes_per_token, link.cache_bytes_per_sequence,
+          mib(link.cache_bytes_once));
+  for (const recipes::CachePlan& cache : plan.caches)
+    std::printf(
+        "cache %s: %lld rows, %lld target tokens, %.2f MiB; %.0f bytes per target token, at most "
+        "%.2f MiB read per step\n",
+        cache.folder.c_str(), static_cast<long long>(cache.sequences),
+        static_cast<long long>(cache.target_tokens), mib(cache.bytes), cache.bytes_per_token,
+        mib(cache.bytes_per_step));
+}
+
 void print_text(const Plan& plan, double link_gbit, bool is_one_host) {
   print_roles(plan);
   for (const HostPlan& host : plan.hosts) {
@@ -136,6 +156,7 @@ void print_text(const Plan& plan, double link_gbit, bool is_one_host) {
         "per student rank\n",
         link.role.c_str(), link.bytes_per_token, mib(link.bytes_per_step),
         static_cast<long long>(link.prefetch), mib(link.prefetch_bytes));
+  print_caches(plan);
   print_transfers(plan, link_gbit);
   if (!is_one_host) print_paths(plan);
   std::printf("expected bottleneck: %s (%.3g FLOP per token and rank)\n",
@@ -170,6 +191,26 @@ std::string plan_json(const Recipe& recipe, double link_gbit) {
         .add("max_prefetch_bytes_per_rank", link.prefetch_bytes)
         .str();
   };
+  std::vector<LinkPlan> kept;  // by `retort cache`
+  std::ranges::copy_if(plan.links, std::back_inserter(kept), &LinkPlan::may_be_kept);
+  const auto of_kept = [](const LinkPlan& link) {
+    return JsonLine()
+        .add("teacher", std::string_view(link.role))
+        .add("bytes_per_target_token", link.bytes_per_token)
+        .add("bytes_per_sequence", link.cache_bytes_per_sequence)
+        .add("bytes_once", link.cache_bytes_once)
+        .str();
+  };
+  const auto of_cache = [](const recipes::CachePlan& cache) {
+    return JsonLine()
+        .add("folder", cache.folder)
+        .add("sequences", cache.sequences)
+        .add("target_tokens", cache.target_tokens)
+        .add("bytes", cache.bytes)
+        .add("bytes_per_target_token", cache.bytes_per_token)
+        .add("max_bytes_per_step", cache.bytes_per_step)
+        .str();
+  };
   const auto of_host = [](const HostPlan& host) {
     return JsonLine()
         .add("host", std::string_view(host.host))
@@ -199,6 +240,8 @@ std::string plan_json(const Recipe& recipe, double link_gbit) {
       .raw("hosts", json_array(plan.hosts, of_host))
       .raw("roles", json_array(plan.roles, of_role))
       .raw("links", json_array(plan.links, of_link))
+      .raw("may_be_cached", json_array(kept, of_kept))
+      .raw("caches", json_array(plan.caches, of_cache))
       .add("link_gbit", link_gbit)
       .raw("transfers", json_array(plan.transfers, of_transfer))
       .raw("paths", json_array(plan.paths, of_path))

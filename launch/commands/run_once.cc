@@ -112,6 +112,7 @@ ChildContext rank_context_of(const recipes::Recipe& recipe, const RunStart& star
           .heartbeat_interval = recipe.rpc.heartbeat_interval,
           .peer_timeout = recipe.rpc.peer_timeout,
           .resume = start.resume,
+          .writes_cache = start.writes_cache,
           .outlives_launcher = recipe.launch.launcher_lost == recipes::LauncherLost::kContinue};
 }
 
@@ -155,11 +156,12 @@ StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
                        .secret = options.access.secret,
                        .incarnation = incarnation(folder.path(), options.attached),
                        .resume = options.resume,
+                       .writes_cache = options.writes_cache,
                        .store_host = store.host(),
                        .store_port = store.port(),
                        .encryption = options.access.encryption};
   const int64_t start_step = folder.resume_from() ? folder.resume_from()->step : 0;
-  if (options.resume)
+  if (options.resume && !options.writes_cache)
     std::printf("resuming %s at step %lld\n", folder.path().c_str(),
                 static_cast<long long>(start_step));
 

@@ -28,6 +28,7 @@ struct RunStart {
   std::string secret;
   int64_t incarnation = 0;
   bool resume = false;
+  bool writes_cache = false;
   std::string store_host;
   uint16_t store_port = 0;
   rpc::Encryption encryption = rpc::Encryption::kAuto;
@@ -41,6 +42,7 @@ struct StartOptions {
   rpc::RendezvousServer& store;
   rpc::RendezvousAccess access;  // what the clients of the store prove
   bool resume = false;
+  bool writes_cache = false;  // `retort cache`
   // Its processes live: this start is theirs, and they know where it began.
   bool attached = false;
   // How often the run may go on by itself after this start.

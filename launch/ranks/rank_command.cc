@@ -23,6 +23,7 @@
 #include "launch/yaml/recipe_file.h"
 #include "parallel/vote.h"
 #include "recipes/external_roles.h"
+#include "recipes/registry.h"
 #include "recipes/run/student.h"
 #include "rpc/listen_address.h"
 #include "rpc/rendezvous/rendezvous.h"
@@ -69,6 +70,7 @@ recipes::RankContext make_context(const RoleCommand& command, const ChildContext
   context.secret = child.secret;
   context.connect_store = connect_to_store(child, launcher);
   context.resume = child.resume;
+  context.writes_cache = child.writes_cache;
   context.threads = child.threads;
   return context;
 }
@@ -176,10 +178,12 @@ void Rank::work(LauncherLink& launcher) {
     launcher.report({.state = state, .step = step, .message = message, .error = ""});
   };
 
-  if (is_driving())
-    recipes::run_student(context);
-  else
+  if (!is_driving())
     run_serving_role(context);
+  else if (context.writes_cache)
+    recipes::recipe_type(context.recipe).write_cache(context);
+  else
+    recipes::run_student(context);
 }
 
 int Rank::failed(LauncherLink& launcher, const ProcessStatus& status, int exit_code) {

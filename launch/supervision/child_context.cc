@@ -37,6 +37,7 @@ std::string encode_context(const ChildContext& context) {
       .add("heartbeat_interval_ms", static_cast<int64_t>(context.heartbeat_interval.count()))
       .add("peer_timeout_ms", static_cast<int64_t>(context.peer_timeout.count()))
       .add("resume", context.resume)
+      .add("writes_cache", context.writes_cache)
       .add("threads", context.threads)
       .add("recipe", context.recipe)
       .add("joined", context.joined)
@@ -65,6 +66,7 @@ ChildContext decode_context(std::string_view text) {
     context.heartbeat_interval = Duration(json.at("heartbeat_interval_ms").get<int64_t>());
     context.peer_timeout = Duration(json.at("peer_timeout_ms").get<int64_t>());
     context.resume = json.at("resume").get<bool>();
+    context.writes_cache = json.at("writes_cache").get<bool>();
     context.threads = json.at("threads").get<int64_t>();
     context.recipe = json.at("recipe").get<std::string>();
     context.joined = json.at("joined").get<bool>();

@@ -33,6 +33,7 @@ struct ChildContext {
   Duration heartbeat_interval{1'000};
   Duration peer_timeout{15'000};
   bool resume = false;
+  bool writes_cache = false;  // the run is that of `retort cache`
   int64_t threads = 1;
   // The resolved recipe itself, for a process that may not see the run folder; empty: from there.
   std::string recipe;

@@ -12,11 +12,40 @@ constexpr const char* kUsualName = "teacher";
 void check_teachers(const Recipe& recipe, const RecipePlaces& places) {
   const auto& teachers = recipe.distill->teachers;
   for (size_t i = 0; i < teachers.size(); ++i) {
+    if (teachers[i].is_cached()) continue;
     const KeyPath path{"distill", "teachers", std::to_string(i), "role"};
     if (teachers[i].role == Recipe::kDrivingRole)
       places.refuse(path, "the student cannot be its own teacher");
     check_declared(recipe, places, path, teachers[i].role);
   }
+}
+
+// Draws need a whole row of the vocabulary.
+void check_draws(const Recipe& recipe, const RecipePlaces& places) {
+  if (recipe.distill->payload != roles::PayloadKind::kSampled) return;
+  for (const TeacherOptions& teacher : recipe.distill->teachers)
+    if (!teacher.is_cached() && recipe.roles.at(teacher.role).world.tp > 1)
+      places.refuse({"roles", teacher.role, "world", "tp"},
+                    "payload: sampled is drawn by one rank, which has the whole vocabulary; use "
+                    "tp: 1 (with pp or dp), or payload: topk");
+}
+
+// What a cache holds was said before the run, of rows that stay as they are.
+void check_caches(const Recipe& recipe, const RecipePlaces& places) {
+  const DistillOptions& distill = *recipe.distill;
+  const auto cached = std::ranges::count_if(distill.teachers, &TeacherOptions::is_cached);
+  for (size_t i = 0; i < distill.teachers.size(); ++i)
+    if (distill.teachers[i].is_cached() && distill.lmbda > 0)
+      places.refuse({"distill", "teachers", std::to_string(i), "cache"},
+                    "what the student draws is in no cache: with lmbda above 0 a teacher must "
+                    "answer; name a role");
+  if (cached == 0) return;
+  check_no_wrapping(recipe, places, "rows whose payloads are found whole in the cache");
+  const bool alone = cached == static_cast<int64_t>(distill.teachers.size());
+  if (alone && distill.prefetch != DistillOptions().prefetch)
+    places.refuse({"distill", "prefetch"},
+                  "has no effect where all teachers are caches, which nobody waits for; remove the "
+                  "key");
 }
 
 void check_on_policy(const Recipe& recipe, const RecipePlaces& places) {
@@ -64,6 +93,10 @@ void warn_of_idle_fields(const DistillOptions& distill, const RecipePlaces& plac
   for (const std::string field : {"loss_top_k", "tail", "support"})
     if (!top_k && places.written({"distill", field}))
       places.warn({"distill", field}, "has no effect without payload: topk");
+  const bool draws = distill.payload == roles::PayloadKind::kSampled;
+  for (const std::string field : {"num_samples", "replacement"})
+    if (!draws && places.written({"distill", field}))
+      places.warn({"distill", field}, "has no effect without payload: sampled");
   if (!jsd && places.written({"distill", "beta"}))
     places.warn({"distill", "beta"}, "has no effect without loss_type: jsd");
 }
@@ -77,13 +110,13 @@ void assume_teacher(Recipe& recipe, const RecipePlaces& places) {
   }
   if (recipe.distill && recipe.distill->teachers.empty())
     places.refuse({"distill", "teachers"},
-                  "must name at least one role: teachers: [{role: teacher}]");
+                  "must name at least one role: teachers: [{role: teacher}], or a cache");
 }
 
 std::vector<std::string> teacher_roles(const DistillOptions& distill) {
   std::vector<std::string> names;
   for (const TeacherOptions& teacher : distill.teachers)
-    if (std::find(names.begin(), names.end(), teacher.role) == names.end())
+    if (!teacher.is_cached() && std::find(names.begin(), names.end(), teacher.role) == names.end())
       names.push_back(teacher.role);
   return names;
 }
@@ -94,6 +127,8 @@ void check_distill(const Recipe& recipe, const RecipePlaces& places) {
                   "needs the student's own samples in every batch; write recipe: "
                   "on_policy_distill, or lmbda: 1.0");
   check_teachers(recipe, places);
+  check_draws(recipe, places);
+  check_caches(recipe, places);
   if (recipe.generation) check_on_policy(recipe, places);
   warn_of_idle_fields(*recipe.distill, places);
 }

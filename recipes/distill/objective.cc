@@ -27,29 +27,27 @@ struct DistillObjective::Part {
   roles::PendingPayload pending;
 };
 
-namespace {
-
 losses::TeacherSignal to_signal(const roles::Payload& payload, const at::Tensor& head) {
   switch (payload.label.spec.kind) {
     case roles::PayloadKind::kHiddenStates: return losses::TeacherHidden{payload.hidden, head, {}};
     case roles::PayloadKind::kTopK:
       return losses::TeacherTopK{payload.ids, payload.logps, payload.log_tail};
     case roles::PayloadKind::kFull: return losses::TeacherFull{payload.logps};
+    case roles::PayloadKind::kSampled:
+      return losses::TeacherSampled{payload.ids, payload.logps, payload.kappa};
     case roles::PayloadKind::kTargetLogProbs: break;
   }
   RETORT_CHECK(false) << "a payload without a distribution";
   return {};
 }
 
-bool matches(const data::Sample& sample, const std::map<std::string, std::string>& when) {
+bool sample_matches(const data::Sample& sample, const std::map<std::string, std::string>& when) {
   return std::all_of(when.begin(), when.end(), [&](const auto& wanted) {
     return std::any_of(sample.fields.begin(), sample.fields.end(), [&](const auto& field) {
       return field.first == wanted.first && field.second == wanted.second;
     });
   });
 }
-
-}  // namespace
 
 DistillObjective::DistillObjective(StepSource source, rpc::Agent& agent,
                                    std::vector<TeacherRoute> teachers, Options options)
@@ -65,7 +63,7 @@ std::vector<double> DistillObjective::weights_of(const data::Sample& sample) con
   std::vector<double> weights(teachers_.size(), 0.0);
   double total = 0;
   for (size_t t = 0; t < teachers_.size(); ++t)
-    if (matches(sample, teachers_[t].when)) {
+    if (sample_matches(sample, teachers_[t].when)) {
       weights[t] = teachers_[t].weight;
       total += weights[t];
     }

@@ -13,6 +13,7 @@
 
 #include "recipes/losses/distill_shares.h"
 #include "recipes/losses/divergence.h"
+#include "recipes/losses/teacher_signal.h"
 #include "recipes/run/batch_objective.h"
 #include "roles/teacher/frozen_answers.h"
 #include "rpc/agent.h"
@@ -27,6 +28,12 @@ struct TeacherRoute {
   std::map<std::string, std::string> when;
   at::Tensor head;  // the teacher's, where the student computes; filled at the first use
 };
+
+// A payload as the losses read it. `head`: of hidden states, the teacher's.
+losses::TeacherSignal to_signal(const roles::Payload& payload, const at::Tensor& head);
+
+// Whether the sample's fields have the values of a `when`.
+bool sample_matches(const data::Sample& sample, const std::map<std::string, std::string>& when);
 
 // For each step the requests of the next `prefetch` steps are already in flight. A sample is
 // answered by all teachers whose `when` it matches, with their weights normalised to 1; a sample

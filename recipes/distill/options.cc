@@ -26,11 +26,14 @@ void validate_teachers(const std::vector<TeacherOptions>& teachers) {
   std::map<std::map<std::string, std::string>, double> sums;
   std::set<std::pair<std::string, std::map<std::string, std::string>>> seen;
   for (const auto& teacher : teachers) {
-    if (teacher.role.empty()) refuse("teachers: every entry needs a `role`");
+    if (teacher.role.empty() == teacher.cache.empty())
+      refuse(teacher.role.empty() ? "teachers: every entry needs a `role`, or a `cache`"
+                                  : "teachers: '" + teacher.role +
+                                        "' has a `cache` beside it; an entry has one of the two");
     if (!(teacher.weight > 0) || !std::isfinite(teacher.weight))
-      refuse("teachers: the weight of '" + teacher.role + "' must be a finite number above 0");
-    if (!seen.emplace(teacher.role, teacher.when).second)
-      refuse("teachers: '" + teacher.role + "' stands there twice with the same `when`");
+      refuse("teachers: the weight of '" + teacher.name() + "' must be a finite number above 0");
+    if (!seen.emplace(teacher.name(), teacher.when).second)
+      refuse("teachers: '" + teacher.name() + "' stands there twice with the same `when`");
     sums[teacher.when] += teacher.weight;
   }
   for (const auto& [when, sum] : sums) {
@@ -53,6 +56,7 @@ void DistillOptions::validate() const {
       loss_type == DivergenceType::kSkewedKl || loss_type == DivergenceType::kSkewedReverseKl;
 
   validate_sampled_tokens();
+  validate_draws();
   if (loss_top_k <= 0) refuse("loss_top_k must be at least 1, got " + std::to_string(loss_top_k));
   needs(top_k, loss_top_k == defaults.loss_top_k, "loss_top_k", "payload: topk");
   needs(top_k, support == defaults.support, "support", "payload: topk");
@@ -110,6 +114,22 @@ void DistillOptions::validate_sampled_tokens() const {
     refuse("payload: target_logps works with one teacher for all samples");
 }
 
+// payload: sampled is an unbiased estimate of forward KL.
+void DistillOptions::validate_draws() const {
+  constexpr int64_t kMost = 1 << 20;
+  const DistillOptions defaults;
+  const bool draws = payload == PayloadKind::kSampled;
+  if (num_samples < 1 || num_samples > kMost)
+    refuse("num_samples must be in [1, " + std::to_string(kMost) + "], got " +
+           std::to_string(num_samples));
+  needs(draws, num_samples == defaults.num_samples, "num_samples", "payload: sampled");
+  needs(draws, replacement == defaults.replacement, "replacement", "payload: sampled");
+  if (draws && loss_type != DivergenceType::kForwardKl)
+    refuse("payload: sampled works with loss_type: forward_kl only (" +
+           std::string(enum_name(loss_type)) +
+           " is a nonlinear function of the estimate, and would be biased)");
+}
+
 losses::DivergenceOptions DistillOptions::divergence() const {
   losses::DivergenceOptions options;
   options.type = loss_type;
@@ -122,12 +142,16 @@ losses::DivergenceOptions DistillOptions::divergence() const {
   return options;
 }
 
-roles::PayloadSpec DistillOptions::payload_spec() const {
+roles::PayloadSpec DistillOptions::payload_spec(int64_t seed) const {
   roles::PayloadSpec spec;
   spec.kind = payload;
   spec.top_k = loss_top_k;
   spec.temperature = temperature;
   spec.bfloat16 = payload_dtype == PayloadDtype::kBfloat16;
+  if (payload != PayloadKind::kSampled) return spec;
+  spec.num_samples = num_samples;
+  spec.replacement = replacement;
+  spec.seed = static_cast<uint64_t>(seed);
   return spec;
 }
 

@@ -19,20 +19,27 @@ enum class Support { kTeacher, kStudent, kUnion };
 // Of log-probabilities on the wire.
 enum class PayloadDtype { kFloat32, kBfloat16 };
 
+// A role that answers, or a cache of what one has answered.
 struct TeacherOptions {
   std::string role;
+  std::string cache;    // a folder
   double weight = 1.0;  // the weights of teachers with the same `when` sum to 1
   // only samples whose fields have these values; empty: every sample
   std::map<std::string, std::string> when;
 
   template <class V>
   void fields(V& visit) {
-    visit("role", role, "a role of `roles:`");
+    visit("role", role, "a role of `roles:`; empty: a `cache`");
+    visit("cache", cache,
+          "a folder that `retort cache` wrote, with a teacher's payloads for these rows; empty: a "
+          "`role`");
     visit("weight", weight,
           "share of this teacher's loss; the weights of teachers with the same `when` sum to 1");
     visit("when", when,
           "only samples whose fields have these values, e.g. {domain: math}; empty: every sample");
   }
+  bool is_cached() const { return !cache.empty(); }
+  const std::string& name() const { return is_cached() ? cache : role; }
 };
 
 // A field that the chosen payload or loss_type does not read must keep its default: anything else
@@ -42,6 +49,8 @@ struct DistillOptions {
   roles::PayloadKind payload = roles::PayloadKind::kHiddenStates;
   PayloadDtype payload_dtype = PayloadDtype::kFloat32;
   int64_t loss_top_k = 64;
+  int64_t num_samples = 64;
+  bool replacement = true;
   Support support = Support::kTeacher;
   losses::Tail tail = losses::Tail::kBucket;
   losses::DivergenceType loss_type = losses::DivergenceType::kForwardKl;
@@ -64,6 +73,11 @@ struct DistillOptions {
         "log-probabilities on the wire; payload: topk only (hidden states travel in the teacher's "
         "dtype, payload: full in float32)");
     visit("loss_top_k", loss_top_k, "ids per target token; payload: topk only");
+    visit("num_samples", num_samples, "ids drawn for each target token; payload: sampled only");
+    visit(
+        "replacement", replacement,
+        "whether an id may be drawn again, each then with weight 1 / num_samples; payload: sampled "
+        "only");
     visit("support", support, "whose top-k ids; payload: topk only");
     visit("tail", tail,
           "the mass outside the top-k; payload: topk only, renormalize and drop: forward_kl only");
@@ -86,10 +100,11 @@ struct DistillOptions {
   void validate() const;
 
   void validate_sampled_tokens() const;
+  void validate_draws() const;
   // The loss as recipes/losses wants it (common_vocab and chunk_tokens are the caller's).
   losses::DivergenceOptions divergence() const;
-  // The request as roles/ wants it (common_vocab is the caller's).
-  roles::PayloadSpec payload_spec() const;
+  // The request as roles/ wants it (common_vocab is the caller's). `seed`: the recipe's.
+  roles::PayloadSpec payload_spec(int64_t seed) const;
 };
 
 }  // namespace retort::recipes

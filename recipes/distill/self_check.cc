@@ -12,6 +12,9 @@
 #include <vector>
 
 #include "base/random.h"
+#include "recipes/data/dataset.h"
+#include "recipes/distill/cached_teacher.h"
+#include "recipes/distill/objective.h"
 #include "recipes/distill/reference_divergence.h"
 #include "recipes/losses/linear_distill.h"
 #include "recipes/sft/self_check.h"
@@ -21,11 +24,7 @@ namespace retort::recipes {
 namespace {
 
 losses::TeacherSignal signal_of(const CheckedRows& teacher, const roles::PayloadSpec& spec) {
-  roles::Payload payload = roles::make_payload(teacher.hidden, teacher.weight, spec);
-  if (spec.kind == roles::PayloadKind::kTopK)
-    return losses::TeacherTopK{payload.ids, payload.logps, payload.log_tail};
-  if (spec.kind == roles::PayloadKind::kFull) return losses::TeacherFull{payload.logps};
-  return losses::TeacherHidden{payload.hidden, teacher.weight, {}};
+  return to_signal(roles::make_payload(teacher.hidden, teacher.weight, spec), teacher.weight);
 }
 
 std::vector<std::vector<double>> logits64(const at::Tensor& hidden, const at::Tensor& weight,
@@ -147,6 +146,42 @@ void check_temperature(SelfCheck& check, const CheckedRows& teacher, const Check
                   " against " + scientific(expected));
 }
 
+// The payloads of every row are there, and those of the first are distributions. No teacher is at
+// hand to compare them with.
+void check_cached(SelfCheck& check, const Recipe& recipe, const TeacherOptions& options,
+                  const data::MicroBatch& batch, const CheckedRows& student) {
+  const models::LoadedModel& model = check.student();
+  CachedTeacher teacher({.folder = options.cache,
+                         .spec = recipe.distill->payload_spec(recipe.seed),
+                         .student_vocab_rows = model.decoder.config().vocab_size},
+                        model.tokenizer);
+  const data::Dataset rows(recipe.data.train, recipe.data, model.tokenizer, model.chat, "");
+  teacher.check_rows(rows, options.when, 0, 1);
+  const CacheManifest& manifest = teacher.manifest();
+  check.check("cache", true,
+              options.cache + ": all rows, of " + std::to_string(manifest.sequences) + " with " +
+                  std::to_string(manifest.rows) + " target tokens, by " + manifest.teacher.model);
+  if (!std::ranges::all_of(batch.samples, [&](const data::Sample& sample) {
+        return sample_matches(sample, options.when);
+      }))
+    return;
+
+  roles::Payload payload =
+      teacher.receive(teacher.send(1, 1, batch.tokens, batch.predict_positions));
+  const int64_t count = student.hidden.size(0);
+  for (at::Tensor* tensor : payload.row_tensors())
+    if (tensor->defined()) *tensor = tensor->narrow(0, 0, count);
+  losses::DivergenceOptions divergence = recipe.distill->divergence();
+  divergence.kd_ratio = 1.0;
+  divergence.common_vocab = teacher.common_vocab();
+  const auto result =
+      losses::linear_distill(student.hidden, student.weight, {}, batch.targets.narrow(0, 0, count),
+                             to_signal(payload, teacher.head_weight()), divergence);
+  check.check(
+      "cached payload", std::isfinite(result.kd_sum),
+      "loss " + scientific(result.kd_sum / static_cast<double>(count)) + " of the first row");
+}
+
 }  // namespace
 
 void check_distill_numbers(SelfCheck& check, const Recipe& recipe) {
@@ -157,16 +192,23 @@ void check_distill_numbers(SelfCheck& check, const Recipe& recipe) {
   check_cross_entropy(check, student, targets);
 
   for (const TeacherOptions& options : recipe.distill->teachers) {
+    if (options.is_cached()) {
+      check_cached(check, recipe, options, batch, student);
+      continue;
+    }
     if (is_elsewhere(check, recipe, options.role)) continue;
     const models::LoadedModel teacher =
         models::load_model(recipe.roles.at(options.role).model, "float32");
     Setting setting{.options = recipe.distill->divergence(),
-                    .spec = recipe.distill->payload_spec()};
+                    .spec = recipe.distill->payload_spec(recipe.seed)};
     setting.vocab = check_vocabularies(check, teacher, options.role);
     setting.options.kd_ratio = 1.0;
     setting.options.common_vocab = setting.vocab;
     setting.spec.common_vocab = setting.vocab;
     setting.spec.bfloat16 = false;
+    // Draws estimate what the whole vocabulary gives.
+    if (setting.spec.kind == roles::PayloadKind::kSampled)
+      setting.spec.kind = roles::PayloadKind::kFull;
 
     const CheckedRows rows = rows_of(teacher.decoder, batch);
     c10::AutoGradMode grad(true);

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 
+#include "base/log.h"
 #include "models/config.h"
 #include "parallel/vocab_shard.h"
+#include "recipes/distill/cache_manifest.h"
+#include "recipes/distill/cached_teacher.h"
 #include "recipes/distill/checks.h"
 #include "recipes/distill/objective.h"
 #include "recipes/distill/on_policy.h"
 #include "recipes/distill/self_check.h"
+#include "recipes/distill/write_cache.h"
 #include "recipes/losses/distill_shares.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/rollout/drawn_ids.h"
@@ -67,7 +71,7 @@ class DistillRun : public SampleRun {
     std::vector<TeacherRoute> routes;
     for (const TeacherOptions& teacher : options_.teachers)
       routes.push_back(
-          {.client = connect(teacher), .weight = teacher.weight, .when = teacher.when});
+          {.client = answers_of(teacher), .weight = teacher.weight, .when = teacher.when});
     return std::make_unique<DistillObjective>(
         std::move(source), context().agent, std::move(routes),
         DistillObjective::Options{.divergence = options_.divergence(),
@@ -75,6 +79,31 @@ class DistillRun : public SampleRun {
                                   .dp_rank = world.coordinate().dp,
                                   .dp_size = world.options().layout.dp,
                                   .asks = world.forms_loss()});
+  }
+
+  std::unique_ptr<roles::FrozenAnswers> answers_of(const TeacherOptions& teacher) {
+    if (teacher.is_cached()) return open_cache(teacher);
+    return connect(teacher);
+  }
+
+  // Each dp rank looks for its share of the rows. Null on a rank where no loss is formed.
+  std::unique_ptr<roles::FrozenAnswers> open_cache(const TeacherOptions& teacher) {
+    const parallel::World& world = context().world;
+    if (!world.forms_loss()) return nullptr;
+    auto cached = std::make_unique<CachedTeacher>(
+        CachedTeacher::Options{.folder = teacher.cache,
+                               .spec = payload_spec(),
+                               .student_vocab_rows = context().vocab_rows,
+                               .tp_rank = world.coordinate().tp,
+                               .tp_size = world.options().layout.tp},
+        context().tokenizer);
+    cached->check_rows(train(), teacher.when, world.coordinate().dp, world.options().layout.dp);
+    const bool same = cached->manifest().packs == describe_packs(context().batches());
+    RETORT_LOG(kInfo) << "the payloads of " << teacher.cache << " are of "
+                      << (same ? "the packs of this run: its first epoch has their teacher's bits"
+                               : "other packs than those of this run: they agree with their "
+                                 "teacher's but for the last bits");
+    return cached;
   }
 
   // Null on a rank where no loss is formed.
@@ -87,13 +116,15 @@ class DistillRun : public SampleRun {
   // A teacher of ours gives the log-probability of a drawn token over the ids that are drawn, as
   // the student does.
   roles::PayloadSpec spec_of(const std::string& role) {
-    roles::PayloadSpec spec = options_.payload_spec();
+    roles::PayloadSpec spec = payload_spec();
     const RoleOptions& teacher = context().recipe().roles.at(role);
     if (spec.kind != roles::PayloadKind::kTargetLogProbs || teacher.external) return spec;
     const int64_t ids = context().tokenizer.vocab_size();
     if (ids < models::read_model_config(teacher.model).vocab_size) spec.common_vocab = ids;
     return spec;
   }
+
+  roles::PayloadSpec payload_spec() { return options_.payload_spec(context().recipe().seed); }
 
   const DistillOptions& options_;
 };
@@ -102,12 +133,50 @@ LinkPlan plan_teacher_link(const Recipe& recipe, const std::string& role) {
   const RoleOptions& teacher = recipe.roles.at(role);
   const models::ModelConfig config = models::read_model_config(teacher.model);
   const auto bytes_per_token = static_cast<double>(
-      roles::payload_bytes_per_row(recipe.distill->payload_spec(), config.hidden_size,
+      roles::payload_bytes_per_row(recipe.distill->payload_spec(recipe.seed), config.hidden_size,
                                    config.vocab_size, dtype_bytes(teacher.dtype)));
   LinkPlan link = plan_link(recipe, role, bytes_per_token, tokens_per_step(recipe, 1),
                             prefetched_steps(*recipe.distill));
-  link.payload = recipe.distill->payload_spec();
+  link.payload = recipe.distill->payload_spec(recipe.seed);
+
+  // What `retort cache` writes of it, where it may.
+  const bool is_kept = !teacher.external && recipe.distill->lmbda == 0;
+  if (!is_kept) return link;
+  link.cache_bytes_per_sequence = static_cast<double>(kPayloadRecordBytes);
+  if (link.payload.kind == roles::PayloadKind::kHiddenStates)
+    link.cache_bytes_once =
+        static_cast<double>(config.vocab_size * config.hidden_size * dtype_bytes(teacher.dtype));
   return link;
+}
+
+CachePlan plan_cache(const Recipe& recipe, const std::string& folder) {
+  const CacheManifest manifest = read_manifest(folder);
+  const auto bytes_per_token = static_cast<double>(payload_cache_bytes(manifest, 0, 1));
+  return {.folder = folder,
+          .sequences = manifest.sequences,
+          .target_tokens = manifest.rows,
+          .bytes = payload_cache_bytes(manifest, manifest.sequences, manifest.rows) +
+                   manifest.head_bytes(),
+          .bytes_per_token = bytes_per_token,
+          .bytes_per_step = bytes_per_token * tokens_per_step(recipe, 1)};
+}
+
+struct TeacherHead {
+  int64_t vocab_rows = 0, hidden_size = 0, dtype_bytes = 4;
+};
+
+TeacherHead head_of(const Recipe& recipe, const TeacherOptions& teacher) {
+  if (teacher.is_cached()) {
+    const CacheManifest manifest = read_manifest(teacher.cache);
+    return {.vocab_rows = manifest.teacher.vocab_rows,
+            .hidden_size = manifest.teacher.hidden_size,
+            .dtype_bytes = static_cast<int64_t>(c10::elementSize(manifest.scalar_type()))};
+  }
+  const RoleOptions& role = recipe.roles.at(teacher.role);
+  const models::ModelConfig config = models::read_model_config(role.model);
+  return {.vocab_rows = config.vocab_size,
+          .hidden_size = config.hidden_size,
+          .dtype_bytes = dtype_bytes(role.dtype)};
 }
 
 // Several teachers, or one of some rows, are a part for each where the vocabulary is split or on a
@@ -128,17 +197,16 @@ models::LossSizes plan_loss(const Recipe& recipe) {
     loss.parts = count;
   else if (count > 1 || !options.teachers.front().when.empty())
     loss.logits_bytes = losses::kSharesChunkBytes;
-  if (options.payload_spec().kind != roles::PayloadKind::kHiddenStates) return loss;
+  if (options.payload != roles::PayloadKind::kHiddenStates) return loss;
 
   for (const TeacherOptions& one : options.teachers) {
-    const RoleOptions& role = recipe.roles.at(one.role);
-    const models::ModelConfig config = models::read_model_config(role.model);
+    const TeacherHead whole = head_of(recipe, one);
     const int64_t head =
-        parallel::vocab_rows_per_rank(config.vocab_size, world.tp) * config.hidden_size;
-    loss.teacher_heads += head * dtype_bytes(role.dtype);
+        parallel::vocab_rows_per_rank(whole.vocab_rows, world.tp) * whole.hidden_size;
+    loss.teacher_heads += head * whole.dtype_bytes;
     loss.widened_teacher_heads =
         shared ? loss.widened_teacher_heads + head : std::max(loss.widened_teacher_heads, head);
-    loss.teacher_dtype_bytes = std::min(loss.teacher_dtype_bytes, dtype_bytes(role.dtype));
+    loss.teacher_dtype_bytes = std::min(loss.teacher_dtype_bytes, whole.dtype_bytes);
   }
   return loss;
 }
@@ -159,9 +227,9 @@ class DistillType : public RecipeType {
     return teacher_roles(*recipe.distill);
   }
 
-  // Log-probabilities of tokens are read in host memory.
+  // Log-probabilities of tokens are read in host memory, and draws are made there.
   std::vector<std::string> device_roles(const Recipe& recipe) const override {
-    if (recipe.distill->use_policy_gradient) return {};
+    if (!roles::may_be_on_device(recipe.distill->payload)) return {};
     return teacher_roles(*recipe.distill);
   }
 
@@ -174,10 +242,41 @@ class DistillType : public RecipeType {
     check_distill(recipe, places);
   }
 
+  std::vector<InputPath> inputs(const Recipe& recipe) const override {
+    std::vector<InputPath> paths;
+    for (size_t i = 0; i < recipe.distill->teachers.size(); ++i)
+      paths.push_back({.key = "distill.teachers[" + std::to_string(i) + "].cache",
+                       .path = recipe.distill->teachers[i].cache});
+    return paths;
+  }
+
+  void check_inputs(const Recipe& recipe) const override {
+    const auto cached = std::ranges::count_if(recipe.distill->teachers, &TeacherOptions::is_cached);
+    if (cached == 0) return;
+    const std::string& model = recipe.student().model;
+    const models::Tokenizer tokenizer = models::Tokenizer::load(model);
+    const int64_t vocab_rows = models::read_model_config(model).vocab_size;
+    for (const TeacherOptions& teacher : recipe.distill->teachers) {
+      if (!teacher.is_cached()) continue;
+      const CacheManifest manifest = read_manifest(teacher.cache);
+      check_cached_payload(
+          manifest, recipe.distill->payload_spec(recipe.seed),
+          {.folder = teacher.cache, .tokenizer = tokenizer, .vocab_rows = vocab_rows});
+      check_cached_teacher(manifest, teacher.cache);
+    }
+  }
+
+  void check_cache(const Recipe& recipe) const override { check_cache_recipe(recipe); }
+  void write_cache(const RankContext& context) const override { write_payload_cache(context); }
+
   RecipePlan plan(const Recipe& recipe) const override {
     RecipePlan plan;
-    for (const TeacherOptions& teacher : recipe.distill->teachers)
-      plan.links.push_back(plan_teacher_link(recipe, teacher.role));
+    for (const TeacherOptions& teacher : recipe.distill->teachers) {
+      if (teacher.is_cached())
+        plan.caches.push_back(plan_cache(recipe, teacher.cache));
+      else
+        plan.links.push_back(plan_teacher_link(recipe, teacher.role));
+    }
     plan.loss = plan_loss(recipe);
     return plan;
   }

@@ -16,7 +16,7 @@ namespace retort::losses {
 struct DistillSums {
   double kd_sum = 0;  // unweighted
   double ce_sum = 0;  // likewise; always computed
-  // sum over rows of the teacher's mass on its K ids (hidden, full: R)
+  // sum over rows of the teacher's mass on its K ids (hidden, full: R; sampled: of the weights)
   double teacher_mass_sum = 0;
   double student_mass_sum = 0;  // the student's mass on the same ids
   // hidden: the teacher's mass on ids >= common_vocab before masking
@@ -58,7 +58,7 @@ struct UnreadDistill {
 //     row i; those from common_vocab on are masked, and only add to masked_mass_sum.
 //   - TeacherFull: `logps` are the columns [begin, min(end, C)) of C common ids ([R, 0] above
 //     them); their total mass over the ranks is still 1.
-//   - TeacherTopK: whole on every rank, with ids of the whole vocabulary.
+//   - TeacherTopK, TeacherSampled: whole on every rank, with ids of the whole vocabulary.
 // Collectives: none for a whole vocabulary; else, all in the forward pass, a vote on the arguments,
 //   one all-gather of 8 bytes for TeacherHidden, then two all-reduces a chunk (three for
 //   TeacherHidden and TeacherFull with jsd, skewed and tvd). Every rank must call.

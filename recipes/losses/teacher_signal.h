@@ -28,6 +28,16 @@ struct TeacherFull {
   at::Tensor logps;  // [R, V] float32
 };
 
-using TeacherSignal = std::variant<TeacherHidden, TeacherTopK, TeacherFull>;
+// Ids drawn from the distribution at the request's temperature over the common vocabulary. The loss
+// is an unbiased estimate of forward KL: other divergences are refused.
+struct TeacherSampled {
+  at::Tensor ids;    // [R, N] int32
+  at::Tensor logps;  // [R, N] float32, log q of each
+  // [R] float32: the (N+1)-th largest of log q + Gumbel noise, of ids drawn without replacement;
+  // undefined: with replacement
+  at::Tensor kappa;
+};
+
+using TeacherSignal = std::variant<TeacherHidden, TeacherTopK, TeacherFull, TeacherSampled>;
 
 }  // namespace retort::losses

@@ -30,6 +30,7 @@ struct RankContext {
   std::string secret;
   parallel::ConnectStore connect_store;  // with proof of the secret
   bool resume = false;
+  bool writes_cache = false;  // `retort cache`: the driving role keeps what its teacher says
   int64_t threads = 1;
   // of a role with world.device: cuda
   std::shared_ptr<parallel::DeviceModule> device_module;

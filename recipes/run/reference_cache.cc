@@ -11,35 +11,20 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/hash.h"
 #include "base/log.h"
 #include "recipes/run/append_fd.h"
+#include "recipes/run/content_key.h"
 
 namespace retort::recipes {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr size_t kKeyBytes = 16;
 struct Record {
-  std::array<char, kKeyBytes> key;
+  std::array<char, kContentKeyBytes> key;
   float value;
   uint32_t check;
 };
 static_assert(sizeof(Record) == 24);
-
-std::string key_of(const std::vector<int32_t>& prompt, const std::vector<int32_t>& completion) {
-  Sha256 hash;
-  const auto length = static_cast<int64_t>(prompt.size());
-  hash.update(std::string_view(reinterpret_cast<const char*>(&length), sizeof length));
-  for (const auto* ids : {&prompt, &completion})
-    hash.update(std::string_view(reinterpret_cast<const char*>(ids->data()),
-                                 ids->size() * sizeof(int32_t)));
-  const std::string hex = hash.hex_digest();
-  std::string key;
-  for (size_t i = 0; i < kKeyBytes; ++i)
-    key += static_cast<char>(std::stoi(hex.substr(2 * i, 2), nullptr, 16));
-  return key;
-}
 
 uint32_t check_of(const Record& record) {
   uint32_t words[5];
@@ -111,7 +96,7 @@ void ReferenceCache::read(const fs::path& file) {
     Record record;
     std::memcpy(&record, bytes.data() + at, sizeof record);
     if (record.check == check_of(record))
-      values_.emplace(std::string(record.key.data(), kKeyBytes), record.value);
+      values_.emplace(std::string(record.key.data(), kContentKeyBytes), record.value);
     else
       ++bad;
   }
@@ -122,17 +107,17 @@ void ReferenceCache::read(const fs::path& file) {
 
 std::optional<float> ReferenceCache::find(const std::vector<int32_t>& prompt,
                                           const std::vector<int32_t>& completion) const {
-  const auto found = values_.find(key_of(prompt, completion));
+  const auto found = values_.find(content_key(prompt, completion));
   if (found == values_.end()) return std::nullopt;
   return found->second;
 }
 
 void ReferenceCache::add(const std::vector<int32_t>& prompt, const std::vector<int32_t>& completion,
                          float log_prob) {
-  const std::string key = key_of(prompt, completion);
+  const std::string key = content_key(prompt, completion);
   if (!values_.emplace(key, log_prob).second) return;
   Record record{};
-  std::memcpy(record.key.data(), key.data(), kKeyBytes);
+  std::memcpy(record.key.data(), key.data(), kContentKeyBytes);
   record.value = log_prob;
   record.check = check_of(record);
   append_bytes(fd_, std::string_view(reinterpret_cast<const char*>(&record), sizeof record), path_);

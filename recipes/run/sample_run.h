@@ -26,6 +26,7 @@ class SampleRun : public RecipeRun {
   virtual std::unique_ptr<Objective> make_objective(StepSource data) = 0;
 
   RunContext& context() { return context_; }
+  const data::Dataset& train() const { return *train_; }
   roles::Trainer& trainer() { return *trainer_; }
 
  private:

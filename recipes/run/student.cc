@@ -113,14 +113,6 @@ models::Decoder load_student(const RankContext& context, parallel::World& world,
   return decoder;
 }
 
-parallel::World make_student_world(const RankContext& context) {
-  parallel::World::Options options = context.world_options("world");
-  options.layout = context.role_options().world;
-  options.rank = context.rank;
-  options.timeout = student_timeout(context.recipe);
-  return parallel::World(std::move(options));
-}
-
 // Of the ranks that stop early, only the one that got a signal knows of it.
 void report_end(const RankContext& context, const TrainLoopResult& result) {
   std::string state = "done";
@@ -215,7 +207,7 @@ TrainLoopResult run_student(const RankContext& context) {
   const Recipe& recipe = context.recipe;
   const RoleOptions& role = context.role_options();
   keep_freed_memory();
-  parallel::World world = make_student_world(context);
+  parallel::World world(student_world_options(context));
 
   const auto command = checkpoint_command(recipe.train, world);
   CheckpointStore checkpoints(context.run_folder, role.model, checkpoint_options(recipe.train),

@@ -102,4 +102,12 @@ Duration student_timeout(const Recipe& recipe) {
   return std::max(asked, std::max(waits_at_start(recipe), draw) + kSlack);
 }
 
+parallel::World::Options student_world_options(const RankContext& context) {
+  parallel::World::Options options = context.world_options("world");
+  options.layout = context.role_options().world;
+  options.rank = context.rank;
+  options.timeout = student_timeout(context.recipe);
+  return options;
+}
+
 }  // namespace retort::recipes

@@ -7,6 +7,7 @@
 #include "base/units.h"
 #include "recipes/recipe.h"
 #include "recipes/run/checkpoint_store.h"
+#include "recipes/run/rank_context.h"
 #include "recipes/run/train_loop.h"
 #include "roles/trainer/trainer.h"
 
@@ -64,5 +65,8 @@ CheckpointStore::Options checkpoint_options(const TrainOptions& train);
 //     request has no limit of its own (rpc.queue_timeout): where queues are longer than this sum,
 //     launch.collective_timeout must be longer too.
 Duration student_timeout(const Recipe& recipe);
+
+// The world of the student's ranks.
+parallel::World::Options student_world_options(const RankContext& context);
 
 }  // namespace retort::recipes

@@ -38,6 +38,15 @@ Range shard_of(int64_t total, int64_t ranks, int64_t rank) {
   return {parallel::vocab_begin(total, ranks, rank), parallel::vocab_end(total, ranks, rank)};
 }
 
+Range head_rows(int64_t student_vocab_rows, int64_t teacher_vocab_rows, int64_t ranks,
+                int64_t rank) {
+  const Range all{0, teacher_vocab_rows};
+  if (ranks == 1) return all;
+  const Range own = shard_of(student_vocab_rows, ranks, rank);
+  const bool last = own.size() > 0 && own.end == student_vocab_rows;
+  return intersect({own.begin, last ? teacher_vocab_rows : own.end}, all);
+}
+
 Range rows_of_part(PayloadKind kind, int64_t rows, int64_t parts, int64_t part) {
   return kind == PayloadKind::kFull ? Range{0, rows} : row_part(rows, parts, part);
 }
@@ -59,7 +68,8 @@ bool PieceMap::has(const ForwardRequest& request, int64_t part, int64_t rank) co
 
 Payload cut_piece(const Payload& whole, const ForwardRequest& request, int64_t part,
                   const PieceMap& map, int64_t rank) {
-  Payload piece{.label = whole.label, .hidden = {}, .ids = {}, .logps = {}, .log_tail = {}};
+  Payload piece;
+  piece.label = whole.label;
   piece.label.part = part;
   piece.label.parts = request.parts;
   // Once, wherever the pieces of part 0 come from.
@@ -83,6 +93,7 @@ Payload cut_piece(const Payload& whole, const ForwardRequest& request, int64_t p
   piece.ids = cut(whole.ids);
   piece.logps = cut(whole.logps);
   piece.log_tail = cut(whole.log_tail);
+  piece.kappa = cut(whole.kappa);
   return piece;
 }
 
@@ -103,13 +114,12 @@ Payload gather_parts(Payload part, parallel::Group& tp) {
   const int64_t rows = part.label.num_rows;
   const PayloadKind kind = part.label.spec.kind;
   if (kind != PayloadKind::kFull) {
-    part.hidden = gather_rows(part.hidden, rows, tp);
-    part.ids = gather_rows(part.ids, rows, tp);
-    part.logps = gather_rows(part.logps, rows, tp);
-    part.log_tail = gather_rows(part.log_tail, rows, tp);
+    for (at::Tensor* tensor : part.row_tensors())
+      *tensor = gather_rows(*tensor, rows, tp);
   }
-  const bool masks = part.label.spec.common_vocab > 0 &&
-                     (kind == PayloadKind::kFull || kind == PayloadKind::kTopK);
+  const bool masks =
+      part.label.spec.common_vocab > 0 &&
+      (kind == PayloadKind::kFull || kind == PayloadKind::kTopK || kind == PayloadKind::kSampled);
   if (masks) part.masked_mass_sum = tp.all_reduce(part.masked_mass_sum);
   if (kind == PayloadKind::kTopK && part.label.spec.temperature != 1)
     part.tail_bound_sum = tp.all_reduce(part.tail_bound_sum);

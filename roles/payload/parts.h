@@ -1,10 +1,10 @@
 // How the answer to one request is cut when the ranks of a student's tensor-parallel group ask for
 // it together, one part each.
 //
-// Rows of hidden states, top-k and target log-probabilities: each part has its row_part; the parts
-// are pulled from different ranks of the teacher and gathered by the group. Columns of `full`:
-// those that the request names, which are the asking rank's own shard of the vocabulary, and come
-// from whichever ranks of the teacher have them.
+// Rows of hidden states, top-k, draws and target log-probabilities: each part has its row_part; the
+// parts are pulled from different ranks of the teacher and gathered by the group. Columns of
+// `full`: those that the request names, which are the asking rank's own shard of the vocabulary,
+// and come from whichever ranks of the teacher have them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,6 +22,10 @@ namespace retort::roles {
 Range intersect(Range a, Range b);  // empty: begin = end
 // What rank `rank` of `ranks` has of a vocabulary of `total` ids: parallel::VocabShard.
 Range shard_of(int64_t total, int64_t ranks, int64_t rank);
+// The rows of a teacher's head that rank `rank` of the student's `ranks` compares with: those of
+// its own shard, on the last rank that has rows also those above the student's vocabulary.
+Range head_rows(int64_t student_vocab_rows, int64_t teacher_vocab_rows, int64_t ranks,
+                int64_t rank);
 // The rows of a part: all of them for kFull.
 Range rows_of_part(PayloadKind kind, int64_t rows, int64_t parts, int64_t part);
 

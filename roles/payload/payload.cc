@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "roles/payload/draws.h"
 #include "roles/payload/parts.h"
 #include "roles/payload/sharded.h"
 #include "roles/payload/top_k.h"
@@ -76,6 +77,10 @@ Payload unfilled_payload(const PayloadSpec& spec, int64_t rows, int64_t k, int64
     payload.ids = at::empty({rows, k}, floats.dtype(at::kInt));
     payload.logps = at::empty({rows, k}, floats.dtype(wire));
     payload.log_tail = at::full({rows}, kNegInf, floats);
+  } else if (spec.kind == PayloadKind::kSampled) {
+    payload.ids = at::empty({rows, k}, floats.dtype(at::kInt));
+    payload.logps = at::empty({rows, k}, floats);
+    if (!spec.replacement) payload.kappa = at::empty({rows}, floats);
   } else {
     payload.logps = spec.kind == PayloadKind::kFull ? at::empty({rows, columns}, floats)
                                                     : at::empty({rows}, floats);
@@ -111,7 +116,7 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
   const int64_t vocab_rows = weight.size(0);
   const int64_t vocab = payload_vocab(spec, vocab_rows);
 
-  const int64_t k = std::min(spec.top_k, vocab);
+  const int64_t k = ids_per_row(spec, vocab);
   Payload payload = unfilled_payload(spec, rows, k, vocab, floats);
   const at::Tensor target_ids = targets_on(hidden_rows.device(), spec, targets, rows, vocab);
 
@@ -132,6 +137,10 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
 
     if (spec.kind == PayloadKind::kFull) {
       payload.logps.narrow(0, begin, count).copy_(at::log_softmax(logits, 1));
+      continue;
+    }
+    if (spec.kind == PayloadKind::kSampled) {
+      draw_rows(at::log_softmax(logits, 1).to(at::kCPU).contiguous(), spec, begin, payload);
       continue;
     }
     const at::Tensor log_total = at::logsumexp(logits, 1);
@@ -191,6 +200,9 @@ void check_label(const Payload& payload, const PayloadLabel& expected) {
   compare("temperature", label.spec.temperature, expected.spec.temperature);
   compare("bfloat16", int{label.spec.bfloat16}, int{expected.spec.bfloat16});
   compare("common_vocab", label.spec.common_vocab, expected.spec.common_vocab);
+  compare("num_samples", label.spec.num_samples, expected.spec.num_samples);
+  compare("replacement", int{label.spec.replacement}, int{expected.spec.replacement});
+  compare("seed", label.spec.seed, expected.spec.seed);
   compare("part", label.part, expected.part);
   compare("parts", label.parts, expected.parts);
 
@@ -205,7 +217,7 @@ void check_payload(const Payload& payload, const PayloadLabel& expected, int64_t
   check_label(payload, expected);
   const int64_t rows =
       rows_of_part(expected.spec.kind, expected.num_rows, expected.parts, expected.part).size();
-  const int64_t k = std::min(expected.spec.top_k, vocab_size);
+  const int64_t k = ids_per_row(expected.spec, vocab_size);
 
   switch (expected.spec.kind) {
     case PayloadKind::kHiddenStates:
@@ -218,19 +230,37 @@ void check_payload(const Payload& payload, const PayloadLabel& expected, int64_t
     case PayloadKind::kTargetLogProbs:
       require(payload.logps, {rows}, {at::kFloat}, "logps", payload);
       return;
-    case PayloadKind::kTopK: break;
+    case PayloadKind::kTopK:
+    case PayloadKind::kSampled: break;
   }
 
-  // Top-k: three tensors, and ids that the student's rows have.
+  // Top-k and draws: a number for each id and one for the row, and ids that the student has.
+  const bool top_k = expected.spec.kind == PayloadKind::kTopK;
   require(payload.ids, {rows, k}, {at::kInt}, "ids", payload);
-  require(payload.logps, {rows, k}, {expected.spec.bfloat16 ? at::kBFloat16 : at::kFloat}, "logps",
-          payload);
-  require(payload.log_tail, {rows}, {at::kFloat}, "log_tail", payload);
+  require(payload.logps, {rows, k}, {top_k && expected.spec.bfloat16 ? at::kBFloat16 : at::kFloat},
+          "logps", payload);
+  if (top_k) require(payload.log_tail, {rows}, {at::kFloat}, "log_tail", payload);
+  if (!top_k && !expected.spec.replacement)
+    require(payload.kappa, {rows}, {at::kFloat}, "kappa", payload);
   if (rows > 0 &&
       (payload.ids.min().item<int64_t>() < 0 || payload.ids.max().item<int64_t>() >= vocab_size))
     throw Error(ErrorCode::kCorrupt,
                 "payload ids lie outside the vocabulary of " + std::to_string(vocab_size))
         .with("teacher", payload.label.teacher);
+}
+
+Payload blank_payload(const PayloadSpec& spec, int64_t rows, int64_t hidden_size,
+                      int64_t vocab_rows, at::ScalarType dtype) {
+  if (spec.kind != PayloadKind::kHiddenStates) {
+    const int64_t vocab = payload_vocab(spec, vocab_rows);
+    return unfilled_payload(spec, rows, ids_per_row(spec, vocab), vocab,
+                            at::TensorOptions().dtype(at::kFloat));
+  }
+  Payload payload;
+  payload.label.spec = spec;
+  payload.label.num_rows = rows;
+  payload.hidden = at::empty({rows, hidden_size}, at::TensorOptions().dtype(dtype));
+  return payload;
 }
 
 int64_t payload_working_bytes(const PayloadSpec& spec, int64_t rows, int64_t hidden_size,
@@ -239,7 +269,8 @@ int64_t payload_working_bytes(const PayloadSpec& spec, int64_t rows, int64_t hid
   if (spec.kind == PayloadKind::kHiddenStates) return payload;
   const int64_t weight = dtype_bytes == 4 ? 0 : 4 * vocab_size * hidden_size;
   const int64_t logits = 4 * std::min(rows, rows_per_chunk(vocab_size)) * vocab_size;
-  return payload + weight + logits * (spec.kind == PayloadKind::kTopK ? 3 : 2);
+  const bool chooses = spec.kind == PayloadKind::kTopK || spec.kind == PayloadKind::kSampled;
+  return payload + weight + logits * (chooses ? 3 : 2);
 }
 
 int64_t payload_bytes_per_row(const PayloadSpec& spec, int64_t hidden_size, int64_t vocab_size,
@@ -247,9 +278,11 @@ int64_t payload_bytes_per_row(const PayloadSpec& spec, int64_t hidden_size, int6
   switch (spec.kind) {
     case PayloadKind::kHiddenStates: return hidden_size * hidden_dtype_bytes;
     case PayloadKind::kTopK:
-      return std::min(spec.top_k, vocab_size) * (4 + (spec.bfloat16 ? 2 : 4)) + 4;
+      return ids_per_row(spec, vocab_size) * (4 + (spec.bfloat16 ? 2 : 4)) + 4;
     case PayloadKind::kFull: return vocab_size * 4;
     case PayloadKind::kTargetLogProbs: return 4;
+    case PayloadKind::kSampled:
+      return ids_per_row(spec, vocab_size) * (4 + 4) + (spec.replacement ? 0 : 4);
   }
   return 0;
 }

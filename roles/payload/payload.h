@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -12,7 +13,7 @@
 
 namespace retort::roles {
 
-enum class PayloadKind : uint8_t { kHiddenStates, kTopK, kFull, kTargetLogProbs };
+enum class PayloadKind : uint8_t { kHiddenStates, kTopK, kFull, kTargetLogProbs, kSampled };
 
 // What the student wants; part of every request.
 struct PayloadSpec {
@@ -21,10 +22,14 @@ struct PayloadSpec {
   double temperature = 1.0;
   bool bfloat16 = false;     // log-probabilities on the wire as bfloat16 instead of float32
   int64_t common_vocab = 0;  // ids >= this are masked; 0: none
+  // kSampled: draws of each row, and what they are made with (roles/payload/draws.h)
+  int64_t num_samples = 64;
+  bool replacement = false;
+  uint64_t seed = 0;
 
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(kind, top_k, temperature, bfloat16, common_vocab);
+    archive(kind, top_k, temperature, bfloat16, common_vocab, num_samples, replacement, seed);
   }
 };
 
@@ -45,31 +50,40 @@ struct PayloadLabel {
 };
 
 // R rows. Bytes per row on the wire: hidden H*sizeof(dtype); top-k K*(4+4)+4 (bfloat16: K*(4+2)+4);
-// full V*4; target log-probabilities 4.
+// full V*4; target log-probabilities 4; sampled N*(4+4), without replacement +4.
 struct Payload {
   PayloadLabel label;
-  at::Tensor hidden;    // kHiddenStates: [R, Ht] in the teacher's dtype
-  at::Tensor ids;       // kTopK: [R, K] int32
-  at::Tensor logps;     // kTopK: [R, K]; kFull: [R, V] float32; kTargetLogProbs: [R] float32
+  at::Tensor hidden;  // kHiddenStates: [R, Ht] in the teacher's dtype
+  at::Tensor ids;     // kTopK: [R, K] int32; kSampled: [R, N] int32
+  // kTopK: [R, K]; kFull: [R, V] float32; kTargetLogProbs: [R] float32; kSampled: [R, N] float32
+  at::Tensor logps;
   at::Tensor log_tail;  // kTopK: [R] float32
+  at::Tensor kappa;     // kSampled without replacement: [R] float32
   double masked_mass_sum =
-      // over the rows: the teacher's mass on ids >= common_vocab (kTopK, kFull); parts: part 0 has
-      // all of it
+      // over the rows: the teacher's mass on ids >= common_vocab (kTopK, kFull, kSampled); parts:
+      // part 0 has all of it
       0;
   // kTopK of an engine at another temperature than 1: over the rows, how much of the distribution
   // may lie outside the ids at the most (log_tail is of nothing then); parts: as above
   double tail_bound_sum = 0;
 
+  // Those that have a row for each of the label's, in a fixed order; a kind leaves some undefined.
+  std::array<at::Tensor*, 5> row_tensors() { return {&hidden, &ids, &logps, &log_tail, &kappa}; }
+  std::array<const at::Tensor*, 5> row_tensors() const {
+    return {&hidden, &ids, &logps, &log_tail, &kappa};
+  }
+
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(label, hidden, ids, logps, log_tail, masked_mass_sum, tail_bound_sum);
+    archive(label, hidden, ids, logps, log_tail, kappa, masked_mass_sum, tail_bound_sum);
   }
 };
 
 // Payload tensors from the teacher's final hidden states at the wanted rows, chunk by chunk in fp32
 // (the same numbers whatever the payload). `weight` [Vt, Ht]; `targets` [R] int64, for
 // kTargetLogProbs only: the token whose log-probability is asked, of each row. kInvalidArgument for
-// a target outside the (common) vocabulary. Of equal log-probabilities kTopK takes the lowest ids.
+// a target outside the (common) vocabulary, and for kSampled of a split vocabulary. Of equal
+// log-probabilities kTopK takes the lowest ids. kSampled draws with spec.seed as it is (draw_seed).
 // No autograd. Of a split vocabulary `weight` is this rank's rows and kFull gives this rank's
 // columns, all else is the same on every rank. Collectives: none for a whole vocabulary or
 // kHiddenStates; else two all-gathers a chunk on vocab.group. Devices: it is computed where
@@ -81,8 +95,10 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
                      const parallel::VocabShard& vocab = {}, at::Device destination = at::kCPU);
 
 // Whether a payload of this kind may stay on a device. Log-probabilities of targets are always on
-// the host: 4 bytes a row, which are read there.
-inline bool may_be_on_device(PayloadKind kind) { return kind != PayloadKind::kTargetLogProbs; }
+// the host: 4 bytes a row, which are read there. So are draws, which are made there.
+inline bool may_be_on_device(PayloadKind kind) {
+  return kind != PayloadKind::kTargetLogProbs && kind != PayloadKind::kSampled;
+}
 
 // Of tensors on any device.
 std::string sequence_hash(const at::Tensor& input_ids, const at::Tensor& cu_seqlens,
@@ -97,10 +113,15 @@ void check_payload(const Payload& payload, const PayloadLabel& expected, int64_t
                    int64_t hidden_size);
 
 // The most that make_payload holds at one time beside its inputs: the payload; but for hidden
-// states the weight in fp32, unless it is, and a chunk of logits with one more (kTopK: two) of its
-// size. `vocab_size`: the rows of the weight, whose dtype has `dtype_bytes`.
+// states the weight in fp32, unless it is, and a chunk of logits with one more (kTopK, kSampled:
+// two) of its size. `vocab_size`: the rows of the weight, whose dtype has `dtype_bytes`.
 int64_t payload_working_bytes(const PayloadSpec& spec, int64_t rows, int64_t hidden_size,
                               int64_t vocab_size, int64_t dtype_bytes);
+
+// The tensors of `rows` rows in host memory, to be filled; of a whole vocabulary of `vocab_rows`
+// ids at the teacher. `dtype`: of hidden states.
+Payload blank_payload(const PayloadSpec& spec, int64_t rows, int64_t hidden_size,
+                      int64_t vocab_rows, at::ScalarType dtype);
 
 // Tensor bytes of one row, by the formula above.
 int64_t payload_bytes_per_row(const PayloadSpec& spec, int64_t hidden_size, int64_t vocab_size,
@@ -111,9 +132,10 @@ int64_t payload_bytes_per_row(const PayloadSpec& spec, int64_t hidden_size, int6
 template <>
 struct retort::EnumNames<retort::roles::PayloadKind> {
   using E = retort::roles::PayloadKind;
-  static constexpr std::array<std::pair<std::string_view, E>, 4> values{
+  static constexpr std::array<std::pair<std::string_view, E>, 5> values{
       {{"hidden_states", E::kHiddenStates},
        {"topk", E::kTopK},
        {"full", E::kFull},
-       {"target_logps", E::kTargetLogProbs}}};
+       {"target_logps", E::kTargetLogProbs},
+       {"sampled", E::kSampled}}};
 };

@@ -143,6 +143,10 @@ Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& we
                              const PayloadSpec& spec, const at::Tensor& targets,
                              const parallel::VocabShard& vocab, const at::TensorOptions& floats) {
   c10::NoGradGuard no_grad;
+  if (spec.kind == PayloadKind::kSampled)
+    throw Error(ErrorCode::kInvalidArgument,
+                "payload: sampled is drawn by one rank, which has the whole vocabulary; give the "
+                "teacher world.tp: 1, or use payload: topk");
   const int64_t rows = hidden_rows.size(0);
   const int64_t common = payload_vocab(spec, vocab.total);
   const int64_t own = std::clamp<int64_t>(common - vocab.begin, 0, weight.size(0));

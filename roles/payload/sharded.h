@@ -31,8 +31,14 @@ at::TensorOptions payload_options(at::Device computed_on, at::Device destination
 inline int64_t rows_per_chunk(int64_t vocab_rows) {
   return std::max<int64_t>(16, (int64_t{4} << 20) / vocab_rows);
 }
+// Ids that a row of topk or sampled names, of `vocab` ids; 0 for other kinds.
+inline int64_t ids_per_row(const PayloadSpec& spec, int64_t vocab) {
+  if (spec.kind == PayloadKind::kTopK) return std::min(spec.top_k, vocab);
+  if (spec.kind != PayloadKind::kSampled) return 0;
+  return spec.replacement ? spec.num_samples : std::min(spec.num_samples, vocab);
+}
 // Any kind but hidden_states: tensors of its shapes in the types of the wire, to be filled;
-// log_tail is of no tail. `k`: ids of topk; `columns`: of full. `floats`: payload_options.
+// log_tail is of no tail. `k`: ids_per_row; `columns`: of full. `floats`: payload_options.
 Payload unfilled_payload(const PayloadSpec& spec, int64_t rows, int64_t k, int64_t columns,
                          const at::TensorOptions& floats);
 // kInvalidArgument for a target outside [0, vocab).

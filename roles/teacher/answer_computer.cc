@@ -4,6 +4,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 
+#include "roles/payload/draws.h"
 #include "roles/teacher/requests.h"
 #include "roles/teacher/shared_packs.h"
 
@@ -54,8 +55,12 @@ Payload AnswerComputer::answer(const ForwardRequest& request, const at::Tensor& 
   at::Tensor targets;
   if (request.spec.kind == PayloadKind::kTargetLogProbs) targets = targets_of(request);
   const models::Head head = decoder_.head();
-  return make_payload(hidden_rows, head.weight, request.spec, targets, head.vocab,
-                      on_device_ ? hidden_rows.device() : at::Device(at::kCPU));
+  PayloadSpec spec = request.spec;
+  spec.seed = draw_seed(spec.seed, request.request_id);
+  Payload whole = make_payload(hidden_rows, head.weight, spec, targets, head.vocab,
+                               on_device_ ? hidden_rows.device() : at::Device(at::kCPU));
+  whole.label.spec = request.spec;
+  return whole;
 }
 
 }  // namespace retort::roles

@@ -20,7 +20,7 @@ at::Tensor alone(const at::Tensor& tensor) {
 
 int64_t bytes_of(const Payload& piece) {
   int64_t bytes = 0;
-  for (const at::Tensor* tensor : {&piece.hidden, &piece.ids, &piece.logps, &piece.log_tail})
+  for (const at::Tensor* tensor : piece.row_tensors())
     if (tensor->defined()) bytes += static_cast<int64_t>(tensor->nbytes());
   return bytes;
 }
@@ -131,7 +131,7 @@ void AnswerStore::put(const std::string& key, int64_t part, Payload piece) {
 
   // What is kept shares no memory with the whole answer. It is copied without the lock, so that
   // somebody may have begun to wait when the copy is done.
-  for (at::Tensor* tensor : {&piece.hidden, &piece.ids, &piece.logps, &piece.log_tail})
+  for (at::Tensor* tensor : piece.row_tensors())
     *tensor = alone(*tensor);
   Waiters waiters;
   {

@@ -3,13 +3,13 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/tensor.h>
 
 #include "base/error.h"
 #include "base/this_host.h"
 #include "parallel/vote.h"
 #include "roles/payload/sharded.h"
 #include "roles/teacher/host_fetch.h"
+#include "roles/teacher/requests.h"
 
 namespace retort::roles {
 namespace {
@@ -67,13 +67,7 @@ at::Tensor TeacherClient::fetch_rows(const std::string& peer, int64_t begin, int
 }
 
 Range TeacherClient::wanted_rows() const {
-  Range wanted{0, info().vocab_rows};
-  if (options_.tp != nullptr) {
-    const Range own = shard_of(options_.student_vocab_rows, parts(), part());
-    const bool last = own.size() > 0 && own.end == options_.student_vocab_rows;
-    wanted = intersect({own.begin, last ? info().vocab_rows : own.end}, wanted);
-  }
-  return wanted;
+  return head_rows(options_.student_vocab_rows, info().vocab_rows, parts(), part());
 }
 
 // Each row from the rank that has it.
@@ -101,15 +95,12 @@ PendingPayload TeacherClient::send(uint64_t request_id, int64_t step,
                                    const models::PackedTokens& tokens,
                                    const at::Tensor& positions) {
   PendingPayload pending;
-  pending.request = {.request_id = request_id,
-                     .step = step,
-                     .input_ids = tokens.input_ids.to(at::kInt),
-                     .cu_seqlens = at::tensor(tokens.cu_seqlens, at::kLong).to(at::kInt),
-                     .positions = positions.to(at::kInt),
-                     .spec = options_.spec,
-                     .part = part(),
-                     .parts = parts(),
-                     .columns = {}};
+  pending.request = pack_request(tokens, positions);
+  pending.request.request_id = request_id;
+  pending.request.step = step;
+  pending.request.spec = options_.spec;
+  pending.request.part = part();
+  pending.request.parts = parts();
   if (parts() > 1 && options_.spec.kind == PayloadKind::kFull) {
     const int64_t common = payload_vocab(options_.spec, info().vocab_rows);
     for (int64_t p = 0; p <= parts(); ++p)
@@ -156,7 +147,7 @@ void TeacherClient::place(at::Tensor& received) const {
 
 Payload TeacherClient::placed(Payload received) const {
   if (!may_be_on_device(options_.spec.kind)) return received;
-  for (at::Tensor* tensor : {&received.hidden, &received.ids, &received.logps, &received.log_tail})
+  for (at::Tensor* tensor : received.row_tensors())
     place(*tensor);
   return received;
 }

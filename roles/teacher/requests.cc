@@ -5,6 +5,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/isin.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 
@@ -17,6 +18,7 @@ namespace retort::roles {
 namespace {
 
 constexpr int64_t kMaxParts = 4096;
+constexpr int64_t kMaxSamples = 1 << 20;  // of a row
 
 [[noreturn]] void refuse(const std::string& what, const ForwardRequest& request) {
   throw Error(ErrorCode::kInvalidArgument, "teacher.forward: " + what)
@@ -52,6 +54,9 @@ void check_spec(const ForwardRequest& request, int64_t vocab_rows) {
   if (!(request.spec.temperature > 0)) refuse("temperature must be > 0", request);
   if (request.spec.kind == PayloadKind::kTopK && request.spec.top_k <= 0)
     refuse("top_k must be > 0", request);
+  if (request.spec.kind == PayloadKind::kSampled &&
+      (request.spec.num_samples <= 0 || request.spec.num_samples > kMaxSamples))
+    refuse("num_samples must be in [1, " + std::to_string(kMaxSamples) + "]", request);
   check_parts(request, payload_vocab(request.spec, vocab_rows));
 }
 
@@ -61,6 +66,14 @@ std::string result_key(const ForwardRequest& request) {
   ForwardRequest any_part = request;
   any_part.part = 0;
   return sha256_hex(rpc::to_bytes(any_part)).substr(0, 32);
+}
+
+ForwardRequest pack_request(const models::PackedTokens& tokens, const at::Tensor& positions) {
+  ForwardRequest request;
+  request.input_ids = tokens.input_ids.to(at::kInt);
+  request.cu_seqlens = at::tensor(tokens.cu_seqlens, at::kLong).to(at::kInt);
+  request.positions = positions.to(at::kInt);
+  return request;
 }
 
 models::PackedTokens unpack_request(const ForwardRequest& request, int64_t vocab_rows) {

@@ -11,6 +11,9 @@
 
 namespace retort::roles {
 
+// Tokens and wanted positions as they travel; all else is to be filled in.
+ForwardRequest pack_request(const models::PackedTokens& tokens, const at::Tensor& positions);
+
 // Checks every index before the model sees it: kInvalidArgument when ids, offsets, positions, spec
 // or parts are outside what they index. The pack of a good one.
 models::PackedTokens unpack_request(const ForwardRequest& request, int64_t vocab_rows);

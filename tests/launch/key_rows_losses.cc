@@ -18,6 +18,8 @@ std::vector<KeyRow> teacher_rows() {
       refused(kSftBase, "distill={kd_ratio: 1.0}", "this block belongs to recipe: distill"),
       acts(kDistillBase, ba, roles, {"roles.second={model: FOLDER/teacher}", ab}),
       in_run("distill.teachers[].role", test, "[{role: teacher, weight: 0.25}, {role: second,"),
+      in_run("distill.teachers[].cache", "tests/recipes/cache_support.cc",
+             "distill.teachers=[{cache: "),
       in_run("distill.teachers[].weight", test, "{role: second, weight: 0.75}]"),
       in_run("distill.teachers[].when", test, "{role: teacher, when: {domain: a}}"),
   };
@@ -37,6 +39,12 @@ std::vector<KeyRow> payload_rows() {
       refused(kDistillBase, "distill.loss_top_k=8", without),
       refused(kDistillBase, "distill.support=student", "is not in this version", {topk}),
       refused(kDistillBase, "distill.support=student", without),
+      acts(kDistillBase, "distill.num_samples=8", payload, {"distill.payload=sampled"}),
+      refused(kDistillBase, "distill.num_samples=8", "has no effect without payload: sampled"),
+      acts(kDistillBase, "distill.replacement=false", payload, {"distill.payload=sampled"}),
+      refused(kDistillBase, "distill.replacement=false", "has no effect without payload: sampled"),
+      refused(kDistillBase, "distill.loss_type=reverse_kl", "works with loss_type: forward_kl only",
+              {"distill.payload=sampled"}),
       acts(kDistillBase, "distill.tail=drop", divergence, {topk}),
       refused(kDistillBase, "distill.tail=drop", without),
 

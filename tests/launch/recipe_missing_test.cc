@@ -76,18 +76,18 @@ const RecipeErrorCase kMissing[] = {
 INSTANTIATE_TEST_SUITE_P(Missing, RecipeErrorTest, ::testing::ValuesIn(kMissing), name_of);
 
 const RecipeErrorCase kLater[] = {
-    {"Sampled",
+    {"SampledWithAnotherLoss",
      &kDistill,
      "distill:",
-     "distill:\n  payload: sampled",
+     "distill:\n  payload: sampled\n  loss_type: reverse_kl",
      {},
-     {"r.yaml:14: distill.payload: payload: sampled is not in this version"}},
+     {"r.yaml:14: distill: payload: sampled works with loss_type: forward_kl only"}},
     {"NumSamples",
      &kDistill,
      "distill:",
      "distill:\n  num_samples: 4",
      {},
-     {"r.yaml:14: distill.num_samples: payload: sampled is not in this"}},
+     {"r.yaml:14: distill: num_samples has no effect without payload: sampled"}},
     {"Support",
      &kDistill,
      "distill:",

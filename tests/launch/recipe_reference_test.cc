@@ -26,8 +26,8 @@ TEST(RecipeReferenceTest, EveryBlockHasItsTable) {
         "## `train`", "## `distill.teachers[]`", "## `rpc`"})
     EXPECT_NE(text.find(heading), std::string::npos) << heading;
   EXPECT_NE(text.find("| `loss_top_k` | integer | `64` |"), std::string::npos);
-  EXPECT_NE(text.find("| `payload` | `hidden_states` \\| `topk` \\| `full` \\| `target_logps` | "
-                      "`hidden_states` |"),
+  EXPECT_NE(text.find("| `payload` | `hidden_states` \\| `topk` \\| `full` \\| `target_logps` \\| "
+                      "`sampled` | `hidden_states` |"),
             std::string::npos);
 }
 

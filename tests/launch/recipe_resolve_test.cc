@@ -83,7 +83,7 @@ TEST_F(RecipeTest, DistillBlockBecomesLossAndRequest) {
   EXPECT_EQ(loss.temperature, 2.0);
   EXPECT_EQ(loss.kd_ratio, 0.5);
   EXPECT_EQ(loss.tail, losses::Tail::kBucket);
-  const auto spec = recipe.distill->payload_spec();
+  const auto spec = recipe.distill->payload_spec(recipe.seed);
   EXPECT_EQ(spec.kind, roles::PayloadKind::kTopK);
   EXPECT_EQ(spec.top_k, 16);
   EXPECT_EQ(spec.temperature, 2.0);

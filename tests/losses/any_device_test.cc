@@ -39,6 +39,8 @@ TeacherSignal there(const TeacherSignal& signal) {
   if (const auto* top = std::get_if<TeacherTopK>(&signal))
     return TeacherTopK{there(top->ids), there(top->logps), there(top->log_tail)};
   if (const auto* full = std::get_if<TeacherFull>(&signal)) return TeacherFull{there(full->logps)};
+  if (const auto* sampled = std::get_if<TeacherSampled>(&signal))
+    return TeacherSampled{there(sampled->ids), there(sampled->logps), there(sampled->kappa)};
   const auto& hidden = std::get<TeacherHidden>(signal);
   return TeacherHidden{there(hidden.hidden), there(hidden.weight), there(hidden.bias)};
 }

@@ -78,6 +78,13 @@ DistillCases distill_cases() {
       for (const DivergenceOptions& o : variants({.tail = tail, .common_vocab = p.common}))
         for (const int64_t k : {int64_t{4}, common})
           add(out, at, "top-k", top_k_signal(p, o.temperature, k), o);
+
+    // Draws estimate forward KL.
+    for (const DivergenceOptions& o : variants({.common_vocab = p.common}))
+      for (const bool replacement : {false, true})
+        for (const int64_t n : {int64_t{3}, common + 4})
+          add(out, at, replacement ? "drawn again" : "drawn",
+              sampled_signal(p, o.temperature, n, replacement, 7), o);
   }
   return out;
 }

@@ -4,12 +4,16 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/topk.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -17,6 +21,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "base/random.h"
 #include "tests/support/source_folder.h"
 
 namespace retort::losses {
@@ -105,6 +110,34 @@ TeacherTopK top_k_signal(const Problem& p, double temperature, int64_t k) {
   const at::Tensor rest =
       all.scatter(1, ids, -std::numeric_limits<double>::infinity()).logsumexp(-1);
   return {ids.to(at::kInt), logps.to(at::kFloat), rest.to(at::kFloat)};
+}
+
+TeacherSampled sampled_signal(const Problem& p, double temperature, int64_t count, bool replacement,
+                              uint64_t seed) {
+  const at::Tensor all = teacher_log_probs(p, temperature);
+  const auto noise = [&](uint64_t draw) {
+    at::Tensor values = at::empty_like(all);
+    double* value = values.mutable_data_ptr<double>();
+    for (int64_t i = 0; i < values.numel(); ++i)
+      value[i] = random_gumbel(seed, draw, static_cast<uint64_t>(i));
+    return values;
+  };
+  if (replacement) {
+    std::vector<at::Tensor> drawn;
+    for (int64_t i = 0; i < count; ++i)
+      drawn.push_back((all + noise(static_cast<uint64_t>(i))).argmax(1));
+    const at::Tensor ids = at::stack(drawn, 1);
+    return {ids.to(at::kInt), all.gather(1, ids).to(at::kFloat), {}};
+  }
+
+  const int64_t n = std::min(count, all.size(1));
+  const bool more = n < all.size(1);
+  const auto [sums, ids] = at::topk(all + noise(0), more ? n + 1 : n, -1);
+  const at::Tensor kappa =
+      more ? sums.select(1, n).to(at::kFloat)
+           : at::full({all.size(0)}, -std::numeric_limits<float>::infinity(), at::kFloat);
+  const at::Tensor first = ids.narrow(1, 0, n);
+  return {first.to(at::kInt), all.gather(1, first).to(at::kFloat), kappa};
 }
 
 Outcome distill(const Problem& p, const TeacherSignal& signal, const DivergenceOptions& options) {

@@ -35,6 +35,11 @@ TeacherHidden hidden_signal(const Problem& problem);
 TeacherFull full_signal(const Problem& problem, double temperature);
 TeacherTopK top_k_signal(const Problem& problem, double temperature, int64_t k);
 
+// `count` draws of each row by Gumbel noise: without replacement the largest sums and kappa, with
+// it the largest of each of `count` noises.
+TeacherSampled sampled_signal(const Problem& problem, double temperature, int64_t count,
+                              bool replacement, uint64_t seed);
+
 struct Outcome {
   DistillResult result;
   double loss = 0;

@@ -166,6 +166,7 @@ class ShapedAnswers : public roles::FrozenAnswers {
       case PayloadKind::kTargetLogProbs:
         payload.logps = at::full({count}, -std::log(1.0 * kVocab), at::kFloat);
         break;
+      case PayloadKind::kSampled: RETORT_CHECK(false) << "no case of this test"; break;
     }
     return payload;
   }

@@ -9,6 +9,7 @@
 #include "recipes/losses/detail/aten_teacher.h"
 #include "recipes/losses/detail/linear_head.h"
 #include "recipes/losses/detail/row_loss.h"
+#include "recipes/losses/detail/sampled_weights.h"
 #include "recipes/losses/detail/teacher_checks.h"
 
 namespace retort::losses::detail {
@@ -54,6 +55,14 @@ class DistillChunks : public ChunkLoss {
   at::Tensor sums_;  // [7] in the order of chunk()
 };
 
+WeightedIds moved_weights(const at::Device& device, const WeightedIds& weighted) {
+  const auto moved = [&](const at::Tensor& tensor) { return moved_to(device, tensor); };
+  return {.ids = std::get<TeacherTopK>(moved_to(device, TeacherSignal(weighted.ids))),
+          .distinct = moved(weighted.distinct),
+          .scale = moved(weighted.scale),
+          .offset = moved(weighted.offset)};
+}
+
 std::unique_ptr<AtenTeacher> make_teacher(const TeacherSignal& signal, const VocabGroup& vocab,
                                           int64_t common, const DivergenceOptions& options) {
   if (const auto* top_k = std::get_if<TeacherTopK>(&signal))
@@ -72,22 +81,30 @@ UnreadDistill aten_distill(const at::Tensor& hidden, const at::Tensor& weight,
   const LinearHead head{hidden, weight, bias};
   std::optional<VocabGroup> vocab;
   int64_t common = 0;
-  TeacherSignal there;  // the signal, on hidden's device
-  at::Tensor status;    // of its rows
+  TeacherSignal there;                  // the signal, on hidden's device
+  std::optional<WeightedIds> weighted;  // of draws, there
+  at::Tensor status;                    // of its rows
   check_together(shard, [&] {
     options.validate();
     check_head(head, targets, vocab_total(shard, weight));
     vocab.emplace(shard, head.vocab());
     common = common_ids(options, vocab->total());
+    check_divergence(signal, options);
     check_signal(signal, {head.rows(), common, vocab->own_below(common), hidden.device()});
-    there = moved_to(hidden.device(), signal);
+    if (const auto* sampled = std::get_if<TeacherSampled>(&signal)) {
+      weighted = moved_weights(hidden.device(), weigh(*sampled, common));
+      there = weighted->ids;
+    } else {
+      there = moved_to(hidden.device(), signal);
+    }
     if (const auto* top_k = std::get_if<TeacherTopK>(&there)) status = top_k_status(*top_k, common);
     if (status.defined() && status.is_cpu()) refuse_first(status);
   });
 
   // The teacher's rows may all be looked at only after the last chunk: until then every rank has to
   // take part in each chunk's reductions.
-  const auto teacher = make_teacher(there, *vocab, common, options);
+  const auto teacher = weighted ? make_aten_sampled(*weighted, *vocab, common)
+                                : make_teacher(there, *vocab, common, options);
   DistillChunks chunks(*vocab, moved_to(hidden.device(), targets), *teacher, options);
   const int64_t rows_at_once = aten_chunk_rows(
       options.chunk_tokens, vocab->rows_per_rank() + teacher->floats_per_row(), hidden.device());

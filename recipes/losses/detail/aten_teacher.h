@@ -10,6 +10,7 @@
 
 #include "recipes/losses/detail/aten_softmax.h"
 #include "recipes/losses/detail/row_kernels.h"
+#include "recipes/losses/detail/sampled_weights.h"
 #include "recipes/losses/divergence.h"
 #include "recipes/losses/teacher_signal.h"
 
@@ -44,6 +45,9 @@ std::unique_ptr<AtenTeacher> make_aten_dense(const TeacherFull& signal, const Vo
                                              int64_t common);
 std::unique_ptr<AtenTeacher> make_aten_top_k(const TeacherTopK& signal, const VocabGroup& vocab,
                                              int64_t common);
+// Of draws: weighted ids, on the device of the logits.
+std::unique_ptr<AtenTeacher> make_aten_sampled(const WeightedIds& weighted, const VocabGroup& vocab,
+                                               int64_t common);
 // [R] int32 RowStatus by ids and numbers of a top-k payload. No collective.
 at::Tensor top_k_status(const TeacherTopK& signal, int64_t common);
 

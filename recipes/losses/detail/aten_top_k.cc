@@ -1,4 +1,5 @@
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/maximum.h>
@@ -8,6 +9,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <limits>
+#include <utility>
 
 #include "recipes/losses/detail/aten_divergence.h"
 #include "recipes/losses/detail/aten_teacher.h"
@@ -64,13 +66,20 @@ CoarseLoss truncated_loss(const Coarse& c, int64_t k, const RowLoss& loss) {
 
 class TopKTeacher : public AtenTeacher {
  public:
-  TopKTeacher(const TeacherTopK& signal, const VocabGroup& vocab, int64_t common)
+  // `scale`, `offset`, `distinct`: as in WeightedIds, of draws; else undefined.
+  TopKTeacher(const TeacherTopK& signal, const VocabGroup& vocab, int64_t common,
+              at::Tensor scale = {}, at::Tensor offset = {}, const at::Tensor& distinct = {})
       : vocab_(vocab),
         own_common_(vocab.own_below(common)),
         has_rest_(signal.ids.size(1) < common),
         ids_(signal.ids),
         logps_(signal.logps.detach()),
-        log_tail_(signal.log_tail.detach()) {}
+        log_tail_(signal.log_tail.detach()),
+        scale_(std::move(scale)),
+        offset_(std::move(offset)) {
+    if (distinct.defined())
+      not_drawn_ = at::arange(k(), distinct.options()).unsqueeze(0).ge(distinct.unsqueeze(1));
+  }
 
   int64_t floats_per_row() const override { return k(); }
 
@@ -101,8 +110,16 @@ class TopKTeacher : public AtenTeacher {
     // The loss of the coarse distributions, which every rank computes from the same numbers.
     const Coarse coarse =
         coarsen(begin, at_ids, rest_max.to(at::kDouble), rest.sum, loss.inv_temperature);
-    const CoarseLoss result =
-        loss.tail == Tail::kBucket ? bucket_loss(coarse, loss) : truncated_loss(coarse, k(), loss);
+    CoarseLoss result = coarse_loss(coarse, loss);
+    at::Tensor teacher_mass = coarse.teacher_k / coarse.teacher.sum;
+    at::Tensor of_ids = coarse.student.e.narrow(1, 0, k());
+    if (scale_.defined()) {
+      const at::Tensor scale = scale_.narrow(0, begin, count);
+      result.kd = result.kd * scale + offset_.narrow(0, begin, count);
+      if (loss.gradient) result.gradient.mul_(as_column(scale, result.gradient));
+      teacher_mass = teacher_mass * scale;
+      of_ids = of_ids.masked_fill(not_drawn_.narrow(0, begin, count), 0);
+    }
 
     // Its gradient by the columns: an id of the rest gets its share of the rest's gradient.
     if (loss.gradient) {
@@ -114,13 +131,17 @@ class TopKTeacher : public AtenTeacher {
       columns.scatter_(1, index, result.gradient.narrow(1, 0, k()).to(at::kFloat));
       write_gradient(logits, softmax, loss, own);
     }
-    return {result.kd, coarse.teacher_k / coarse.teacher.sum,
-            coarse.student.e.narrow(1, 0, k()).sum(1) / coarse.student.sum,
-            at::zeros_like(result.kd)};
+    return {result.kd, teacher_mass, of_ids.sum(1) / coarse.student.sum, at::zeros_like(result.kd)};
   }
 
  private:
   int64_t k() const { return ids_.size(1); }
+
+  CoarseLoss coarse_loss(const Coarse& coarse, RowLoss loss) const {
+    if (scale_.defined()) loss.tail = Tail::kRenormalize;
+    return loss.tail == Tail::kBucket ? bucket_loss(coarse, loss)
+                                      : truncated_loss(coarse, k(), loss);
+  }
 
   Coarse coarsen(int64_t begin, const at::Tensor& at_ids, const at::Tensor& rest_max,
                  const at::Tensor& rest_sum, double inv_temperature) const {
@@ -145,6 +166,8 @@ class TopKTeacher : public AtenTeacher {
   at::Tensor ids_;
   at::Tensor logps_;
   at::Tensor log_tail_;
+  at::Tensor scale_, offset_;  // [R] float64
+  at::Tensor not_drawn_;       // [R, K] bool
 };
 
 }  // namespace
@@ -172,6 +195,12 @@ at::Tensor top_k_status(const TeacherTopK& signal, int64_t common) {
 std::unique_ptr<AtenTeacher> make_aten_top_k(const TeacherTopK& signal, const VocabGroup& vocab,
                                              int64_t common) {
   return std::make_unique<TopKTeacher>(signal, vocab, common);
+}
+
+std::unique_ptr<AtenTeacher> make_aten_sampled(const WeightedIds& weighted, const VocabGroup& vocab,
+                                               int64_t common) {
+  return std::make_unique<TopKTeacher>(weighted.ids, vocab, common, weighted.scale, weighted.offset,
+                                       weighted.distinct);
 }
 
 }  // namespace retort::losses::detail

@@ -93,6 +93,26 @@ void check_top_k(const TeacherTopK& signal, const SignalSizes& sizes) {
   require_device(sizes.device, {signal.ids, signal.logps, signal.log_tail});
 }
 
+void check_sampled(const TeacherSampled& signal, const SignalSizes& sizes) {
+  require(signal.ids.defined() && signal.ids.dim() == 2 && signal.ids.scalar_type() == at::kInt &&
+              signal.ids.size(1) > 0,
+          ErrorCode::kInvalidArgument, "drawn ids must be [R, N] int32 with N > 0", "ids",
+          signal.ids);
+  require(signal.ids.size(0) == sizes.rows, ErrorCode::kMismatch,
+          "the teacher's draws and the student's hidden states have different row counts", "ids",
+          signal.ids);
+  require(is_float_matrix(signal.logps) && signal.logps.sizes() == signal.ids.sizes(),
+          ErrorCode::kMismatch,
+          "log-probabilities of draws must have the shape of the ids and a float dtype", "logps",
+          signal.logps);
+  require(
+      !signal.kappa.defined() || (signal.kappa.dim() == 1 && signal.kappa.size(0) == sizes.rows &&
+                                  signal.ids.size(1) <= sizes.common),
+      ErrorCode::kMismatch, "kappa must be [R], of at most as many draws as there are common ids",
+      "kappa", signal.kappa);
+  require_device(sizes.device, {signal.ids, signal.logps, signal.kappa});
+}
+
 }  // namespace
 
 double log_mass_tolerance(at::ScalarType dtype) {
@@ -104,8 +124,19 @@ TeacherSignal moved_to(const at::Device& device, const TeacherSignal& signal) {
   if (const auto* top_k = std::get_if<TeacherTopK>(&signal))
     return TeacherTopK{moved(top_k->ids), moved(top_k->logps), moved(top_k->log_tail)};
   if (const auto* full = std::get_if<TeacherFull>(&signal)) return TeacherFull{moved(full->logps)};
+  if (const auto* sampled = std::get_if<TeacherSampled>(&signal))
+    return TeacherSampled{moved(sampled->ids), moved(sampled->logps), moved(sampled->kappa)};
   const auto& hidden = std::get<TeacherHidden>(signal);
   return TeacherHidden{moved(hidden.hidden), moved(hidden.weight), moved(hidden.bias)};
+}
+
+void check_divergence(const TeacherSignal& signal, const DivergenceOptions& options) {
+  const bool forward = options.type == DivergenceType::kForwardKl;
+  if (!std::holds_alternative<TeacherSampled>(signal) || (forward && options.tail == Tail::kBucket))
+    return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "draws of the teacher estimate forward_kl alone (without a tail): a nonlinear "
+              "function of an unbiased estimate is biased");
 }
 
 int64_t common_ids(const DivergenceOptions& options, int64_t vocab) {
@@ -120,6 +151,8 @@ int64_t common_ids(const DivergenceOptions& options, int64_t vocab) {
 void check_signal(const TeacherSignal& signal, const SignalSizes& sizes) {
   if (const auto* top_k = std::get_if<TeacherTopK>(&signal)) return check_top_k(*top_k, sizes);
   if (const auto* full = std::get_if<TeacherFull>(&signal)) return check_full(*full, sizes);
+  if (const auto* sampled = std::get_if<TeacherSampled>(&signal))
+    return check_sampled(*sampled, sizes);
   check_hidden(std::get<TeacherHidden>(signal), sizes);
 }
 

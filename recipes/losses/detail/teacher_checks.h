@@ -19,6 +19,8 @@ struct SignalSizes {
   at::Device device = at::kCPU;  // of the student's hidden states
 };
 
+// kInvalidArgument for a divergence that cannot be had of this signal: of draws forward KL alone.
+void check_divergence(const TeacherSignal& signal, const DivergenceOptions& options);
 // kInvalidArgument for a shape, dtype or device that the signal cannot have, kMismatch for one that
 // does not fit `sizes`. Each tensor may be on the device or on the host.
 void check_signal(const TeacherSignal& signal, const SignalSizes& sizes);

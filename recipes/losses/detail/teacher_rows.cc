@@ -3,10 +3,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "recipes/losses/detail/head_products.h"
 #include "recipes/losses/detail/linear_head.h"
+#include "recipes/losses/detail/sampled_weights.h"
 #include "recipes/losses/detail/teacher_checks.h"
 
 namespace retort::losses::detail {
@@ -82,6 +84,7 @@ class TopKRows : public TeacherRows {
 
   int64_t k() const { return ids_.size(1); }
   int64_t floats_per_row() const override { return k(); }
+  int64_t begin() const { return begin_; }
 
   void load(int64_t begin, int64_t count) override {
     begin_ = begin;
@@ -90,11 +93,18 @@ class TopKRows : public TeacherRows {
 
   RowResult row(int64_t r, const StudentRow& student, const RowLoss& loss,
                 int thread) const override {
+    return row_of_first(k(), r, student, loss, thread);
+  }
+
+ protected:
+  // With the first `count` of its ids alone.
+  RowResult row_of_first(int64_t count, int64_t r, const StudentRow& student, const RowLoss& loss,
+                         int thread) const {
     Scratch& own = scratch_.at(thread);
     float* floats = own.floats.data();
     const int64_t row = begin_ + r;
     const TopKTeacherRow teacher{ids_.data_ptr<int32_t>() + row * k(),
-                                 chunk_.data_ptr<float>() + r * k(), k(),
+                                 chunk_.data_ptr<float>() + r * k(), count,
                                  log_tail_.data_ptr<float>()[row], tolerance_};
     return row_kernels().top_k(student, teacher, loss,
                                {floats, floats + k() + 1, floats + 2 * (k() + 1), own.seen.data(),
@@ -112,16 +122,43 @@ class TopKRows : public TeacherRows {
   mutable std::vector<Scratch> scratch_;  // by row thread
 };
 
+// Forward KL from the weights of the draws, row by row as large as these are in all.
+class SampledRows : public TopKRows {
+ public:
+  SampledRows(WeightedIds weighted, int64_t common)
+      : TopKRows(weighted.ids, common), weighted_(std::move(weighted)) {}
+
+  RowResult row(int64_t r, const StudentRow& student, const RowLoss& loss,
+                int thread) const override {
+    const int64_t row = begin() + r;
+    const double scale = weighted_.scale.const_data_ptr<double>()[row];
+    RowLoss own = loss;
+    own.tail = Tail::kRenormalize;
+    own.kd_weight = static_cast<float>(loss.kd_weight * scale);
+    RowResult result =
+        row_of_first(weighted_.distinct.const_data_ptr<int64_t>()[row], r, student, own, thread);
+    result.kd = scale * result.kd + weighted_.offset.const_data_ptr<double>()[row];
+    result.teacher_mass *= scale;
+    return result;
+  }
+
+ private:
+  WeightedIds weighted_;
+};
+
 }  // namespace
 
 std::unique_ptr<TeacherRows> make_teacher_rows(const TeacherSignal& signal, int64_t rows,
                                                int64_t vocab, const DivergenceOptions& options) {
   const int64_t common = common_ids(options, vocab);
+  check_divergence(signal, options);
   check_signal(signal, {.rows = rows, .common = common, .own_common = common, .device = at::kCPU});
   if (const auto* top_k = std::get_if<TeacherTopK>(&signal))
     return std::make_unique<TopKRows>(*top_k, common);
   if (const auto* full = std::get_if<TeacherFull>(&signal))
     return std::make_unique<FullRows>(*full, common);
+  if (const auto* sampled = std::get_if<TeacherSampled>(&signal))
+    return std::make_unique<SampledRows>(weigh(*sampled, common), common);
   const auto& hidden = std::get<TeacherHidden>(signal);
   check_vocabularies(hidden.weight.size(0), vocab, options);
   return std::make_unique<HiddenRows>(hidden, static_cast<float>(1.0 / options.temperature));
