@@ -4,6 +4,9 @@
 #include <string>
 
 #include "base/error.h"
+#include "models/config.h"
+#include "models/lora/adapter.h"
+#include "recipes/registry.h"
 
 namespace retort::recipes {
 namespace {
@@ -36,11 +39,24 @@ void check_lora(const Recipe& recipe, const RecipePlaces& places) {
       places.refuse({"roles", name, "lora"},
                     "is for the role that trains; " + name +
                         " serves a whole model: merge an adapter with `retort model merge`");
+  if (recipe.student().lora && recipe_type(recipe).score_labels(recipe) > 0)
+    places.refuse({"roles", Recipe::kDrivingRole, "lora"},
+                  "is not in this version for a model that scores, whose new head must be trained "
+                  "whole; remove the key");
 }
 
 void check_lora_files(const Recipe& recipe, const RecipePlaces& places) {
   const auto& lora = recipe.student().lora;
-  if (!lora || !lora->adapter) return;
+  if (!lora) return;
+  try {
+    models::adapter_infos(models::read_model_config(recipe.student().model), lora->config(),
+                          at::kFloat);
+  } catch (const Error& error) {
+    places.refuse({"roles", Recipe::kDrivingRole, "lora"}, error.message());
+  }
+  if (!lora->adapter) return;
+
+  // An adapter to go on with must be as the recipe says.
   const KeyPath key{"roles", Recipe::kDrivingRole, "lora", "adapter"};
   if (!std::filesystem::is_regular_file(std::filesystem::path(*lora->adapter) /
                                         models::kAdapterConfigFile))

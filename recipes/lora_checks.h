@@ -8,9 +8,10 @@
 
 namespace retort::recipes {
 
-// Roles that do not train have no adapter.
+// Roles that do not train have no adapter, nor has a model that scores.
 void check_lora(const Recipe& recipe, const RecipePlaces& places);
-// The folder of the adapter that training starts from is there, and its settings are the recipe's.
+// The model has the matrices that are adapted, and the folder of the adapter that training starts
+// from is there, with the recipe's settings.
 void check_lora_files(const Recipe& recipe, const RecipePlaces& places);
 
 // "lora_alpha: 16 there, 32 in the recipe; ..." of settings that differ; "" if none does.

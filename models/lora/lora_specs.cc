@@ -2,6 +2,9 @@
 
 #include <utility>
 
+#include "base/error.h"
+#include "models/checkpoint_tensors.h"
+
 namespace retort::models {
 namespace {
 
@@ -49,6 +52,18 @@ void add_factors(const ParameterSpec& matrix, const LoraConfig& lora, const Plac
   specs.push_back(std::move(b));
 }
 
+// An adapter's files name one factor for a matrix that the model's files hold as one.
+void refuse_fused(const ModelConfig& config, const ParameterSpec& matrix) {
+  const std::string file = checkpoint_tensor(config, matrix.name, matrix.shard.shape).name;
+  if (file == matrix.name) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "LoRA does not adapt " + module_of(matrix.name) +
+                  " of this model, which holds it in " + module_of(file) +
+                  " with others; name target_modules that stand alone (o_proj, "
+                  "down_proj)")
+      .with("module", module_of(matrix.name));
+}
+
 }  // namespace
 
 std::string module_of(const std::string& parameter) {
@@ -66,9 +81,11 @@ std::string lora_factor_name(const std::string& parameter, const char* factor) {
 std::vector<ParameterSpec> lora_specs(const ModelConfig& config, const LoraConfig& lora,
                                       const Placement& placement) {
   std::vector<ParameterSpec> specs;
-  for (const ParameterSpec& spec : parameter_specs(config, placement))
-    if (spec.kind == ParameterKind::kMatrix && lora.adapts(module_of(spec.name)))
-      add_factors(spec, lora, placement, specs);
+  for (const ParameterSpec& spec : parameter_specs(config, placement)) {
+    if (spec.kind != ParameterKind::kMatrix || !lora.adapts(module_of(spec.name))) continue;
+    refuse_fused(config, spec);
+    add_factors(spec, lora, placement, specs);
+  }
   return specs;
 }
 

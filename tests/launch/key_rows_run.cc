@@ -132,6 +132,7 @@ std::vector<KeyRow> lora_rows() {
       in_run("roles.<name>.lora.adapter", "tests/recipes/make_lora_goldens.py",
              "adapter: $GOLDENS"),
       refused(kSftBase, lora + ".adapter=FOLDER/student", "has no adapter_config.json", with),
+      refused(kRewardModelBase, lora + "={r: 4}", "is not in this version for a model that scores"),
       refused(kSftBase, lora + ".push=adapter", "is not in this version", with),
       in_run("dpo.reference", "tests/recipes/make_lora_goldens.py", "reference: student"),
       in_run("kto.reference", run, "kto: {beta: 0.1, reference: student}"),

@@ -53,6 +53,8 @@ class RealModels : public RecipeTest {
     }
     put(folder_ / "rows.jsonl", R"({"prompt": "a", "completion": "b", "answer": "1"})"
                                 "\n");
+    put(folder_ / "pairs.jsonl", R"({"prompt": "a", "chosen": "b", "rejected": "c"})"
+                                 "\n");
   }
 
   json plan(const std::string& name, std::vector<std::string> overrides) {
@@ -100,6 +102,11 @@ TEST_F(RealModels, GrpoBesideAVllmServer) {
       plan("grpo_vllm_two_hosts", {"roles.student.model=FOLDER/models/Qwen3-4B",
                                    "roles.generator.external.tokenizer=FOLDER/models/Qwen3-4B",
                                    "data.train=[{path: FOLDER/rows.jsonl}]"}));
+}
+
+TEST_F(RealModels, LoraDpoOnOneGpu) {
+  expect_in_page(plan("qwen3_8b_lora_dpo", {"roles.student.model=FOLDER/models/Qwen3-8B",
+                                            "data.train=[{path: FOLDER/pairs.jsonl}]"}));
 }
 
 }  // namespace

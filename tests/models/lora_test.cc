@@ -217,6 +217,19 @@ TEST(LoraFiles, RefusesOtherMethodsByName) {
 
 // The formula of `retort plan` counts what is there: the adapter's gradients, masters and moments,
 // and nothing of the frozen weights but themselves.
+// PEFT knows Phi-3's q, k and v, and its gate and up, as one matrix each.
+TEST(LoraFiles, RefusesWhatTheModelsFilesHoldFused) {
+  ModelConfig config = small_config();
+  config.family = Family::kPhi3;
+  config.attention_bias = false;
+  Decoder decoder = Decoder::random(config, 5, at::kFloat);
+  test::expect_error(ErrorCode::kInvalidArgument, "which holds it in qkv_proj",
+                     [&] { attach_new_adapter(decoder, all_linear(), 11); });
+  const LoraConfig alone{.r = 4, .lora_alpha = 6, .target_modules = {"o_proj", "down_proj"}};
+  attach_new_adapter(decoder, alone, 11);
+  EXPECT_EQ(std::ssize(decoder.trained_parameters()), 4 * decoder.config().num_hidden_layers);
+}
+
 TEST(LoraMemory, IsWhatThePlanSays) {
   const ModelConfig config = small_config();
   for (const LoraConfig& lora :
