@@ -23,8 +23,7 @@ int run_model_merge(const ModelMergeCommand& command) {
       command.base.empty() ? models::adapter_base_folder(command.adapter) : fs::path(command.base);
 
   // Added in fp32 and rounded once, as the file that is written has it.
-  const std::string dtype =
-      file_dtype(command.dtype, models::read_model_config(base).torch_dtype);
+  const std::string dtype = file_dtype(command.dtype, models::read_model_config(base).torch_dtype);
   const at::ScalarType file_dtype = models::parse_dtype(dtype);
   models::Decoder decoder = models::load_decoder(base, at::kFloat);
   models::attach_adapter(decoder, command.adapter);

@@ -14,10 +14,10 @@ TransferPlan plan_push(const Recipe& recipe, const RolePlan& student) {
   const double dtype_bytes = generator.dtype == recipes::FloatType::kFloat32 ? 4 : 2;
   const auto copies = static_cast<double>(std::min<int64_t>(2, generator.world.dp));
   const int64_t every_steps = recipe.weight_sync->every_steps;
-  return {.what = "push student -> " + name,
-          .bytes = static_cast<double>(student.parameters) * dtype_bytes * copies,
-          .every_steps =
-              recipe.grpo ? recipe.grpo->steps_between_pushes(every_steps) : every_steps};
+  return {
+      .what = "push student -> " + name,
+      .bytes = static_cast<double>(student.parameters) * dtype_bytes * copies,
+      .every_steps = recipe.grpo ? recipe.grpo->steps_between_pushes(every_steps) : every_steps};
 }
 
 TransferPlan plan_gradients(const parallel::Layout& world, const RolePlan& student) {

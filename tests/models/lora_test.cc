@@ -222,6 +222,7 @@ TEST(LoraFiles, RefusesWhatTheModelsFilesHoldFused) {
   ModelConfig config = small_config();
   config.family = Family::kPhi3;
   config.attention_bias = false;
+  config.fused_projections = true;
   Decoder decoder = Decoder::random(config, 5, at::kFloat);
   test::expect_error(ErrorCode::kInvalidArgument, "which holds it in qkv_proj",
                      [&] { attach_new_adapter(decoder, all_linear(), 11); });

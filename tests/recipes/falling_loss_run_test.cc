@@ -33,14 +33,20 @@ Ends ends_of(const fs::path& run, const std::string& key) {
 class FallingLoss : public testing::Test {
  protected:
   fs::path launch(const fs::path& recipe) {
-    const CommandResult result = retort({"launch", recipe.string(), "train.learning_rate=5.0e-3"});
+    std::vector<std::string> arguments{"launch", recipe.string(), "train.learning_rate=5.0e-3"};
+    arguments.insert(arguments.end(), settings_.begin(), settings_.end());
+    const CommandResult result = retort(arguments);
     EXPECT_EQ(result.exit_code, 0) << result.output;
-    return folder_ / "run";
+    return recipe.parent_path() / "run";
   }
   // Of a recipe with other roles than teachers.
   fs::path launch(OnPolicyRecipe recipe) {
     recipe.steps = kSteps;
     return launch(write_on_policy(folder_.path(), recipe));
+  }
+  // Trains an adapter in the place of the model (lora_run_test has the other recipes).
+  void adapt() {
+    settings_ = {"roles.student.lora={r: 8, lora_alpha: 32}", "train.learning_rate=2.0e-2"};
   }
   void expect_below(const fs::path& run, const std::string& key, double share) {
     ASSERT_FALSE(HasFailure());
@@ -55,6 +61,7 @@ class FallingLoss : public testing::Test {
   }
 
   TemporaryFolder folder_;
+  std::vector<std::string> settings_;
 };
 
 TEST_F(FallingLoss, Sft) {
@@ -103,6 +110,41 @@ TEST_F(FallingLoss, RejectionSampling) {
                                .block = {{"rounds", "3"}},
                                .rewards = "[{type: regex, pattern: 'w1[0-9]'}]"});
   expect_below(run, "loss", 0.9);
+}
+
+TEST_F(FallingLoss, DistillAnAdapter) {
+  adapt();
+  const fs::path run =
+      launch(write_recipe(folder_ / "one", {.teacher = "teacher", .steps = kSteps}));
+  expect_below(run, "kd_loss", 0.75);
+  settings_.push_back("roles.student.world.tp=2");
+  const fs::path split =
+      launch(write_recipe(folder_ / "two", {.teacher = "teacher", .steps = kSteps}));
+  // Later steps have what Adam makes of the roundings of the first.
+  for (const char* key : {"loss", "kd_loss", "grad_norm"}) {
+    const std::vector<double> got = column(split, key), want = column(run, key);
+    for (size_t i = 0; i < kWindow; ++i)
+      EXPECT_NEAR(got.at(i), want.at(i), 1e-4) << key << " of row " << i;
+  }
+}
+
+TEST_F(FallingLoss, OnPolicyDistillAnAdapter) {
+  adapt();
+  const fs::path run = launch({.recipe = "on_policy_distill",
+                               .data = write_prompts(folder_),
+                               .teacher = "teacher",
+                               .block = {{"loss_type", "reverse_kl"}},
+                               .generation = {{"max_new_tokens", "10"}}});
+  expect_below(run, "kd_loss", 0.85);
+}
+
+TEST_F(FallingLoss, RejectionSamplingOfAnAdapter) {
+  adapt();
+  const fs::path run = launch({.recipe = "rejection_sampling",
+                               .data = write_prompts(folder_),
+                               .block = {{"rounds", "3"}},
+                               .rewards = "[{type: regex, pattern: 'w1[0-9]'}]"});
+  expect_below(run, "loss", 0.95);
 }
 
 }  // namespace
