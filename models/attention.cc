@@ -11,7 +11,6 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/softmax.h>
-#include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -227,7 +226,7 @@ Tensor capped_block(const Tensor& q, const Tensor& k, const Tensor& v, const Att
                           .permute({1, 2, 0, 3})
                           .reshape({shape.kv_heads, shape.group() * queries, shape.head_dim});
   const Tensor scores = at::matmul(rows, k.permute({1, 2, 0})) * shape.score_scale();
-  Tensor capped = at::tanh(scores / shape.softcap) * shape.softcap;
+  Tensor capped = softcapped(scores, shape.softcap);
   capped = capped.view({shape.kv_heads, shape.group(), queries, keys});
 
   // The softmax is in fp32 at least, as that of the kernels.

@@ -1,17 +1,11 @@
 #include "models/decoder.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
-#include <ATen/ops/embedding.h>
-#include <ATen/ops/scalar_tensor.h>
-#include <ATen/ops/tanh.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <optional>
 
@@ -21,6 +15,7 @@
 #include "models/layers.h"
 #include "models/lora/lora_specs.h"
 #include "models/tensor_parallel.h"
+#include "models/vocab_table.h"
 #include "parallel/gemm.h"
 
 namespace retort::models {
@@ -36,6 +31,8 @@ void check_tokens(const PackedTokens& tokens, int64_t vocab_size) {
   if (cu.empty() || cu.front() != 0 || !std::is_sorted(cu.begin(), cu.end())) {
     throw fail("cu_seqlens must start with 0 and not decrease");
   }
+
+  // What is given for each token, and which of them are wanted.
   if (tokens.input_ids.dim() != 1 || tokens.input_ids.scalar_type() != at::kLong ||
       tokens.input_ids.size(0) != cu.back()) {
     throw fail("input_ids must be int64 of shape [" + std::to_string(cu.back()) +
@@ -45,6 +42,8 @@ void check_tokens(const PackedTokens& tokens, int64_t vocab_size) {
       (tokens.wanted.dim() != 1 || tokens.wanted.scalar_type() != at::kLong)) {
     throw fail("the wanted rows must be a vector of int64");
   }
+
+  // The ids themselves; on a device nobody waits to see them.
   if (!tokens.input_ids.is_cpu()) return;
   const Tensor ids = tokens.input_ids.contiguous();
   const int64_t* id = ids.const_data_ptr<int64_t>();
@@ -100,9 +99,7 @@ struct Decoder::Impl {
   parallel::VocabShard vocab() const;
   int64_t padded_tokens(const PackedTokens& tokens) const;
   Tensor embed(const PackedTokens& tokens) const;
-  Tensor looked_up(const PackedTokens& tokens) const;
   HeadShape head_shape() const;
-  Tensor products(const Tensor& x) const;
   bool recomputes(const Layer& layer) const;
   Tensor forward(int64_t chunk, const PackedTokens& tokens, const Tensor& input) const;
 };
@@ -176,39 +173,9 @@ int64_t Decoder::Impl::padded_tokens(const PackedTokens& tokens) const {
   return (rows + ranks - 1) / ranks * ranks;
 }
 
-// Rows of the embedding, and zeros for the padding: no sequence sees the padding, and it is cut off
-// at the end.
-Tensor Decoder::Impl::looked_up(const PackedTokens& tokens) const {
-  const int64_t padding = padded_tokens(tokens) - tokens.num_tokens();
-  const auto pad = [&](const Tensor& x) {
-    return padding > 0 ? at::constant_pad_nd(x, {0, 0, 0, padding}) : x;
-  };
-  if (!tp.active()) return pad(at::embedding(embedding, tokens.input_ids, config.pad_token_id));
-
-  // A rank without rows still depends on its empty weight: every rank takes part in the backward
-  // pass.
-  const int64_t begin = vocab().begin;
-  const int64_t rows = embedding.size(0);
-  if (rows == 0)
-    return leave_block(
-        pad(at::zeros({tokens.num_tokens(), config.hidden_size}, embedding.options()) +
-            embedding.sum()),
-        tp);
-
-  // Each id is one rank's; the others give zeros, and the sum over the ranks is the embedding.
-  const Tensor local = tokens.input_ids - begin;
-  const Tensor elsewhere = (local < 0).logical_or(local >= rows);
-  const bool pads_here = config.pad_token_id >= begin && config.pad_token_id < begin + rows;
-  const Tensor found = at::embedding(embedding, local.masked_fill(elsewhere, 0),
-                                     pads_here ? config.pad_token_id - begin : -1);
-  return leave_block(pad(found.masked_fill(elsewhere.unsqueeze(1), 0)), tp);
-}
-
-// The factor is rounded to the dtype of the embedding, as transformers has it.
 Tensor Decoder::Impl::embed(const PackedTokens& tokens) const {
-  const Tensor x = looked_up(tokens);
-  if (!config.scaled_embedding) return x;
-  return x * at::scalar_tensor(std::sqrt(static_cast<double>(config.hidden_size)), x.options());
+  const int64_t padding = padded_tokens(tokens) - tokens.num_tokens();
+  return scaled_embedding(vocab_rows(embedding, tokens.input_ids, padding, config, tp), config);
 }
 
 // Of this rank's heads.
@@ -350,21 +317,8 @@ Tensor Decoder::head_weight() const { return head().weight; }
 
 Tensor Decoder::logits(const Tensor& hidden) const {
   RETORT_CHECK(impl_->placement.whole()) << "logits() of a part of a model";
-  const double cap = impl_->config.final_logit_softcapping;
-  const Tensor products = impl_->products(hidden.to(at::kFloat));
-  return cap > 0 ? at::tanh(products / cap) * cap : products;
-}
-
-// In fp32, [N, H] -> [N, V].
-Tensor Decoder::Impl::products(const Tensor& x) const {
-  if (head.scalar_type() == at::kFloat) return row_linear(x, head, {});
-  constexpr int64_t kChunk = 8192;  // rows of the head that are upcast at once
-  std::vector<Tensor> parts;
-  for (int64_t row = 0; row < head.size(0); row += kChunk) {
-    const int64_t count = std::min(kChunk, head.size(0) - row);
-    parts.push_back(row_linear(x, head.narrow(0, row, count).to(at::kFloat), {}));
-  }
-  return at::cat(parts, 1);
+  return softcapped(vocab_products(hidden.to(at::kFloat), impl_->head),
+                    impl_->config.final_logit_softcapping);
 }
 
 std::vector<parallel::NamedParameter> Decoder::parameters() const { return impl_->parameters; }

@@ -10,10 +10,8 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/softmax.h>
-#include <ATen/ops/tanh.h>
 #include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 
@@ -23,6 +21,7 @@
 
 #include "base/error.h"
 #include "models/functions.h"
+#include "models/vocab_table.h"
 #include "parallel/gemm.h"
 #include "parallel/vocab_shard.h"
 
@@ -37,9 +36,9 @@ constexpr int64_t kHeadRows = 8192;  // of the head, cast to fp32 at once
 // [.., Q, K].
 Tensor capped_attention(const Tensor& queries, const Tensor& keys, const Tensor& values,
                         const Tensor& seen, const ModelConfig& config) {
-  const double cap = config.attn_logit_softcapping;
   const Tensor scores = at::matmul(queries, keys.transpose(-1, -2)) * config.score_scale();
-  const Tensor capped = (at::tanh(scores / cap) * cap).masked_fill(seen.logical_not(), -INFINITY);
+  const Tensor capped =
+      softcapped(scores, config.attn_logit_softcapping).masked_fill(seen.logical_not(), -INFINITY);
   return at::matmul(at::softmax(capped, -1, at::kFloat).to(values.scalar_type()), values);
 }
 
@@ -203,12 +202,6 @@ Tensor DeviceStepModel::looked_up(const Tensor& ids) const {
   return sum_over_ranks(rows * is_here.to(rows.scalar_type()));
 }
 
-Tensor DeviceStepModel::embed(const Tensor& ids) const {
-  const Tensor x = looked_up(ids);
-  if (!config_.scaled_embedding) return x;
-  return x * at::scalar_tensor(std::sqrt(static_cast<double>(config_.hidden_size)), x.options());
-}
-
 Tensor DeviceStepModel::norm(const Tensor& x, const Tensor& weight) const {
   return rms_norm(x, weight, config_.rms_norm_eps, config_.norm_unit_offset);
 }
@@ -305,7 +298,7 @@ void DeviceStepModel::forward(const std::vector<int32_t>& ids, const std::vector
   parts_ = plan.parts();
   rope_ = rotary_.table(plan.positions());
   sliding_rope_ = sliding_rotary_ ? sliding_rotary_->table(plan.positions()) : rope_;
-  x_ = embed(plan.ids());
+  x_ = scaled_embedding(looked_up(plan.ids()), config_);
   for (Layer& layer : layers_)
     x_ = run_layer(layer, x_);
 }
@@ -347,8 +340,7 @@ void DeviceStepModel::logits(const float* states, int64_t rows, float* out) {
                                            parallel::vocab_begin(config_.vocab_size, ranks, rank)));
     mine = at::cat(columns, 1);
   }
-  const double cap = config_.final_logit_softcapping;
-  if (cap > 0) mine = at::tanh(mine / cap) * cap;
+  mine = softcapped(mine, config_.final_logit_softcapping);
   at::from_blob(out, {rows, config_.vocab_size}, floats).copy_(mine);
 }
 

@@ -53,7 +53,6 @@ class DeviceStepModel : public StepModel {
   };
   class Plan;
 
-  at::Tensor embed(const at::Tensor& ids) const;
   at::Tensor looked_up(const at::Tensor& ids) const;
   at::Tensor attend(Layer& layer, const at::Tensor& h);
   at::Tensor attend_part(const Layer& layer, Part& part, const at::Tensor& q) const;
