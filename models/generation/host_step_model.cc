@@ -30,6 +30,8 @@ void HostStepModel::embed(const std::vector<int32_t>& ids) {
   const int64_t begin = parallel::vocab_begin(config_.vocab_size, ranks_.size(), ranks_.rank());
   const int64_t rows = embedding_.size(0);
   float* const out = ranks_.active() ? ranks_.own_part(count) : x_.data();
+
+  // The rows that this rank has, zeros for the others.
   for (size_t r = 0; r < ids.size(); ++r) {
     float* to = out + static_cast<int64_t>(r) * width;
     const int64_t id = ids[r] - begin;
@@ -47,11 +49,13 @@ void HostStepModel::embed(const std::vector<int32_t>& ids) {
     std::fill(x_.begin(), x_.begin() + count, 0.0f);
     ranks_.add_parts(x_.data(), count);
   }
+
+  // The factor is rounded to the dtype of the embedding, as the decoder rounds it.
   if (!config_.scaled_embedding) return;
   const float scale = at::scalar_tensor(std::sqrt(static_cast<double>(width)),
                                         at::TensorOptions().dtype(embedding_.scalar_type()))
                           .item()
-                          .to<float>();  // rounded as Decoder rounds it
+                          .to<float>();
   for (int64_t i = 0; i < count; ++i)
     x_[static_cast<size_t>(i)] *= scale;
 }
@@ -200,24 +204,18 @@ void HostStepModel::add_normed(const float* input, const at::Tensor& weight, int
 void HostStepModel::close_block(const Matrix& matrix, const float* input, int64_t rows,
                                 const at::Tensor& output_norm) {
   const int64_t width = config_.hidden_size;
-  if (output_norm.defined()) {
-    grow(closed_, rows * width);
-    if (ranks_.active()) {
-      multiply(pool_, input, matrix.in, rows, {{&matrix, ranks_.own_part(rows * width), width}});
-      std::fill(closed_.begin(), closed_.begin() + rows * width, 0.0f);
-      ranks_.add_parts(closed_.data(), rows * width);
-    } else {
-      multiply(pool_, input, matrix.in, rows, {{&matrix, closed_.data(), width}});
-    }
-    add_normed(closed_.data(), output_norm, rows);
-    return;
+  const bool normed = output_norm.defined();
+  if (normed) grow(closed_, rows * width);
+  float* const out = normed ? closed_.data() : x_.data();
+
+  if (ranks_.active()) {
+    multiply(pool_, input, matrix.in, rows, {{&matrix, ranks_.own_part(rows * width), width}});
+    if (normed) std::fill(out, out + rows * width, 0.0f);
+    ranks_.add_parts(out, rows * width);
+  } else {
+    multiply(pool_, input, matrix.in, rows, {{&matrix, out, width, /*add=*/!normed}});
   }
-  if (!ranks_.active()) {
-    multiply(pool_, input, matrix.in, rows, {{&matrix, x_.data(), width, true}});
-    return;
-  }
-  multiply(pool_, input, matrix.in, rows, {{&matrix, ranks_.own_part(rows * width), width}});
-  ranks_.add_parts(x_.data(), rows * width);
+  if (normed) add_normed(out, output_norm, rows);
 }
 
 void HostStepModel::run_layer(Layer& layer, const std::vector<StepSpan>& spans, int64_t rows) {
