@@ -111,13 +111,10 @@ void check_ratio(const Recipe& recipe, const RecipePlaces& places) {
 
   const bool corrected = grpo.correction() != losses::SamplingCorrection::kNone;
   const std::string message =
-      corrected ? "has no effect: with num_iterations: 1 and a sampling_correction the ratio of "
-                  "new to old "
-                  "probabilities is 1; remove it, or raise num_iterations"
-                : "has no effect: with num_iterations: 1 and samples of the student itself the "
-                  "ratio of new to "
-                  "old probabilities is 1; remove it, or raise num_iterations, num_mini_batches or "
-                  "max_staleness";
+      std::string("has no effect: with num_iterations: 1 and ") +
+      (corrected ? "a sampling_correction" : "samples of the student itself") +
+      " the ratio of new to old probabilities is 1; remove it, or raise num_iterations" +
+      (corrected ? "" : ", num_mini_batches or max_staleness");
   if (grpo.off_policy_mask_threshold && !corrected)
     places.refuse({"grpo", "off_policy_mask_threshold"}, message);
   if (grpo.loss_type == losses::PolicyLossType::kCispo)

@@ -12,18 +12,11 @@
 
 namespace retort::recipes {
 
-void OpenGrpoMicroBatch::leave_out(const data::PromptSample& prompt, const RolloutSample& sample) {
-  const int64_t rows = to_int64(sample.completion.token_ids.size());
-  left_out_.samples += 1;
-  left_out_.rows += rows;
-  left_out_.tokens += rows + to_int64(prompt.prompt_ids.size());
-}
-
-void OpenGrpoMicroBatch::mask(const data::PromptSample& prompt, const RolloutSample& sample) {
-  const int64_t rows = to_int64(sample.completion.token_ids.size());
-  masked_.samples += 1;
-  masked_.rows += rows;
-  masked_.tokens += rows + to_int64(prompt.prompt_ids.size());
+void UncomputedSamples::add(const data::PromptSample& prompt, const RolloutSample& sample) {
+  const int64_t length = to_int64(sample.completion.token_ids.size());
+  samples += 1;
+  rows += length;
+  tokens += length + to_int64(prompt.prompt_ids.size());
 }
 
 void OpenGrpoMicroBatch::add(const data::PromptSample& prompt, const RolloutSample& sample,

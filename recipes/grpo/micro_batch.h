@@ -13,21 +13,14 @@
 
 namespace retort::recipes {
 
-// Samples of groups whose advantages are all 0, which without `beta` have no gradient: unless
-// sampling_correction measures them they are not computed, but counted in what loss and gradient
-// are divided by.
-struct SamplesWithoutSignal {
+// Samples that the student does not compute, but which count in what loss and gradient are divided
+// by.
+struct UncomputedSamples {
   int64_t samples = 0;
   int64_t rows = 0;    // tokens of their completions
   int64_t tokens = 0;  // those of their prompts too
-};
 
-// Samples that were cut off and have no loss for that: they count where TRL counts them
-// (losses::policy_divisor).
-struct MaskedSamples {
-  int64_t samples = 0;
-  int64_t rows = 0;
-  int64_t tokens = 0;
+  void add(const data::PromptSample& prompt, const RolloutSample& sample);
 };
 
 struct GrpoMicroBatch {
@@ -35,8 +28,12 @@ struct GrpoMicroBatch {
   // The same with what the completions of a prompt begin with computed once; wanted are the rows
   // that predict the batch's targets. On a device, whose kernels know no forks, nothing is shared.
   models::PackedTokens tokens;
-  SamplesWithoutSignal left_out;
-  MaskedSamples masked;
+  // Of groups whose advantages are all 0, which without `beta` have no gradient, unless
+  // sampling_correction measures them.
+  UncomputedSamples left_out;
+  // Those that were cut off and have no loss for that: they count where TRL counts them
+  // (losses::policy_divisor).
+  UncomputedSamples masked;
   std::vector<int64_t> places;  // of its samples in this rank's rollout
   at::Tensor sequence_of_row, advantages, generator_logps;
   at::Tensor old_logps;        // of the first iteration; undefined: this is it
@@ -47,8 +44,12 @@ struct GrpoMicroBatch {
 // One while samples are added to it.
 class OpenGrpoMicroBatch {
  public:
-  void leave_out(const data::PromptSample& prompt, const RolloutSample& sample);
-  void mask(const data::PromptSample& prompt, const RolloutSample& sample);
+  void leave_out(const data::PromptSample& prompt, const RolloutSample& sample) {
+    left_out_.add(prompt, sample);
+  }
+  void mask(const data::PromptSample& prompt, const RolloutSample& sample) {
+    masked_.add(prompt, sample);
+  }
   // kMismatch for a sample without the generator's log-probabilities.
   void add(const data::PromptSample& prompt, const RolloutSample& sample, float advantage,
            int64_t place);
@@ -61,8 +62,7 @@ class OpenGrpoMicroBatch {
   std::vector<float> logps_;        // of each target row, by the generator
   std::vector<float> advantages_;   // of each sample
   std::vector<int64_t> places_;     // of each sample
-  SamplesWithoutSignal left_out_;
-  MaskedSamples masked_;
+  UncomputedSamples left_out_, masked_;
 };
 
 }  // namespace retort::recipes

@@ -16,8 +16,8 @@ namespace retort::recipes {
 
 // What the loss is divided by is made of this.
 void GrpoObjective::count(const GrpoMicroBatch& batch, StepSums& sums) {
-  const SamplesWithoutSignal& left_out = batch.left_out;
-  const MaskedSamples& masked = batch.masked;
+  const UncomputedSamples& left_out = batch.left_out;
+  const UncomputedSamples& masked = batch.masked;
   const int64_t rows = batch.batch.num_targets();
   sums.count += static_cast<double>(rows + left_out.rows);
   sums.num_tokens +=
@@ -113,12 +113,14 @@ void GrpoObjective::finish_step(const StepSums& sums, MetricsRow& row) {
   const double tokens = std::max(1.0, sums.values[kRows]);
   const double ratios = std::max(1.0, sums.values[kClipCount]);
   row.values.insert(row.values.end(), round_metrics_.values.begin(), round_metrics_.values.end());
+
   // Each step on the same samples is one more behind the weights that drew them.
   const auto version = static_cast<int64_t>(weight_version_);
   row.add("weight_version", version).add("staleness", row.step - version);
   row.add("frac_without_signal",
           sums.values[kWithoutSignal] / std::max(1.0, sums.values[kSequences]));
-  // Of none there is no mean.
+
+  // What the loss is made of. Of none there is no mean.
   row.add("entropy", sums.values[kRows] > 0 ? sums.values[kEntropy] / tokens
                                             : std::numeric_limits<double>::quiet_NaN());
   if (options_.grpo.policy().beta > 0) row.add("kl", sums.values[kKl] / tokens);
@@ -129,6 +131,8 @@ void GrpoObjective::finish_step(const StepSums& sums, MetricsRow& row) {
   if (options_.grpo.off_policy_mask_threshold)
     row.add("frac_off_policy_masked",
             sums.values[kOffPolicyMasked] / std::max(1.0, sums.values[kSequences]));
+
+  // How far generator and trainer agree.
   if (sums.values[kRatioCount] == 0) return;
   row.add("sampling_ratio/mean", sums.values[kRatio] / sums.values[kRatioCount]);
   row.add("sampling_ratio/effective_sample_size",

@@ -163,6 +163,7 @@ void count_clips(const PolicyRows& rows, const std::vector<Clipped>& terms, bool
 }  // namespace
 
 void PolicyOptions::validate() const {
+  // Clips.
   check_option(epsilon > 0 && epsilon < 1, "epsilon", "must be in (0, 1)", epsilon);
   if (epsilon_high)
     check_option(*epsilon_high > 0 && std::isfinite(*epsilon_high), "epsilon_high",
@@ -179,6 +180,8 @@ void PolicyOptions::validate() const {
   if (delta)
     check_option(*delta > 1 + epsilon_high.value_or(epsilon) && std::isfinite(*delta), "delta",
                  "must be finite and above 1 + epsilon_high", *delta);
+
+  // The KL, and what is known of the generator.
   check_option(beta >= 0 && std::isfinite(beta), "beta", "must be finite and not negative", beta);
   check_option(importance_sampling_cap > 0 && std::isfinite(importance_sampling_cap),
                "importance_sampling_cap", "must be positive and finite", importance_sampling_cap);
