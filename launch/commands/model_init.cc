@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/options.h"
 #include "launch/commands/commands.h"
+#include "launch/commands/output_folder.h"
 #include "models/checkpoint.h"
 #include "models/text/tokenizer.h"
 #include "recipes/data/jsonl.h"
@@ -74,11 +75,7 @@ int run_model_init(const ModelInitCommand& command) {
       models::parse_model_config(config_json(command, tokenizer), "the options of model init");
   const models::Decoder decoder =
       models::Decoder::random(config, command.seed, models::parse_dtype(command.dtype));
-  if (fs::exists(command.output) && !fs::is_empty(command.output))
-    throw Error(ErrorCode::kInvalidArgument,
-                "--output '" + command.output + "' exists and is not empty");
-  if (const auto parent = fs::path(command.output).parent_path(); !parent.empty())
-    fs::create_directories(parent);
+  prepare_output_folder(command.output);
   write_folder_atomically(command.output, [&](const fs::path& folder) {
     models::save_decoder(decoder, models::parse_dtype(command.dtype), command.tokenizer, folder);
   });
