@@ -90,9 +90,13 @@ TEST(LogProbs, ValuesAndGradientsOfEveryTemperatureAndChunk) {
                                         .teacher_width = 1,
                                         .bias = bias},
                                        5);
+
+      // The entropy's gradient is a part that shows.
       const Columns expected = textbook(p, temperature);
       const Columns with_entropy = textbook(p, temperature, true);
       EXPECT_GT(relative_difference(with_entropy.dh, expected.dh), 0.1);
+
+      // Without it and with it.
       for (const auto& [chunk, kept] : kWays) {
         SCOPED_TRACE(std::to_string(temperature) + " " + std::to_string(chunk) + " " +
                      std::to_string(kept));

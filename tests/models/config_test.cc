@@ -378,6 +378,8 @@ TEST(DescribeFunction, ChangesWithWhatChangesTheFunction) {
     other[key] = value;
     EXPECT_NE(describe_function(parse(other)), same) << key;
   }
+
+  // What only Gemma has.
   const std::vector<std::pair<const char*, Json>> of_gemma{
       {"final_logit_softcapping", 3.0},
       {"query_pre_attn_scalar", 9},
@@ -389,6 +391,8 @@ TEST(DescribeFunction, ChangesWithWhatChangesTheFunction) {
     other[key] = value;
     EXPECT_NE(describe_function(parse(other)), gemma) << key;
   }
+
+  // Keys that change nothing.
   Json unread = base;
   unread["use_cache"] = false;
   unread["max_position_embeddings"] = 77;

@@ -12,31 +12,45 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
+#include <functional>
 
 #include "models/rope.h"
 
 namespace retort::models {
 namespace {
 
-TEST(Kernels, SwigluOverTheWholeRange) {
+// How far what a gated activation's kernels give may be from autograd in fp64.
+struct GatedBounds {
+  double value, gradient;  // relative
+  double absolute;         // of both, but for the gate's gradient, whose own is 1e-7
+};
+
+void expect_gated(decltype(&swiglu_forward) forward, decltype(&swiglu_backward) backward,
+                  const std::function<at::Tensor(const at::Tensor&)>& activation,
+                  const GatedBounds& bounds) {
   const at::Tensor gate = at::linspace(-120, 120, 4801);
   const at::Tensor up = at::linspace(-2, 3, 4801);
   const at::Tensor dout = at::linspace(1, -1, 4801);
   at::Tensor y = at::empty_like(gate);
   at::Tensor dgate = at::empty_like(gate);
   at::Tensor dup = at::empty_like(gate);
-  swiglu_forward(gate.const_data_ptr<float>(), up.const_data_ptr<float>(),
-                 y.mutable_data_ptr<float>(), 4801);
-  swiglu_backward(dout.const_data_ptr<float>(), gate.const_data_ptr<float>(),
-                  up.const_data_ptr<float>(), dgate.mutable_data_ptr<float>(),
-                  dup.mutable_data_ptr<float>(), 4801);
+  forward(gate.const_data_ptr<float>(), up.const_data_ptr<float>(), y.mutable_data_ptr<float>(),
+          4801);
+  backward(dout.const_data_ptr<float>(), gate.const_data_ptr<float>(), up.const_data_ptr<float>(),
+           dgate.mutable_data_ptr<float>(), dup.mutable_data_ptr<float>(), 4801);
+
   at::Tensor g = gate.to(at::kDouble).set_requires_grad(true);
   at::Tensor u = up.to(at::kDouble).set_requires_grad(true);
-  const at::Tensor expected = at::silu(g) * u;
+  const at::Tensor expected = activation(g) * u;
   torch::autograd::backward({expected}, {dout.to(at::kDouble)});
-  EXPECT_TRUE(at::allclose(y.to(at::kDouble), expected.detach(), 1e-6, 1e-30));
-  EXPECT_TRUE(at::allclose(dgate.to(at::kDouble), g.grad(), 2e-6, 1e-7));
-  EXPECT_TRUE(at::allclose(dup.to(at::kDouble), u.grad(), 2e-6, 1e-30));
+  EXPECT_TRUE(at::allclose(y.to(at::kDouble), expected.detach(), bounds.value, bounds.absolute));
+  EXPECT_TRUE(at::allclose(dgate.to(at::kDouble), g.grad(), bounds.gradient, 1e-7));
+  EXPECT_TRUE(at::allclose(dup.to(at::kDouble), u.grad(), bounds.gradient, bounds.absolute));
+}
+
+TEST(Kernels, SwigluOverTheWholeRange) {
+  expect_gated(swiglu_forward, swiglu_backward, [](const at::Tensor& x) { return at::silu(x); },
+               {.value = 1e-6, .gradient = 2e-6, .absolute = 1e-30});
   float nan = NAN;
   float one = 1;
   float out = 0;
@@ -45,24 +59,9 @@ TEST(Kernels, SwigluOverTheWholeRange) {
 }
 
 TEST(Kernels, GegluOverTheWholeRange) {
-  const at::Tensor gate = at::linspace(-120, 120, 4801);
-  const at::Tensor up = at::linspace(-2, 3, 4801);
-  const at::Tensor dout = at::linspace(1, -1, 4801);
-  at::Tensor y = at::empty_like(gate);
-  at::Tensor dgate = at::empty_like(gate);
-  at::Tensor dup = at::empty_like(gate);
-  geglu_forward(gate.const_data_ptr<float>(), up.const_data_ptr<float>(),
-                y.mutable_data_ptr<float>(), 4801);
-  geglu_backward(dout.const_data_ptr<float>(), gate.const_data_ptr<float>(),
-                 up.const_data_ptr<float>(), dgate.mutable_data_ptr<float>(),
-                 dup.mutable_data_ptr<float>(), 4801);
-  at::Tensor g = gate.to(at::kDouble).set_requires_grad(true);
-  at::Tensor u = up.to(at::kDouble).set_requires_grad(true);
-  const at::Tensor expected = at::gelu(g, "tanh") * u;
-  torch::autograd::backward({expected}, {dout.to(at::kDouble)});
-  EXPECT_TRUE(at::allclose(y.to(at::kDouble), expected.detach(), 4e-6, 1e-12));
-  EXPECT_TRUE(at::allclose(dgate.to(at::kDouble), g.grad(), 4e-6, 1e-7));
-  EXPECT_TRUE(at::allclose(dup.to(at::kDouble), u.grad(), 4e-6, 1e-12));
+  expect_gated(geglu_forward, geglu_backward,
+               [](const at::Tensor& x) { return at::gelu(x, "tanh"); },
+               {.value = 4e-6, .gradient = 4e-6, .absolute = 1e-12});
 }
 
 // What lies behind the rotated dimensions of a head stays; the other sign undoes a rotation.

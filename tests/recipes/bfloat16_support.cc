@@ -35,6 +35,39 @@ std::vector<std::string> in_dtype(const std::string& dtype, const std::vector<st
   return settings;
 }
 
+// With a loss scale that no gradient of the golden models overflows with.
+std::vector<std::string> in_float16(const std::vector<std::string>& roles) {
+  std::vector<std::string> settings = in_dtype("float16", roles);
+  settings.push_back("train.initial_loss_scale=128");
+  return settings;
+}
+
+// How the gradient x of a parameter differs from the wanted one, g.
+struct GradientError {
+  std::string name;
+  bool is_matrix = true;
+  double relative = 0;  // |x - g| / |g|
+  double scale = 0;     // <x, g> / <g, g> - 1
+};
+
+// Of the first step of two runs of one step each, parameter by parameter: the first moment of Adam
+// is then a tenth of the gradient.
+std::vector<GradientError> gradient_errors(const fs::path& run, const fs::path& wanted) {
+  const fs::path state = "final/state/optimizer.safetensors";
+  const models::SafetensorsReader got(run / state), want(wanted / state);
+  std::vector<GradientError> errors;
+  for (const std::string& name : want.names()) {
+    if (!name.ends_with(".exp_avg")) continue;
+    const at::Tensor x = got.get(name).to(at::kDouble), g = want.get(name).to(at::kDouble);
+    const double squares = g.square().sum().item<double>();
+    errors.push_back({.name = name.substr(0, name.rfind('.')),
+                      .is_matrix = g.dim() > 1,
+                      .relative = std::sqrt((x - g).square().sum().item<double>() / squares),
+                      .scale = (x * g).sum().item<double>() / squares - 1});
+  }
+  return errors;
+}
+
 void expect_gradients_within(const fs::path& run, const fs::path& wanted,
                              const GradientBounds& bounds) {
   const std::vector<GradientError> errors = gradient_errors(run, wanted);
@@ -53,6 +86,30 @@ void expect_gradients_within(const fs::path& run, const fs::path& wanted,
   const std::string name = run.parent_path().filename();
   testing::Test::RecordProperty(name + "_relative", std::to_string(relative));
   testing::Test::RecordProperty(name + "_scale", std::to_string(scale));
+}
+
+// The first step of two runs: its loss within 1 %, the same tokens.
+void expect_same_start(const fs::path& run, const fs::path& wanted) {
+  const auto got = column(run, "loss"), want = column(wanted, "loss");
+  ASSERT_EQ(got.size(), 1u);
+  ASSERT_EQ(want.size(), 1u);
+  EXPECT_NEAR(got[0], want[0], 0.01 * std::max(std::abs(want[0]), 0.1));
+  EXPECT_EQ(column(run, "num_tokens"), column(wanted, "num_tokens"));
+}
+
+// `check`: of each split's run, beside the one in float32.
+void expect_follows(const WriteRun& write, int64_t rows, const std::vector<Split>& splits,
+                    const std::vector<std::string>& dtypes, const std::vector<std::string>& more,
+                    const std::function<void(const fs::path& run, const fs::path& wanted)>& check) {
+  const fs::path wanted = launch_unclipped(write("float32"), joined(settings(kWhole, rows), more));
+  for (const Split& split : splits) {
+    SCOPED_TRACE(split.name);
+    const fs::path run =
+        launch_unclipped(write(split.name), joined(joined(settings(split, rows), dtypes), more));
+    if (testing::Test::HasFailure()) return;
+    expect_same_start(run, wanted);
+    check(run, wanted);
+  }
 }
 
 }  // namespace
@@ -81,12 +138,6 @@ std::vector<std::string> in_bfloat16(const std::vector<std::string>& roles) {
   return in_dtype("bfloat16", roles);
 }
 
-std::vector<std::string> in_float16(const std::vector<std::string>& roles) {
-  std::vector<std::string> settings = in_dtype("float16", roles);
-  settings.push_back("train.initial_loss_scale=128");
-  return settings;
-}
-
 std::vector<std::string> joined(std::vector<std::string> a, const std::vector<std::string>& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
@@ -102,14 +153,6 @@ std::vector<std::string> settings(const Split& split, int64_t rows) {
   return all;
 }
 
-void expect_same_start(const fs::path& run, const fs::path& wanted) {
-  const auto got = column(run, "loss"), want = column(wanted, "loss");
-  ASSERT_EQ(got.size(), 1u);
-  ASSERT_EQ(want.size(), 1u);
-  EXPECT_NEAR(got[0], want[0], 0.01 * std::max(std::abs(want[0]), 0.1));
-  EXPECT_EQ(column(run, "num_tokens"), column(wanted, "num_tokens"));
-}
-
 fs::path launch_unclipped(const fs::path& recipe, std::vector<std::string> settings) {
   settings.insert(settings.begin(), {"launch", recipe.string(), "train.max_grad_norm=0"});
   const CommandResult result = retort(std::move(settings), std::chrono::seconds(300));
@@ -117,28 +160,25 @@ fs::path launch_unclipped(const fs::path& recipe, std::vector<std::string> setti
   return recipe.parent_path() / "run";
 }
 
-std::vector<GradientError> gradient_errors(const fs::path& run, const fs::path& wanted) {
-  const fs::path state = "final/state/optimizer.safetensors";
-  const models::SafetensorsReader got(run / state), want(wanted / state);
-  std::vector<GradientError> errors;
-  for (const std::string& name : want.names()) {
-    if (!name.ends_with(".exp_avg")) continue;
-    const at::Tensor x = got.get(name).to(at::kDouble), g = want.get(name).to(at::kDouble);
-    const double squares = g.square().sum().item<double>();
-    errors.push_back({.name = name.substr(0, name.rfind('.')),
-                      .is_matrix = g.dim() > 1,
-                      .relative = std::sqrt((x - g).square().sum().item<double>() / squares),
-                      .scale = (x * g).sum().item<double>() / squares - 1});
-  }
-  return errors;
+void expect_bfloat16_follows(const WriteRun& write, int64_t rows,
+                             const std::vector<std::string>& roles,
+                             const std::vector<Split>& splits,
+                             const std::vector<std::string>& more) {
+  expect_follows(write, rows, splits, in_bfloat16(roles), more,
+                 [](const fs::path& run, const fs::path& wanted) {
+                   expect_gradients_within(run, wanted, GradientBounds{});
+                 });
 }
 
-void expect_gradients_follow(const fs::path& run, const fs::path& wanted) {
-  expect_gradients_within(run, wanted, GradientBounds{});
-}
-
-void expect_float16_gradients_follow(const fs::path& run, const fs::path& wanted) {
-  expect_gradients_within(run, wanted, kFloat16);
+void expect_float16_follows(const WriteRun& write, int64_t rows,
+                            const std::vector<std::string>& roles, const std::vector<Split>& splits,
+                            const std::vector<std::string>& more) {
+  expect_follows(write, rows, splits, in_float16(roles), more,
+                 [](const fs::path& run, const fs::path& wanted) {
+                   EXPECT_EQ(column(run, "loss_scale"), std::vector<double>{128});
+                   EXPECT_EQ(column(run, "skipped_steps"), std::vector<double>{0});
+                   expect_gradients_within(run, wanted, kFloat16);
+                 });
 }
 
 }  // namespace retort::test

@@ -2,8 +2,6 @@
 // step in float32 by one process; the loss scale of a run, and what a resumed run knows of it.
 #include <gtest/gtest.h>
 
-#include <functional>
-
 #include "base/file.h"
 #include "tests/recipes/bfloat16_support.h"
 #include "tests/recipes/on_policy_support.h"
@@ -13,35 +11,18 @@ namespace {
 
 // Of a step: all that there are, since more of them leave less of what roundings add.
 constexpr int64_t kTexts = 20, kPairsOfStep = 12, kSamplesOfStep = 40;
-const Split kWhole{"one", {}};
-
-// The recipe in float32, then as `splits` say in float16: the same loss and gradients.
-void expect_follows(const std::function<fs::path(const std::string& name)>& write, int64_t rows,
-                    const std::vector<std::string>& roles, const std::vector<Split>& splits,
-                    const std::vector<std::string>& more = {}) {
-  const fs::path wanted = launch_unclipped(write("float32"), joined(settings(kWhole, rows), more));
-  for (const Split& split : splits) {
-    SCOPED_TRACE(split.name);
-    const fs::path run = launch_unclipped(
-        write(split.name), joined(joined(settings(split, rows), in_float16(roles)), more));
-    if (testing::Test::HasFailure()) return;
-    EXPECT_EQ(column(run, "loss_scale"), std::vector<double>{128});
-    EXPECT_EQ(column(run, "skipped_steps"), std::vector<double>{0});
-    expect_same_start(run, wanted);
-    expect_float16_gradients_follow(run, wanted);
-  }
-}
 
 TEST(Float16Run, SftFollowsFloat32) {
   TemporaryFolder folder;
   const GoldenRecipe recipe{.student = exact_model(folder, "qwen3"), .steps = 1};
-  expect_follows([&](const std::string& name) { return write_recipe(folder / name, recipe); },
-                 kTexts, {"student"},
-                 {kWhole,
-                  {"tp-sp", {"tp=2", "sequence_parallel=true"}},
-                  {"pp", {"pp=2"}, 1, 2},
-                  {"zero", {"distributed_optimizer=true"}, 2},
-                  {"tp-pp", {"tp=2", "pp=2"}, 1, 2}});
+  expect_float16_follows(
+      [&](const std::string& name) { return write_recipe(folder / name, recipe); }, kTexts,
+      {"student"},
+      {kWhole,
+       {"tp-sp", {"tp=2", "sequence_parallel=true"}},
+       {"pp", {"pp=2"}, 1, 2},
+       {"zero", {"distributed_optimizer=true"}, 2},
+       {"tp-pp", {"tp=2", "pp=2"}, 1, 2}});
 }
 
 TEST(Float16Run, DistillFollowsFloat32) {
@@ -50,8 +31,9 @@ TEST(Float16Run, DistillFollowsFloat32) {
                             .teacher = exact_model(folder, "teacher"),
                             .steps = 1,
                             .distill = {{"payload", "hidden_states"}, {"kd_ratio", "0.7"}}};
-  expect_follows([&](const std::string& name) { return write_recipe(folder / name, recipe); },
-                 kTexts, {"student", "teacher"}, {kWhole, {"tp", {"tp=2"}}});
+  expect_float16_follows(
+      [&](const std::string& name) { return write_recipe(folder / name, recipe); }, kTexts,
+      {"student", "teacher"}, {kWhole, {"tp", {"tp=2"}}});
 }
 
 TEST(Float16Run, DpoFollowsFloat32) {
@@ -61,10 +43,10 @@ TEST(Float16Run, DpoFollowsFloat32) {
                               .reference = exact_model(folder, "teacher"),
                               .steps = 1,
                               .block = {{"beta", "0.3"}}};
-  expect_follows([&](const std::string& name) { return write_on_policy(folder / name, recipe); },
-                 kPairsOfStep, {"student", "reference"},
-                 {kWhole, {"pp-zero", {"pp=2", "distributed_optimizer=true"}, 2, 2}},
-                 {"roles.student.model=" + exact_model(folder, "qwen3").string()});
+  expect_float16_follows(
+      [&](const std::string& name) { return write_on_policy(folder / name, recipe); }, kPairsOfStep,
+      {"student", "reference"}, {kWhole, {"pp-zero", {"pp=2", "distributed_optimizer=true"}, 2, 2}},
+      {"roles.student.model=" + exact_model(folder, "qwen3").string()});
 }
 
 TEST(Float16Run, KtoFollowsFloat32) {
@@ -74,9 +56,10 @@ TEST(Float16Run, KtoFollowsFloat32) {
                               .reference = exact_model(folder, "teacher"),
                               .steps = 1,
                               .block = {{"beta", "0.3"}}};
-  expect_follows([&](const std::string& name) { return write_on_policy(folder / name, recipe); },
-                 kTexts, {"student", "reference"}, {kWhole, {"tp", {"tp=2"}}},
-                 {"roles.student.model=" + exact_model(folder, "qwen3").string()});
+  expect_float16_follows(
+      [&](const std::string& name) { return write_on_policy(folder / name, recipe); }, kTexts,
+      {"student", "reference"}, {kWhole, {"tp", {"tp=2"}}},
+      {"roles.student.model=" + exact_model(folder, "qwen3").string()});
 }
 
 TEST(Float16Run, GrpoFollowsFloat32) {
@@ -88,10 +71,11 @@ TEST(Float16Run, GrpoFollowsFloat32) {
                         .steps = 1,
                         .block = {{"beta", "0.05"}}};
   recipe.generation["save_samples"] = "true";
-  expect_follows([&](const std::string& name) { return write_on_policy(folder / name, recipe); },
-                 kSamplesOfStep, {"student", "generator", "reference"},
-                 {kWhole, {"tp-sp", {"tp=2", "sequence_parallel=true"}}},
-                 {"roles.student.model=" + model.string()});
+  expect_float16_follows(
+      [&](const std::string& name) { return write_on_policy(folder / name, recipe); },
+      kSamplesOfStep, {"student", "generator", "reference"},
+      {kWhole, {"tp-sp", {"tp=2", "sequence_parallel=true"}}},
+      {"roles.student.model=" + model.string()});
   expect_same_samples(folder / "one/run", folder / "float32/run");
 }
 
