@@ -7,16 +7,15 @@
 # weights, so that all completions have --new-tokens tokens.
 import argparse
 import json
-import os
 import pathlib
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 
+from against import QUIET, in_own_process, init_model, train_tokenizer, write_jsonl
+
 ROWS = 8
-QUIET = dict(check=True, stdout=subprocess.DEVNULL)
 
 
 def prompts(source, count):
@@ -111,26 +110,11 @@ def run_trl(work, args):
 def prepare(args, work):
     """Rows, a tokenizer of their texts, a random student and a larger random teacher, in `work`."""
     texts = prompts(args.data, args.steps * ROWS)
-    rows = [json.dumps({"prompt": text + "\n", "completion": "x"}) + "\n" for text in texts]
-    (work / "rows.jsonl").write_text("".join(rows))
-    train = [args.retort, "tokenizer", "train", "--data", args.data]
-    tokenizer = str(work / "tokenizer")
-    subprocess.run([*train, "--vocab-size", "8192", "--output", tokenizer], **QUIET)
-    for name, hidden, seed in (("student", 320, 1), ("teacher", 448, 2)):
-        init = [args.retort, "model", "init", "--arch", "llama", "--tokenizer", tokenizer]
-        size = f"--hidden-size {hidden} --intermediate-size {hidden * 14 // 5} --vocab-size 8192"
-        size += f" --num-hidden-layers 6 --num-attention-heads 8 --seed {seed}"
-        subprocess.run([*init, "--output", str(work / name), *size.split()], **QUIET)
-
-
-def run_in_own_process(args, work):
-    """run_trl in a second process of this script, with its own threads."""
-    threads = str(args.threads)
-    env = dict(os.environ, OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads, HF_HUB_OFFLINE="1")
-    command = [sys.executable, __file__, "--data", args.data, "--steps", str(args.steps)]
-    command += ["--threads", threads, "--new-tokens", str(args.new_tokens), "--trl", str(work)]
-    out = subprocess.run(command, check=True, capture_output=True, text=True, env=env).stdout
-    return json.loads([line for line in out.splitlines() if line.startswith("[")][-1])
+    write_jsonl(work / "rows.jsonl", ({"prompt": text + "\n", "completion": "x"} for text in texts))
+    train_tokenizer(args.retort, args.data, work / "tokenizer")
+    model = dict(retort=args.retort, tokenizer=work / "tokenizer", arch="llama")
+    init_model(output=work / "student", **model)
+    init_model(output=work / "teacher", hidden=448, inner=1254, seed=2, **model)
 
 
 def main():
@@ -140,17 +124,17 @@ def main():
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--new-tokens", type=int, default=64)
-    parser.add_argument("--trl", help=argparse.SUPPRESS)  # the second process of this script
+    parser.add_argument("--reference", help=argparse.SUPPRESS)  # the second process of the script
     args = parser.parse_args()
-    if args.trl:
-        print(json.dumps(run_trl(pathlib.Path(args.trl), args)))
+    if args.reference:
+        print(json.dumps({"times": run_trl(pathlib.Path(args.reference), args)}))
         return
 
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
         prepare(args, work)
         ours = run_retort(args.retort, work, args)
-        theirs = run_in_own_process(args, work)
+        theirs = in_own_process(__file__, args, work)["times"]
 
     # The first two steps are for warming up.
     median = lambda times: statistics.median(times[2:])
