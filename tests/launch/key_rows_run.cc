@@ -26,7 +26,7 @@ std::vector<KeyRow> role_rows() {
       acts(kSftBase, "roles.student.model=FOLDER/teacher", plan),
       acts(kSftBase, "roles.student.dtype=bfloat16", plan),
       acts(kSftBase, "roles.student.dtype=float16", plan),
-      in_run("roles.<name>.dtype", "tests/recipes/float16_run_test.cc", "in_float16(roles)"),
+      in_run("roles.<name>.dtype", "tests/recipes/float16_run_test.cc", "expect_float16_follows("),
       refused(kGrpoBase, "roles.student.dtype=float16", "must have the student's dtype"),
       acts(kSftBase, "roles.student.env={GLOO_SOCKET_IFNAME: lo}", environment),
       refused(kSftBase, "roles.student.env={NCCL_DEBUG: INFO}", "with world.device: cpu"),
