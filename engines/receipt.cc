@@ -45,7 +45,9 @@ at::Tensor own_log_probs(const models::Decoder& decoder, const ScoreRequest& req
   const c10::InferenceMode inference;
   const at::Tensor hidden = decoder.hidden(models::pack_rows({request.token_ids}));
   const models::Head head = decoder.head();
-  return roles::make_payload(hidden, head.weight, {.kind = roles::PayloadKind::kFull}).logps;
+  return roles::make_payload(hidden, head.weight, {.kind = roles::PayloadKind::kFull}, {}, {},
+                             head.softcap)
+      .logps;
 }
 
 // Differences as they come: their number, sum and maximum.

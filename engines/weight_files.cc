@@ -23,7 +23,7 @@ std::string version_name(uint64_t version) { return kVersionPrefix + std::to_str
 std::vector<std::pair<std::string, at::Tensor>> tensors_of(const models::Decoder& decoder) {
   std::vector<std::pair<std::string, at::Tensor>> tensors = models::checkpoint_tensors(decoder);
   if (decoder.config().tie_word_embeddings)
-    tensors.emplace_back("lm_head.weight", decoder.capped_head().weight.detach());
+    tensors.emplace_back("lm_head.weight", decoder.head().weight.detach());
   return tensors;
 }
 

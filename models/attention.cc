@@ -21,6 +21,7 @@
 #include "models/attention_packed_device.h"
 #include "models/functions.h"
 #include "models/kernels.h"
+#include "models/softcap.h"
 
 namespace retort::models {
 namespace {

@@ -14,6 +14,7 @@
 #include "models/functions.h"
 #include "models/layers.h"
 #include "models/lora/lora_specs.h"
+#include "models/softcap.h"
 #include "models/tensor_parallel.h"
 #include "models/vocab_table.h"
 #include "parallel/gemm.h"
@@ -293,7 +294,7 @@ int64_t Decoder::residual_rows(const PackedTokens& tokens) const {
   return impl_->padded_tokens(tokens) / (impl_->tp.sequence ? impl_->placement.tp_size() : 1);
 }
 
-Head Decoder::capped_head() const {
+Head Decoder::head() const {
   RETORT_CHECK(impl_->head.defined()) << "the head is where the pipeline ends";
   if (impl_->config.classifies())
     return {.weight = impl_->head, .vocab = {}, .copies = impl_->placement.tp};
@@ -302,18 +303,15 @@ Head Decoder::capped_head() const {
           .softcap = impl_->config.final_logit_softcapping};
 }
 
-Head Decoder::head() const {
-  const Head found = capped_head();
+Tensor Decoder::head_weight() const {
+  const Head found = head();
   if (found.softcap > 0)
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        "the model's logits are capped (final_logit_softcapping), which losses and payloads "
-        "do not compute: it can be generated with, but not trained, evaluated or asked")
+    throw Error(ErrorCode::kInvalidArgument,
+                "the model's logits are capped (final_logit_softcapping), which who has its head "
+                "alone does not compute")
         .with("final_logit_softcapping", found.softcap);
-  return found;
+  return found.weight;
 }
-
-Tensor Decoder::head_weight() const { return head().weight; }
 
 Tensor Decoder::logits(const Tensor& hidden) const {
   RETORT_CHECK(impl_->placement.whole()) << "logits() of a part of a model";

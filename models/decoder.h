@@ -25,7 +25,7 @@ namespace retort::models {
 struct Head {
   at::Tensor weight;  // [rows, H]
   parallel::VocabShard vocab;
-  double softcap = 0;  // c > 0: logits are c tanh(x / c) of the products x
+  double softcap = 0;                 // c > 0: logits are c tanh(x / c) of the products x
   parallel::Group* copies = nullptr;  // of a classifier: the ranks that have the same weight
 };
 
@@ -69,13 +69,11 @@ class Decoder {
   at::Tensor forward(int64_t chunk, const PackedTokens& tokens, const at::Tensor& input) const;
   // R of the shapes above, for `tokens`.
   int64_t residual_rows(const PackedTokens& tokens) const;
-  // On the last pipeline stage only. The weight is the embedding when tied. For losses and
-  // payloads, which know no softcap: kInvalidArgument naming final_logit_softcapping for a model
-  // that has one.
+  // On the last pipeline stage only. The weight is the embedding when tied.
   Head head() const;
-  at::Tensor head_weight() const;  // head().weight
-  // For callers that apply the softcap.
-  Head capped_head() const;
+  // head().weight, for callers that know no softcap: kInvalidArgument naming
+  // final_logit_softcapping for a model that has one.
+  at::Tensor head_weight() const;
   // fp32 logits [N, V] of hidden states (inputs upcast to fp32) of a model in one piece. For eval
   // and generation; training uses the chunked losses.
   at::Tensor logits(const at::Tensor& hidden) const;

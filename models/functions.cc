@@ -5,7 +5,6 @@
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/silu.h>
-#include <ATen/ops/tanh.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -264,8 +263,6 @@ Tensor gated(const Tensor& gate, const Tensor& up, Activation activation) {
     return silu ? SwiGlu::apply(gate, up) : GeGlu::apply(gate, up);
   return (silu ? at::silu(gate) : at::gelu(gate, "tanh")) * up;
 }
-
-Tensor softcapped(const Tensor& x, double cap) { return cap > 0 ? at::tanh(x / cap) * cap : x; }
 
 Tensor checkpointed(const LayerBody& body, const Tensor& x, const std::vector<Tensor>& parameters) {
   return Checkpointed::apply(body, x, at::TensorList(parameters));

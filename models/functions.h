@@ -41,9 +41,6 @@ std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& a, const at::Te
 // activation(gate) * up.
 at::Tensor gated(const at::Tensor& gate, const at::Tensor& up, Activation activation);
 
-// cap tanh(x / cap); x itself for a cap of 0.
-at::Tensor softcapped(const at::Tensor& x, double cap);
-
 // y = body(x, parameters) without keeping activations: backward runs `body` again with gradients
 // on. `body` must be pure.
 using LayerBody =

@@ -281,7 +281,8 @@ int64_t Estimate::in_loss() const {
   const bool operators = sizes_.layout.tp > 1 || on_device;
   const int64_t kept = operators ? 0 : std::min(loss.kept_logits_bytes, all);
   const int64_t logits = kept < all ? std::min(most, all) : 0;
-  int64_t running = kept + logits * (operators ? loss.operator_buffers : 1);
+  const int64_t slopes = config_.final_logit_softcapping > 0 ? logits : 0;
+  int64_t running = kept + logits * (operators ? loss.operator_buffers : 1) + slopes;
   if (half) running += table;
   if (loss.teacher_dtype_bytes < kFloatBytes) running += loss.widened_teacher_heads * kFloatBytes;
 

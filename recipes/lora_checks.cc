@@ -71,6 +71,11 @@ void check_lora_files(const Recipe& recipe, const RecipePlaces& places) {
   if (!difference.empty())
     places.refuse(key, "the adapter was made with other settings (" + difference +
                            "); write them into the recipe");
+  try {
+    models::check_adapter(models::read_model_config(recipe.student().model), *lora->adapter);
+  } catch (const Error& error) {
+    places.refuse(key, error.message());
+  }
 }
 
 }  // namespace retort::recipes

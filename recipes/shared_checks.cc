@@ -133,7 +133,9 @@ void check_no_packing(const Recipe& recipe, const RecipePlaces& places, const st
     places.refuse(
         {"data", "packing"},
         "has no effect: " + what + " are always laid end to end, without padding; remove the key");
-  check_no_wrapping(recipe, places, what + ", which are never cut in two");
+  const std::string whole = what + ", which are never cut in two";
+  check_no_wrapping(recipe, places, whole);
+  check_no_tokenized_cache(recipe, places, whole);
 }
 
 void check_no_skipped_steps(const Recipe& recipe, const RecipePlaces& places,
@@ -149,6 +151,10 @@ void check_no_wrapping(const Recipe& recipe, const RecipePlaces& places, const s
     places.refuse({"data", "packing_strategy"},
                   "wrapped is for rows that can go on in the next pack; this recipe has " + what +
                       "; remove the key");
+}
+
+void check_no_tokenized_cache(const Recipe& recipe, const RecipePlaces& places,
+                              const std::string& what) {
   if (recipe.data.tokenized_cache)
     places.refuse(
         {"data", "tokenized_cache"},

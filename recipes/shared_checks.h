@@ -37,6 +37,10 @@ void check_no_packing(const Recipe& recipe, const RecipePlaces& places, const st
 // Rows are not cut into packs, for they are `what` ("pairs, whose completions are compared whole").
 void check_no_wrapping(const Recipe& recipe, const RecipePlaces& places, const std::string& what);
 
+// data.tokenized_cache has samples; this recipe reads `what`, which it cannot hold.
+void check_no_tokenized_cache(const Recipe& recipe, const RecipePlaces& places,
+                              const std::string& what);
+
 // A step whose numbers are not finite cannot be left out where all of its rows share `what` ("z,
 // which all rows share"): one row makes it not finite for all.
 void check_no_skipped_steps(const Recipe& recipe, const RecipePlaces& places,

@@ -29,9 +29,10 @@ Scored score_locally(const models::Decoder& copy, const ScoreRequest& request) {
   if (request.top_k == 0) return answer;
 
   const c10::InferenceMode inference;
-  const roles::Payload payload =
-      roles::make_payload(hidden_locally(copy, request), copy.head_weight(),
-                          {.kind = roles::PayloadKind::kTopK, .top_k = request.top_k});
+  const models::Head head = copy.head();
+  const roles::Payload payload = roles::make_payload(
+      hidden_locally(copy, request), head.weight,
+      {.kind = roles::PayloadKind::kTopK, .top_k = request.top_k}, {}, {}, head.softcap);
   answer.ids = payload.ids;
   answer.log_probs = payload.logps;
   return answer;

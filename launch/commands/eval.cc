@@ -45,10 +45,11 @@ void evaluate_batch(const models::LoadedModel& model, std::vector<data::Sample> 
   const data::MicroBatch batch = data::make_micro_batch(std::move(samples));
   c10::InferenceMode inference;
   const at::Tensor hidden = model.decoder.hidden(batch.tokens);
-  const at::Tensor head = model.decoder.head_weight();
+  const models::Head head = model.decoder.head();
   if (batch.num_targets() > 0) {
-    const auto result = losses::linear_cross_entropy(
-        hidden.index_select(0, batch.predict_positions), head, {}, batch.targets);
+    const auto result =
+        losses::linear_cross_entropy(hidden.index_select(0, batch.predict_positions), head.weight,
+                                     {}, batch.targets, 0, head.vocab, head.softcap);
     totals.loss += result.loss_sum.item<double>();
     totals.correct += static_cast<double>(result.num_correct);
     totals.entropy += result.entropy_sum;
@@ -66,8 +67,9 @@ void evaluate_batch(const models::LoadedModel& model, std::vector<data::Sample> 
     std::vector<double> logps;
     if (length > 1) {
       const at::Tensor values =
-          losses::linear_log_probs(hidden.narrow(0, begin, length - 1), head, {},
-                                   batch.tokens.input_ids.narrow(0, begin + 1, length - 1))
+          losses::linear_log_probs(hidden.narrow(0, begin, length - 1), head.weight, {},
+                                   batch.tokens.input_ids.narrow(0, begin + 1, length - 1), {},
+                                   head.vocab, head.softcap)
               .log_probs;
       logps.assign(values.const_data_ptr<float>(), values.const_data_ptr<float>() + values.numel());
     }

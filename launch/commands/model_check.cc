@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "models/config.h"
@@ -11,6 +12,12 @@
 
 namespace retort::launch {
 namespace {
+
+// Whether the role is asked for scores of the student's ids.
+bool scores(const recipes::Recipe& recipe, const std::string& role) {
+  const std::vector<std::string> roles = recipes::reward_roles(recipe);
+  return std::ranges::find(roles, role) != roles.end() && !recipes::is_judge(recipe, role);
+}
 
 // The cheapest mistake to find early: a model that numbers its tokens differently.
 void check_tokenizers(const recipes::Recipe& recipe) {
@@ -22,6 +29,13 @@ void check_tokenizers(const recipes::Recipe& recipe) {
     if (recipes::is_judge(recipe, role)) continue;
     const std::string& folder = recipe.roles.at(role).model;
     const models::Tokenizer other = models::Tokenizer::load(folder);
+    if (scores(recipe, role) && other.vocab_size() < student.vocab_size())
+      throw Error(ErrorCode::kInvalidArgument,
+                  "role '" + role + "': the tokenizer of " + folder + " has " +
+                      std::to_string(other.vocab_size()) + " ids, the student's " +
+                      std::to_string(student.vocab_size()) +
+                      "; what the student writes is scored by its ids: give the reward model the "
+                      "same tokens (retort vocab add) and train it with them");
     const int64_t known = std::min(student.vocab_size(), other.vocab_size());
     const std::string mine = student.vocabulary_fingerprint(known),
                       theirs = other.vocabulary_fingerprint(known);
@@ -51,23 +65,24 @@ void check_generator(const recipes::Recipe& recipe) {
                   "over the student's weights: give both the same model");
 }
 
-// Losses and payloads form logits from a head alone; what caps them is not computed there.
-void check_logits(const recipes::Recipe& recipe) {
-  for (const auto& [role, options] : recipe.roles) {
-    if (options.external || options.model.empty()) continue;
-    if (models::read_model_config(options.model).final_logit_softcapping == 0) continue;
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        "role '" + role + "': the logits of " + options.model +
-            " are capped (final_logit_softcapping in its config.json), which recipes do not "
-            "compute: use a model without it, as Gemma 3");
+// What scores has no head over the vocabulary.
+void check_heads(const recipes::Recipe& recipe) {
+  const bool trains_scores = recipes::recipe_type(recipe).score_labels(recipe) > 0;
+  for (const auto& [name, role] : recipe.roles) {
+    if (role.external || scores(recipe, name)) continue;
+    if (name == recipes::Recipe::kDrivingRole && trains_scores) continue;
+    if (!models::read_model_config(role.model).classifies()) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                "role '" + name + "': " + role.model +
+                    " holds a sequence classifier, such as a reward model, which has no head over "
+                    "the vocabulary; expected a language model");
   }
 }
 
 }  // namespace
 
 void check_models(const recipes::Recipe& recipe) {
-  check_logits(recipe);
+  check_heads(recipe);
   check_tokenizers(recipe);
   check_generator(recipe);
   recipes::recipe_type(recipe).check_inputs(recipe);

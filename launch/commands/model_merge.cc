@@ -19,6 +19,8 @@ int run_model_merge(const ModelMergeCommand& command) {
                                                  models::kAdapterConfigFile +
                                                  "; expected the folder of a PEFT adapter");
   prepare_output_folder(command.output);
+  // What the adapter was trained with, where its folder says so.
+  const bool brings_tokenizer = fs::exists(fs::path(command.adapter) / "tokenizer.json");
   const fs::path base =
       command.base.empty() ? models::adapter_base_folder(command.adapter) : fs::path(command.base);
 
@@ -32,6 +34,7 @@ int run_model_merge(const ModelMergeCommand& command) {
 
   write_folder_atomically(command.output, [&](const fs::path& folder) {
     models::save_decoder(decoder, file_dtype, base, folder);
+    if (brings_tokenizer) models::copy_tokenizer_files(command.adapter, folder);
   });
   std::printf("%s\n", JsonLine()
                           .add("output", std::string_view(command.output))

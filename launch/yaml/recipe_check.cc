@@ -10,6 +10,7 @@
 #include "launch/backends/placement.h"
 #include "launch/yaml/effect_check.h"
 #include "models/config.h"
+#include "models/lora/lora_config.h"
 #include "models/placement.h"
 #include "recipes/data/source_files.h"
 #include "recipes/external_roles.h"
@@ -265,6 +266,13 @@ class FileCheck {
       if (!fs::is_directory(role.model))
         places_.refuse(
             path, "'" + role.model + "' is not a folder; expected a Hugging Face model folder");
+      if (models::is_adapter_folder(role.model))
+        places_.refuse(path, "'" + role.model +
+                                 "' is a LoRA adapter; expected a whole model: merge it with "
+                                 "`retort model merge`" +
+                                 (name == recipes::Recipe::kDrivingRole
+                                      ? ", or go on with it by roles.student.lora.adapter"
+                                      : ""));
       if (!fs::is_regular_file(fs::path(role.model) / "config.json"))
         places_.refuse(
             path, "'" + role.model + "' has no config.json; expected a Hugging Face model folder");

@@ -21,6 +21,7 @@
 
 #include "base/error.h"
 #include "models/functions.h"
+#include "models/softcap.h"
 #include "models/vocab_table.h"
 #include "parallel/gemm.h"
 #include "parallel/vocab_shard.h"
@@ -152,7 +153,7 @@ void DeviceStepModel::bind(const Decoder& decoder) {
 
   embedding_ = find("model.embed_tokens.weight");
   final_norm_ = find("model.norm.weight");
-  head_ = decoder.capped_head().weight.detach();
+  head_ = decoder.head().weight.detach();
   rotary_ = RotaryEmbedding(config_.rope, config_.head_dim, device_);
   if (config_.sliding_rope)
     sliding_rotary_ = RotaryEmbedding(*config_.sliding_rope, config_.head_dim, device_);

@@ -58,7 +58,7 @@ void HostStepModel::bind(const Decoder& decoder) {
   }
   embedding_ = find(parameters, "model.embed_tokens.weight");
   final_norm_ = norm_weight(find(parameters, "model.norm.weight"), config_);
-  head_ = Matrix(decoder.capped_head().weight.detach(), {});
+  head_ = Matrix(decoder.head().weight.detach(), {});
   rotations_ = {RotaryEmbedding(config_.rope, config_.head_dim, at::kCPU), {}, {}};
   sliding_rotations_.reset();
   if (config_.sliding_rope)

@@ -155,8 +155,8 @@ void score_pack(WorkerPool& pool, const Decoder& decoder, const ScoreRequest& re
   const auto count = static_cast<int64_t>(targets.ids.size());
   for (int64_t row = 0; row < count; row += options.row_chunk) {
     score_rows(pool, states.const_data_ptr<float>() + row * states.size(1),
-               targets.ids.data() + row, std::min(options.row_chunk, count - row),
-               decoder.capped_head(), options.vocab_chunk, logits, values.data() + row);
+               targets.ids.data() + row, std::min(options.row_chunk, count - row), decoder.head(),
+               options.vocab_chunk, logits, values.data() + row);
   }
 
   // Back to their sequences.

@@ -94,6 +94,12 @@ void attach_new_adapter(Decoder& decoder, const LoraConfig& lora, uint64_t seed)
   decoder.attach_adapter(lora, tensors);
 }
 
+void check_adapter(const ModelConfig& config, const fs::path& folder) {
+  const fs::path file = folder / kAdapterWeightsFile;
+  check_adapter_file(SafetensorsReader(file),
+                     adapter_infos(config, read_adapter_config(folder), at::kFloat), file);
+}
+
 void attach_adapter(Decoder& decoder, const fs::path& folder) {
   const LoraConfig lora = read_adapter_config(folder);
   const fs::path file = folder / kAdapterWeightsFile;

@@ -25,6 +25,8 @@ void attach_new_adapter(Decoder& decoder, const LoraConfig& lora, uint64_t seed)
 // which this placement's slices are read. Errors: as read_adapter_config; kMismatch naming the file
 // and the tensor that is missing, misshaped or of no adapted layer; kCorrupt for a bad file.
 void attach_adapter(Decoder& decoder, const std::filesystem::path& folder);
+// The same checks without a model in memory: of names, shapes and the file's size.
+void check_adapter(const ModelConfig& config, const std::filesystem::path& folder);
 
 // Names as in the decoder and whole shapes of the adapter of a whole model.
 std::vector<TensorInfo> adapter_infos(const ModelConfig& config, const LoraConfig& lora,

@@ -181,7 +181,8 @@ at::Tensor DistillObjective::batch_loss(const models::Head& head, const at::Tens
   // The tp ranks' sums are one rank's, and each of them asks for its part.
   sums.values[kBytes] += new_bytes() * (head.vocab.group == nullptr ? 1 : head.vocab.group->size());
   if (batch.num_targets() == 0)
-    return losses::unread_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab)
+    return losses::unread_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab,
+                                        head.softcap)
         .loss_sum;
 
   std::vector<losses::TeacherShare> shares;
@@ -192,7 +193,7 @@ at::Tensor DistillObjective::batch_loss(const models::Head& head, const at::Tens
       weights.push_back(part.weight);
     }
   const auto result = losses::unread_distill_shares(rows, head.weight, {}, batch.targets, shares,
-                                                    options_.divergence, head.vocab);
+                                                    options_.divergence, head.vocab, head.softcap);
 
   // A row's weights sum to 1, so what does not depend on the teacher counts once.
   sums.late.add(result.numbers, [&sums, weights](const double* numbers) {

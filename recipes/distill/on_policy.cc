@@ -112,7 +112,7 @@ at::Tensor SampledTokenObjective::batch_loss(const models::Head& head, const at:
   in_flight_.pop_front();
   const auto logps = losses::linear_log_probs(
       rows, head.weight, bias_of_drawn_ids(head, options_.num_ids), batch.targets,
-      {.temperature = options_.temperature, .entropy = true}, head.vocab);
+      {.temperature = options_.temperature, .entropy = true}, head.vocab, head.softcap);
   const at::Tensor teacher =
       pending ? teacher_->receive(std::move(*pending), &sums.values[kWaitSeconds]).logps
               : at::empty({0});

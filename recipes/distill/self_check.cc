@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "models/softcap.h"
 #include "recipes/data/dataset.h"
 #include "recipes/distill/cached_teacher.h"
 #include "recipes/distill/objective.h"
@@ -24,14 +25,15 @@ namespace retort::recipes {
 namespace {
 
 losses::TeacherSignal signal_of(const CheckedRows& teacher, const roles::PayloadSpec& spec) {
-  return to_signal(roles::make_payload(teacher.hidden, teacher.weight, spec), teacher.weight);
+  return to_signal(
+      roles::make_payload(teacher.hidden, teacher.weight, spec, {}, {}, teacher.softcap),
+      teacher.weight);
 }
 
-std::vector<std::vector<double>> logits64(const at::Tensor& hidden, const at::Tensor& weight,
-                                          int64_t vocab) {
-  const at::Tensor logits = at::matmul(hidden.to(at::kDouble), weight.to(at::kDouble).t())
-                                .narrow(1, 0, vocab)
-                                .contiguous();
+std::vector<std::vector<double>> logits64(const CheckedRows& rows_of_model, int64_t vocab) {
+  const auto& [hidden, weight, softcap] = rows_of_model;
+  const at::Tensor products = at::matmul(hidden.to(at::kDouble), weight.to(at::kDouble).t());
+  const at::Tensor logits = models::softcapped(products, softcap).narrow(1, 0, vocab).contiguous();
   std::vector<std::vector<double>> rows;
   const double* value = logits.const_data_ptr<double>();
   for (int64_t r = 0; r < logits.size(0); ++r)
@@ -46,10 +48,10 @@ struct Setting {
   int64_t top_k() const { return spec.kind == roles::PayloadKind::kTopK ? spec.top_k : 0; }
 };
 
-double reference_mean(const CheckedRows& teacher, const at::Tensor& hidden64,
-                      const at::Tensor& weight, const Setting& setting) {
-  const auto q = logits64(teacher.hidden, teacher.weight, setting.vocab);
-  const auto p = logits64(hidden64, weight, setting.vocab);
+double reference_mean(const CheckedRows& teacher, const CheckedRows& student,
+                      const Setting& setting) {
+  const auto q = logits64(teacher, setting.vocab);
+  const auto p = logits64(student, setting.vocab);
   double sum = 0;
   for (size_t r = 0; r < q.size(); ++r)
     sum += reference_divergence(q[r], p[r], setting.options, setting.top_k());
@@ -59,7 +61,8 @@ double reference_mean(const CheckedRows& teacher, const at::Tensor& hidden64,
 double kd_mean(const CheckedRows& teacher, const CheckedRows& student, const at::Tensor& targets,
                const Setting& setting) {
   const auto result = losses::linear_distill(student.hidden, student.weight, {}, targets,
-                                             signal_of(teacher, setting.spec), setting.options);
+                                             signal_of(teacher, setting.spec), setting.options, {},
+                                             student.softcap);
   return result.kd_sum / static_cast<double>(result.count);
 }
 
@@ -71,8 +74,7 @@ void check_equal_models(SelfCheck& check, const CheckedRows& student, const at::
                         const Setting& setting) {
   const double value = kd_mean(student, student, targets, setting);
   if (setting.top_k() > 0 && !zero_at_equality(setting.options)) {
-    const double expected =
-        reference_mean(student, student.hidden.to(at::kDouble), student.weight, setting);
+    const double expected = reference_mean(student, student, setting);
     check.check("student == teacher", std::abs(value - expected) < 1e-5,
                 "loss " + scientific(value) + " = mean -log(teacher mass) " + scientific(expected) +
                     " (tail: renormalize)");
@@ -86,8 +88,7 @@ void check_value_and_direction(SelfCheck& check, const CheckedRows& teacher,
                                const CheckedRows& student, const at::Tensor& targets,
                                const Setting& setting) {
   const double value = kd_mean(teacher, student, targets, setting);
-  const double expected =
-      reference_mean(teacher, student.hidden.to(at::kDouble), student.weight, setting);
+  const double expected = reference_mean(teacher, student, setting);
   const double error = std::abs(value - expected) / std::max(std::abs(expected), 1e-6);
   check.check("value against fp64", error < 1e-4,
               scientific(value) + " against " + scientific(expected) + ", relative error " +
@@ -100,8 +101,7 @@ void check_value_and_direction(SelfCheck& check, const CheckedRows& teacher,
   else
     return;
   if (setting.top_k() > 0 && setting.options.tail != losses::Tail::kBucket) return;
-  const double other =
-      reference_mean(teacher, student.hidden.to(at::kDouble), student.weight, swapped);
+  const double other = reference_mean(teacher, student, swapped);
   check.check("direction",
               std::abs(value - expected) < 0.1 * std::abs(other - expected) ||
                   std::abs(other - expected) < 1e-7,
@@ -114,8 +114,9 @@ void check_value_and_direction(SelfCheck& check, const CheckedRows& teacher,
 void check_gradient(SelfCheck& check, const CheckedRows& teacher, const CheckedRows& student,
                     const at::Tensor& targets, const Setting& setting) {
   const at::Tensor hidden = student.hidden.clone().set_requires_grad(true);
-  const auto result = losses::linear_distill(hidden, student.weight, {}, targets,
-                                             signal_of(teacher, setting.spec), setting.options);
+  const auto result =
+      losses::linear_distill(hidden, student.weight, {}, targets, signal_of(teacher, setting.spec),
+                             setting.options, {}, student.softcap);
   result.loss_sum.backward();
   at::Tensor direction = at::empty(hidden.sizes(), at::kDouble);
   double* value = direction.mutable_data_ptr<double>();
@@ -124,10 +125,12 @@ void check_gradient(SelfCheck& check, const CheckedRows& teacher, const CheckedR
   const double analytic = (hidden.grad().to(at::kDouble) * direction).sum().item<double>() /
                           static_cast<double>(result.count);
   const double h = 1e-5;
-  const at::Tensor center = student.hidden.to(at::kDouble);
+  const auto moved = [&](double by) {
+    return CheckedRows{student.hidden.to(at::kDouble) + direction * by, student.weight,
+                       student.softcap};
+  };
   const double numeric =
-      (reference_mean(teacher, center + direction * h, student.weight, setting) -
-       reference_mean(teacher, center - direction * h, student.weight, setting)) /
+      (reference_mean(teacher, moved(h), setting) - reference_mean(teacher, moved(-h), setting)) /
       (2 * h);
   const double scale = std::max(std::abs(numeric), 1e-5);
   check.check("gradient (finite differences)", std::abs(analytic - numeric) / scale < 1e-2,
@@ -139,8 +142,7 @@ void check_temperature(SelfCheck& check, const CheckedRows& teacher, const Check
   setting.options.temperature *= 2;
   setting.spec.temperature *= 2;
   const double value = kd_mean(teacher, student, targets, setting);
-  const double expected =
-      reference_mean(teacher, student.hidden.to(at::kDouble), student.weight, setting);
+  const double expected = reference_mean(teacher, student, setting);
   check.check("temperature", std::abs(value - expected) < 1e-4 * std::max(std::abs(expected), 1e-2),
               "at " + scientific(setting.options.temperature) + ": " + scientific(value) +
                   " against " + scientific(expected));
@@ -174,9 +176,9 @@ void check_cached(SelfCheck& check, const Recipe& recipe, const TeacherOptions& 
   losses::DivergenceOptions divergence = recipe.distill->divergence();
   divergence.kd_ratio = 1.0;
   divergence.common_vocab = teacher.common_vocab();
-  const auto result =
-      losses::linear_distill(student.hidden, student.weight, {}, batch.targets.narrow(0, 0, count),
-                             to_signal(payload, teacher.head_weight()), divergence);
+  const auto result = losses::linear_distill(
+      student.hidden, student.weight, {}, batch.targets.narrow(0, 0, count),
+      to_signal(payload, teacher.head_weight()), divergence, {}, student.softcap);
   check.check(
       "cached payload", std::isfinite(result.kd_sum),
       "loss " + scientific(result.kd_sum / static_cast<double>(count)) + " of the first row");

@@ -211,6 +211,21 @@ models::LossSizes plan_loss(const Recipe& recipe) {
   return loss;
 }
 
+// What caps a teacher's logits is not sent with its head.
+void check_hidden_states(const Recipe& recipe) {
+  if (recipe.distill->payload != roles::PayloadKind::kHiddenStates) return;
+  for (const TeacherOptions& teacher : recipe.distill->teachers) {
+    if (teacher.is_cached()) continue;
+    const RoleOptions& role = recipe.roles.at(teacher.role);
+    if (role.external || models::read_model_config(role.model).final_logit_softcapping == 0)
+      continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                "role '" + teacher.role + "': the logits of " + role.model +
+                    " are capped (final_logit_softcapping in its config.json), which payload: "
+                    "hidden_states does not carry; use payload: topk, full or sampled");
+  }
+}
+
 class DistillType : public RecipeType {
  public:
   std::string_view name() const override { return "distill"; }
@@ -251,6 +266,7 @@ class DistillType : public RecipeType {
   }
 
   void check_inputs(const Recipe& recipe) const override {
+    check_hidden_states(recipe);
     const auto cached = std::ranges::count_if(recipe.distill->teachers, &TeacherOptions::is_cached);
     if (cached == 0) return;
     const std::string& model = recipe.student().model;

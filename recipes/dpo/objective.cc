@@ -163,7 +163,8 @@ losses::PreferenceInputs DpoObjective::compare(const models::Head& head, const a
   const int64_t sequences = 2 * batch.num_pairs();
   // Numbers of tokens: from here on in host memory.
   const std::vector<at::Tensor> here = in_host_memory(
-      {losses::linear_log_probs(rows, head.weight, {}, batch.targets, {}, head.vocab).log_probs,
+      {losses::linear_log_probs(rows, head.weight, {}, batch.targets, {}, head.vocab, head.softcap)
+           .log_probs,
        logits != nullptr ? mean_logits_.of(head, rows) : at::Tensor()});
   if (logits != nullptr) *logits = here[1];
 

@@ -24,8 +24,10 @@ namespace {
 at::Tensor completion_log_probs(const models::Decoder& decoder, const models::PackedTokens& tokens,
                                 const at::Tensor& positions, const data::PairMicroBatch& batch) {
   const at::Tensor rows = decoder.hidden(tokens).index_select(0, positions);
+  const models::Head head = decoder.head();
   const at::Tensor log_probs =
-      losses::linear_log_probs(rows, decoder.head_weight(), {}, batch.targets).log_probs;
+      losses::linear_log_probs(rows, head.weight, {}, batch.targets, {}, head.vocab, head.softcap)
+          .log_probs;
   return at::zeros({2}, log_probs.options()).index_add(0, batch.sequence_of_row, log_probs);
 }
 

@@ -55,7 +55,7 @@ at::Tensor GrpoObjective::loss_sum(const models::Head& head, const at::Tensor& h
       {.temperature = options_.temperature,
        .entropy = true,
        .entropy_gradient = options_.grpo.entropy_coef > 0},
-      head.vocab);
+      head.vocab, head.softcap);
   const losses::PolicyOptions policy = options_.grpo.policy();
   if (policy.beta > 0 && !batch.reference_logps.defined())
     batch.reference_logps = reference_->token_log_probs(batch.reference, batch.batch.num_targets());

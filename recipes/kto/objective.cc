@@ -34,7 +34,9 @@ std::vector<CompletionIds> ids_of(const data::CompletionBatch& batch) {
 // log pi of each completion's tokens, from the hidden states before them.
 at::Tensor token_log_probs(const models::Head& head, const at::Tensor& rows,
                            const data::CompletionBatch& batch) {
-  return losses::linear_log_probs(rows, head.weight, {}, batch.targets, {}, head.vocab).log_probs;
+  return losses::linear_log_probs(rows, head.weight, {}, batch.targets, {}, head.vocab,
+                                  head.softcap)
+      .log_probs;
 }
 
 // [B] of numbers of its tokens.

@@ -28,8 +28,10 @@ data::UnpairedMicroBatch first_rows(SelfCheck& check, const Recipe& recipe) {
 
 at::Tensor log_probs_of(const models::Decoder& decoder, const data::CompletionBatch& batch) {
   const at::Tensor rows = decoder.hidden(batch.tokens).index_select(0, batch.predict_positions);
+  const models::Head head = decoder.head();
   const at::Tensor log_probs =
-      losses::linear_log_probs(rows, decoder.head_weight(), {}, batch.targets).log_probs;
+      losses::linear_log_probs(rows, head.weight, {}, batch.targets, {}, head.vocab, head.softcap)
+          .log_probs;
   return sum_by_sequence(log_probs, batch.sequence_of_row, batch.num_completions());
 }
 

@@ -123,13 +123,14 @@ class ShareChunks : public detail::ChunkLoss {
 // A pass for each share.
 UnreadShares one_by_one(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
                         const at::Tensor& targets, const std::vector<TeacherShare>& shares,
-                        const DivergenceOptions& options, const parallel::VocabShard& vocab) {
+                        const DivergenceOptions& options, const parallel::VocabShard& vocab,
+                        double softcap) {
   at::Tensor sum;
   std::vector<at::Tensor> numbers;
   for (const TeacherShare& share : shares) {
     const UnreadDistill one =
         unread_distill(rows_of(share, hidden), weight, bias, rows_of(share, targets), share.signal,
-                       options_of(share, options), vocab);
+                       options_of(share, options), vocab, softcap);
     const at::Tensor loss = one.loss_sum * share.weight;
     sum = sum.defined() ? sum + loss : loss;
     numbers.push_back(one.numbers);
@@ -143,15 +144,15 @@ UnreadShares unread_distill_shares(const at::Tensor& hidden, const at::Tensor& w
                                    const at::Tensor& bias, const at::Tensor& targets,
                                    const std::vector<TeacherShare>& shares,
                                    const DivergenceOptions& options,
-                                   const parallel::VocabShard& vocab) {
+                                   const parallel::VocabShard& vocab, double softcap) {
   if (shares.empty())
     throw Error(ErrorCode::kInvalidArgument, "a loss against teachers needs at least one");
   for (const TeacherShare& share : shares)
     check_rows(share, hidden.size(0));
   if (!vocab.whole() || !detail::on_cpu(hidden))
-    return one_by_one(hidden, weight, bias, targets, shares, options, vocab);
+    return one_by_one(hidden, weight, bias, targets, shares, options, vocab, softcap);
 
-  const detail::LinearHead head{hidden, weight, bias};
+  const detail::LinearHead head{hidden, weight, bias, softcap};
   options.validate();
   detail::check_head(head, targets, detail::vocab_total(vocab, weight));
   ShareChunks chunks(targets, head.vocab(), shares, options);

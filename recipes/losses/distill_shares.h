@@ -33,7 +33,7 @@ struct UnreadShares {
 // The weighted sum of linear_distill() over the shares, and its gradient. Where the weights of a
 // row sum to 1, so do those of its cross-entropy.
 //
-// Arguments, split vocabulary, collectives, errors and devices: as linear_distill(), with each
+// Arguments, softcap, split vocabulary, collectives, errors and devices: as linear_distill(), with each
 //   share for itself and in order; a row that is refused is counted in its share. At least one.
 // Work: a whole vocabulary on the CPU has the student's logits and both products of the gradient
 //   once for all shares; everything else a pass for each share.
@@ -43,6 +43,6 @@ UnreadShares unread_distill_shares(const at::Tensor& hidden, const at::Tensor& w
                                    const at::Tensor& bias, const at::Tensor& targets,
                                    const std::vector<TeacherShare>& shares,
                                    const DivergenceOptions& options,
-                                   const parallel::VocabShard& vocab = {});
+                                   const parallel::VocabShard& vocab = {}, double softcap = 0);
 
 }  // namespace retort::losses

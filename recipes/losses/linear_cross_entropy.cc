@@ -59,16 +59,19 @@ CrossEntropySums CrossEntropySums::of(const double* numbers) {
 
 CrossEntropyResult linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                         const at::Tensor& bias, const at::Tensor& targets,
-                                        int64_t chunk_tokens, const parallel::VocabShard& vocab) {
-  return detail::read(unread_cross_entropy(hidden, weight, bias, targets, chunk_tokens, vocab));
+                                        int64_t chunk_tokens, const parallel::VocabShard& vocab,
+                                        double softcap) {
+  return detail::read(
+      unread_cross_entropy(hidden, weight, bias, targets, chunk_tokens, vocab, softcap));
 }
 
 UnreadCrossEntropy unread_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                         const at::Tensor& bias, const at::Tensor& targets,
-                                        int64_t chunk_tokens, const parallel::VocabShard& vocab) {
+                                        int64_t chunk_tokens, const parallel::VocabShard& vocab,
+                                        double softcap) {
   if (!vocab.whole() || !detail::on_cpu(hidden))
-    return detail::aten_cross_entropy(hidden, weight, bias, targets, chunk_tokens, vocab);
-  const detail::LinearHead head{hidden, weight, bias};
+    return detail::aten_cross_entropy(hidden, weight, bias, targets, chunk_tokens, vocab, softcap);
+  const detail::LinearHead head{hidden, weight, bias, softcap};
   detail::check_head(head, targets, detail::vocab_total(vocab, weight));
   const detail::VocabGroup whole(vocab, head.vocab());
   detail::check_chunk_tokens(chunk_tokens);

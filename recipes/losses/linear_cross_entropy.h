@@ -38,6 +38,8 @@ struct UnreadCrossEntropy {
 // Gradient: each chunk's is formed in the forward pass, dH [R, H] in hidden's dtype and dW [V, H]
 //   as a sum in fp32; both are scaled by the incoming scalar in backward. Without grad mode none is
 //   formed.
+// Softcap: c > 0 makes the logits c tanh(hidden weight^T / c) + bias (models::Head::softcap); then
+//   another chunk of logits is held in memory.
 // Split vocabulary: weight and bias are this rank's rows [begin, begin + rows), targets are ids of
 //   the whole vocabulary, hidden and targets are the same on every rank. So is the result. dH is
 //   what these rows contribute (the sum over the ranks is the whole), dW theirs alone.
@@ -58,10 +60,10 @@ struct UnreadCrossEntropy {
 CrossEntropyResult linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                         const at::Tensor& bias, const at::Tensor& targets,
                                         int64_t chunk_tokens = 0,
-                                        const parallel::VocabShard& vocab = {});
+                                        const parallel::VocabShard& vocab = {}, double softcap = 0);
 UnreadCrossEntropy unread_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                         const at::Tensor& bias, const at::Tensor& targets,
                                         int64_t chunk_tokens = 0,
-                                        const parallel::VocabShard& vocab = {});
+                                        const parallel::VocabShard& vocab = {}, double softcap = 0);
 
 }  // namespace retort::losses

@@ -23,17 +23,18 @@ DistillSums DistillSums::of(const double* numbers) {
 DistillResult linear_distill(const at::Tensor& hidden, const at::Tensor& weight,
                              const at::Tensor& bias, const at::Tensor& targets,
                              const TeacherSignal& signal, const DivergenceOptions& options,
-                             const parallel::VocabShard& vocab) {
-  return detail::read(unread_distill(hidden, weight, bias, targets, signal, options, vocab));
+                             const parallel::VocabShard& vocab, double softcap) {
+  return detail::read(
+      unread_distill(hidden, weight, bias, targets, signal, options, vocab, softcap));
 }
 
 UnreadDistill unread_distill(const at::Tensor& hidden, const at::Tensor& weight,
                              const at::Tensor& bias, const at::Tensor& targets,
                              const TeacherSignal& signal, const DivergenceOptions& options,
-                             const parallel::VocabShard& vocab) {
+                             const parallel::VocabShard& vocab, double softcap) {
   if (!vocab.whole() || !detail::on_cpu(hidden))
-    return detail::aten_distill(hidden, weight, bias, targets, signal, options, vocab);
-  const detail::LinearHead head{hidden, weight, bias};
+    return detail::aten_distill(hidden, weight, bias, targets, signal, options, vocab, softcap);
+  const detail::LinearHead head{hidden, weight, bias, softcap};
   options.validate();
   detail::check_head(head, targets, detail::vocab_total(vocab, weight));
   const detail::VocabGroup whole(vocab, head.vocab());

@@ -62,6 +62,7 @@ struct UnreadDistill {
 // Collectives: none for a whole vocabulary; else, all in the forward pass, a vote on the arguments,
 //   one all-gather of 8 bytes for TeacherHidden, then two all-reduces a chunk (three for
 //   TeacherHidden and TeacherFull with jsd, skewed and tvd). Every rank must call.
+// Softcap: as linear_cross_entropy, of the student's logits alone; TeacherHidden has none.
 // Memory: as linear_cross_entropy, plus chunk*Vt*4 bytes for TeacherHidden; on a device, or of a
 //   split vocabulary, about 10*chunk*V*4 for the chunk.
 // Errors: kInvalidArgument or kMismatch when shapes, ids, devices or vocabularies cannot belong
@@ -76,10 +77,10 @@ struct UnreadDistill {
 DistillResult linear_distill(const at::Tensor& hidden, const at::Tensor& weight,
                              const at::Tensor& bias, const at::Tensor& targets,
                              const TeacherSignal& signal, const DivergenceOptions& options,
-                             const parallel::VocabShard& vocab = {});
+                             const parallel::VocabShard& vocab = {}, double softcap = 0);
 UnreadDistill unread_distill(const at::Tensor& hidden, const at::Tensor& weight,
                              const at::Tensor& bias, const at::Tensor& targets,
                              const TeacherSignal& signal, const DivergenceOptions& options,
-                             const parallel::VocabShard& vocab = {});
+                             const parallel::VocabShard& vocab = {}, double softcap = 0);
 
 }  // namespace retort::losses

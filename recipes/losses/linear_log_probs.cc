@@ -127,11 +127,12 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
                                                 const std::optional<at::Tensor>& bias,
                                                 const at::Tensor& targets,
                                                 const torch::autograd::variable_list* computed,
-                                                const std::vector<at::Tensor>* kept,
+                                                const std::vector<at::Tensor>* kept, double softcap,
                                                 double temperature, int64_t rows_at_once) {
     torch::autograd::variable_list saved{hidden, weight, bias.value_or(at::Tensor()), targets};
     saved.insert(saved.end(), kept->begin(), kept->end());
     ctx->save_for_backward(std::move(saved));
+    ctx->saved_data["softcap"] = softcap;
     ctx->saved_data["temperature"] = temperature;
     ctx->saved_data["rows_at_once"] = rows_at_once;
     return *computed;
@@ -141,7 +142,8 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
                                                  const torch::autograd::variable_list& incoming) {
     detail::check_differentiated_once("linear_log_probs is");
     const auto saved = ctx->get_saved_variables();
-    const detail::LinearHead head{saved[0], saved[1], saved[2]};
+    const detail::LinearHead head{saved[0], saved[1], saved[2],
+                                  ctx->saved_data["softcap"].toDouble()};
     BackwardChunks chunks(saved[3], head.vocab(), ctx->saved_data["temperature"].toDouble(),
                           incoming[0], incoming.size() > 1 ? incoming[1] : at::Tensor(),
                           {saved.begin() + 4, saved.end()});
@@ -150,7 +152,7 @@ class LogProbsFunction : public torch::autograd::Function<LogProbsFunction> {
         head,
         detail::run_linear_head_gradients(head, rows_at_once, chunks, detail::HeadNeeds::of(head)));
     const at::Tensor none;
-    return {grads.hidden, grads.weight, grads.bias, none, none, none, none, none};
+    return {grads.hidden, grads.weight, grads.bias, none, none, none, none, none, none};
   }
 };
 
@@ -170,10 +172,11 @@ void detail::check_log_probs_options(const LogProbsOptions& options) {
 
 LogProbs linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight,
                           const at::Tensor& bias, const at::Tensor& targets,
-                          const LogProbsOptions& options, const parallel::VocabShard& vocab) {
+                          const LogProbsOptions& options, const parallel::VocabShard& vocab,
+                          double softcap) {
   if (!vocab.whole() || !detail::on_cpu(hidden))
-    return detail::aten_log_probs(hidden, weight, bias, targets, options, vocab);
-  const detail::LinearHead head{hidden, weight, bias};
+    return detail::aten_log_probs(hidden, weight, bias, targets, options, vocab, softcap);
+  const detail::LinearHead head{hidden, weight, bias, softcap};
   detail::check_head(head, targets, detail::vocab_total(vocab, weight));
   detail::check_log_probs_options(options);
   const detail::VocabGroup whole(vocab, head.vocab());
@@ -183,7 +186,7 @@ LogProbs linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight,
   LogProbs result;
   result.log_probs = at::empty({head.rows()}, f32);
   if (options.entropy) result.entropy = at::empty({head.rows()}, f32);
-  const bool keeps = detail::wants_gradient(head) && !options.entropy_gradient;
+  const bool keeps = detail::wants_gradient(head) && !options.entropy_gradient && softcap == 0;
   ForwardChunks chunks(
       targets, whole.total(), options.temperature, result.log_probs.data_ptr<float>(),
       options.entropy ? result.entropy.data_ptr<float>() : nullptr, keeps ? options.kept_bytes : 0);
@@ -198,7 +201,7 @@ LogProbs linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight,
     if (options.entropy_gradient) computed.push_back(result.entropy);
     const torch::autograd::variable_list tied =
         LogProbsFunction::apply(hidden, weight, optional_bias, targets, &computed, &chunks.kept(),
-                                options.temperature, rows_at_once);
+                                softcap, options.temperature, rows_at_once);
     result.log_probs = tied[0];
     if (options.entropy_gradient) result.entropy = tied[1];
   }

@@ -36,6 +36,7 @@ struct LogProbs {
 //   (it is the same but for a factor, whatever comes in), and forms the logits of the others a
 //   second time, so the inputs must not change in place in between (LibTorch checks it).
 //   Differentiable once: create_graph is refused.
+// Softcap: as linear_cross_entropy; of no row is anything kept then.
 // Split vocabulary, collectives: as linear_cross_entropy, but 12 bytes a row more are kept, so that
 //   backward needs no collective.
 // Memory: beyond the inputs chunk*V*4 + R*8 bytes in forward (also under no-grad); chunk*V*4 +
@@ -49,6 +50,6 @@ struct LogProbs {
 LogProbs linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight,
                           const at::Tensor& bias, const at::Tensor& targets,
                           const LogProbsOptions& options = {},
-                          const parallel::VocabShard& vocab = {});
+                          const parallel::VocabShard& vocab = {}, double softcap = 0);
 
 }  // namespace retort::losses

@@ -98,7 +98,9 @@ void check_rewards(SelfCheck& check, const Recipe& recipe,
   rewards::RewardSet set(asked, /*scores=*/true, reward_roles_here(recipe));
   const std::vector<rewards::Scored> scores = set.score(inputs);
   for (size_t reward = 0; reward < asked.size(); ++reward) {
-    bool is_right = true;
+    bool is_right = true, scores_any = num_own == 0;
+    for (const rewards::Scored& one : scores)
+      scores_any |= one.components[reward].has_value();
     for (size_t i = 0; i < num_own; ++i)
       if (compares(asked[reward])) is_right &= scores[i].components[reward] == 1.0;
 
@@ -108,7 +110,8 @@ void check_rewards(SelfCheck& check, const Recipe& recipe,
              std::to_string(num_own) + " rows" + (is_right ? "" : ", which must be 1") + "; ";
     text += list_scores(scores, reward, num_own, num_own + 1) + " for " +
             std::to_string(drawn.size()) + " tokens that the student draws";
-    check.check("reward " + asked[reward].name, is_right, text);
+    if (!scores_any) text += "; none is scorable: fits the pattern what the role answers?";
+    check.check("reward " + asked[reward].name, is_right && scores_any, text);
   }
 }
 

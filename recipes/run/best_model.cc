@@ -9,10 +9,13 @@
 namespace retort::recipes {
 
 void check_same_metric(const BestModelOptions& options, const BestModel& best) {
-  if (best.metric.empty() || options.metric.empty() || best.metric == options.metric) return;
+  if (best.metric.empty() || options.metric.empty()) return;
+  if (best.metric == options.metric && best.greater_is_better == options.greater_is_better) return;
   throw Error(ErrorCode::kInvalidArgument,
-              "the run has looked for its best model by " + best.metric +
-                  " so far; a resumed run must keep train.metric_for_best_model");
+              "the run has looked for its best model by the " +
+                  std::string(best.greater_is_better ? "greatest " : "smallest ") + best.metric +
+                  " so far; a resumed run must keep train.metric_for_best_model and "
+                  "train.greater_is_better");
 }
 
 double metric_of(const MetricsRow& row, const std::string& metric) {
@@ -27,6 +30,7 @@ double metric_of(const MetricsRow& row, const std::string& metric) {
 
 bool see_evaluation(const BestModelOptions& options, int64_t step, double value, BestModel& best) {
   best.metric = options.metric;
+  best.greater_is_better = options.greater_is_better;
   const bool first = best.step == 0;
   const bool better = options.greater_is_better ? value > best.value : value < best.value;
   if (!std::isfinite(value) || !(first || better)) {

@@ -10,9 +10,10 @@ namespace retort::recipes {
 
 // What a run knows of its best model; part of its checkpoints (state/loop.json).
 struct BestModel {
-  std::string metric;             // "eval_loss"; "": none has been asked for
-  int64_t step = 0;               // of the best evaluation so far; 0: there was none
-  double value = 0;               // its metric
+  std::string metric;  // "eval_loss"; "": none has been asked for
+  int64_t step = 0;    // of the best evaluation so far; 0: there was none
+  double value = 0;    // its metric
+  bool greater_is_better = false;
   int64_t evaluations_since = 0;  // that were not better, the last ones in a row
 };
 
@@ -22,7 +23,8 @@ struct BestModelOptions {
   int64_t patience = 0;  // train.early_stopping_patience; 0: never
 };
 
-// kInvalidArgument if `best`, as a checkpoint has it, is of another metric than the recipe's.
+// kInvalidArgument if `best`, as a checkpoint has it, is of another metric than the recipe's, or looks for
+// the other end of it.
 void check_same_metric(const BestModelOptions& options, const BestModel& best);
 
 // Of an evaluation's row. kInvalidArgument, listing what the row has, if it lacks the metric.

@@ -19,8 +19,8 @@ Evaluation evaluate(const roles::Trainer& trainer, const std::vector<data::Micro
     if (!rows.defined()) continue;  // the pipeline ends elsewhere
 
     const models::Head head = trainer.decoder().head();
-    const auto result =
-        losses::unread_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab);
+    const auto result = losses::unread_cross_entropy(rows, head.weight, {}, batch.targets, 0,
+                                                     head.vocab, head.softcap);
     sums.count += static_cast<double>(result.count);
     sums.late.add(result.loss_sum, [&](const double* loss) { sums.loss += *loss; });
     sums.late.add(result.numbers, [&](const double* numbers) {

@@ -31,6 +31,7 @@ nlohmann::ordered_json write_best(const BestModel& best) {
   return {{"metric", best.metric},
           {"step", best.step},
           {"value", best.value},
+          {"greater_is_better", best.greater_is_better},
           {"evaluations_since", best.evaluations_since}};
 }
 
@@ -38,6 +39,7 @@ BestModel read_best(const nlohmann::json& best) {
   return {.metric = best.at("metric"),
           .step = best.at("step"),
           .value = best.at("value"),
+          .greater_is_better = best.at("greater_is_better"),
           .evaluations_since = best.at("evaluations_since")};
 }
 

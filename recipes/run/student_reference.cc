@@ -25,7 +25,7 @@ roles::PendingPayload StudentAnswers::send(uint64_t /*request_id*/, int64_t /*st
                                     {.kind = roles::PayloadKind::kTargetLogProbs,
                                      .temperature = temperature_,
                                      .common_vocab = num_ids_},
-                                    targets, head.vocab);
+                                    targets, head.vocab, head.softcap);
     }
   }
 

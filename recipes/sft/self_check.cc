@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "models/softcap.h"
 #include "recipes/data/dataset.h"
 #include "recipes/losses/linear_cross_entropy.h"
 
@@ -23,8 +24,9 @@ constexpr int64_t kMaxRows = 16;
 CheckedRows rows_of(const models::Decoder& decoder, const data::MicroBatch& batch) {
   const at::Tensor positions =
       batch.predict_positions.narrow(0, 0, std::min(kMaxRows, batch.num_targets()));
+  const models::Head head = decoder.head();
   return {decoder.hidden(batch.tokens).index_select(0, positions).detach().to(at::kFloat),
-          decoder.head_weight().detach().to(at::kFloat)};
+          head.weight.detach().to(at::kFloat), head.softcap};
 }
 
 data::MicroBatch first_batch(const Recipe& recipe, SelfCheck& check) {
@@ -51,10 +53,11 @@ void check_first_cross_entropy(const Recipe& recipe, SelfCheck& check) {
 
 void check_cross_entropy(SelfCheck& check, const CheckedRows& rows, const at::Tensor& targets) {
   const c10::NoGradGuard no_grad;
-  const auto ce = losses::linear_cross_entropy(rows.hidden, rows.weight, {}, targets);
+  const auto ce =
+      losses::linear_cross_entropy(rows.hidden, rows.weight, {}, targets, 0, {}, rows.softcap);
   const double value = ce.loss_sum.item<double>();
-  const at::Tensor logits =
-      at::matmul(rows.hidden.to(at::kDouble), rows.weight.to(at::kDouble).t());
+  const at::Tensor logits = models::softcapped(
+      at::matmul(rows.hidden.to(at::kDouble), rows.weight.to(at::kDouble).t()), rows.softcap);
   const double expected =
       -at::log_softmax(logits, 1).gather(1, targets.unsqueeze(1)).sum().item<double>();
   check.check("cross-entropy against fp64", std::abs(value - expected) < 1e-4 * std::abs(expected),

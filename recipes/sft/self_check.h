@@ -12,6 +12,7 @@ namespace retort::recipes {
 // head [V, H], in fp32 without autograd.
 struct CheckedRows {
   at::Tensor hidden, weight;
+  double softcap = 0;  // models::Head::softcap
 };
 CheckedRows rows_of(const models::Decoder& decoder, const data::MicroBatch& batch);
 

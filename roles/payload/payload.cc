@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "models/softcap.h"
 #include "roles/payload/draws.h"
 #include "roles/payload/parts.h"
 #include "roles/payload/sharded.h"
@@ -97,7 +98,7 @@ at::Tensor targets_on(at::Device device, const PayloadSpec& spec, const at::Tens
 
 Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
                      const PayloadSpec& spec, const at::Tensor& targets,
-                     const parallel::VocabShard& shard, at::Device destination) {
+                     const parallel::VocabShard& shard, double softcap, at::Device destination) {
   c10::NoGradGuard no_grad;
   if (!may_be_on_device(spec.kind)) destination = at::kCPU;
   if (spec.kind == PayloadKind::kHiddenStates) {
@@ -110,7 +111,7 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
   }
   const auto floats = payload_options(hidden_rows.device(), destination);
   if (!shard.whole())
-    return make_sharded_payload(hidden_rows, weight, spec, targets, shard, floats);
+    return make_sharded_payload(hidden_rows, weight, spec, targets, shard, softcap, floats);
 
   const int64_t rows = hidden_rows.size(0);
   const int64_t vocab_rows = weight.size(0);
@@ -125,7 +126,8 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
   const int64_t chunk = rows_per_chunk(vocab_rows);
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t count = std::min(chunk, rows - begin);
-    at::Tensor logits = at::matmul(hidden_rows.narrow(0, begin, count).to(at::kFloat), head);
+    at::Tensor logits = models::softcapped(
+        at::matmul(hidden_rows.narrow(0, begin, count).to(at::kFloat), head), softcap);
     if (spec.temperature != 1.0) logits.div_(spec.temperature);
 
     // What the teacher puts on ids that the student has not.

@@ -84,7 +84,8 @@ struct Payload {
 // kTargetLogProbs only: the token whose log-probability is asked, of each row. kInvalidArgument for
 // a target outside the (common) vocabulary, and for kSampled of a split vocabulary. Of equal
 // log-probabilities kTopK takes the lowest ids. kSampled draws with spec.seed as it is (draw_seed).
-// No autograd. Of a split vocabulary `weight` is this rank's rows and kFull gives this rank's
+// A softcap c > 0 makes the logits c tanh(products / c) (models::Head::softcap). No autograd. Of a
+// split vocabulary `weight` is this rank's rows and kFull gives this rank's
 // columns, all else is the same on every rank. Collectives: none for a whole vocabulary or
 // kHiddenStates; else two all-gathers a chunk on vocab.group. Devices: it is computed where
 // hidden_rows and weight are; targets there or on the host. The payload's tensors are at
@@ -92,7 +93,8 @@ struct Payload {
 // pinned memory. Of a split vocabulary what the ranks gather goes through host memory all the same.
 Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
                      const PayloadSpec& spec, const at::Tensor& targets = {},
-                     const parallel::VocabShard& vocab = {}, at::Device destination = at::kCPU);
+                     const parallel::VocabShard& vocab = {}, double softcap = 0,
+                     at::Device destination = at::kCPU);
 
 // Whether a payload of this kind may stay on a device. Log-probabilities of targets are always on
 // the host: 4 bytes a row, which are read there. So are draws, which are made there.

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "models/softcap.h"
 #include "roles/payload/top_k.h"
 
 namespace retort::roles {
@@ -141,7 +142,8 @@ class Chunk {
 
 Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
                              const PayloadSpec& spec, const at::Tensor& targets,
-                             const parallel::VocabShard& vocab, const at::TensorOptions& floats) {
+                             const parallel::VocabShard& vocab, double softcap,
+                             const at::TensorOptions& floats) {
   c10::NoGradGuard no_grad;
   if (spec.kind == PayloadKind::kSampled)
     throw Error(ErrorCode::kInvalidArgument,
@@ -161,7 +163,8 @@ Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& we
   const int64_t rows_at_once = rows_per_chunk(vocab.total);
   for (int64_t begin = 0; begin < rows; begin += rows_at_once) {
     const int64_t count = std::min(rows_at_once, rows - begin);
-    at::Tensor logits = at::matmul(hidden_rows.narrow(0, begin, count).to(at::kFloat), head);
+    at::Tensor logits = models::softcapped(
+        at::matmul(hidden_rows.narrow(0, begin, count).to(at::kFloat), head), softcap);
     if (spec.temperature != 1.0) logits.div_(spec.temperature);
     Chunk chunk(logits, own, vocab);
     chunk.exchange(target_ids.defined() ? target_ids.narrow(0, begin, count) : at::Tensor(), k);

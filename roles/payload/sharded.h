@@ -20,7 +20,8 @@ namespace retort::roles {
 // (payload_options).
 Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
                              const PayloadSpec& spec, const at::Tensor& targets,
-                             const parallel::VocabShard& vocab, const at::TensorOptions& floats);
+                             const parallel::VocabShard& vocab, double softcap,
+                             const at::TensorOptions& floats);
 
 // The log-probability of what cannot be.
 inline constexpr float kNegInf = -std::numeric_limits<float>::infinity();

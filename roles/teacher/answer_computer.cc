@@ -57,7 +57,7 @@ Payload AnswerComputer::answer(const ForwardRequest& request, const at::Tensor& 
   const models::Head head = decoder_.head();
   PayloadSpec spec = request.spec;
   spec.seed = draw_seed(spec.seed, request.request_id);
-  Payload whole = make_payload(hidden_rows, head.weight, spec, targets, head.vocab,
+  Payload whole = make_payload(hidden_rows, head.weight, spec, targets, head.vocab, head.softcap,
                                on_device_ ? hidden_rows.device() : at::Device(at::kCPU));
   whole.label.spec = request.spec;
   return whole;

@@ -106,6 +106,8 @@ def main():
     many = pa.table({"text": pa.array(cycle * (MANY_ROWS // 8))})
     pq.write_table(many, FOLDER / "many.parquet", compression="zstd", compression_level=19,
                    row_group_size=500_000)
+    twice = pa.Table.from_arrays([pa.array(["w1"]), pa.array(["w2"])], names=["text", "text"])
+    pq.write_table(twice, FOLDER / "twice.parquet")
 
 
 main()

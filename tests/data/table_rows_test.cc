@@ -98,6 +98,11 @@ TEST_F(TableRowsTest, AreWrittenOnceForAllWhoWantThem) {
   EXPECT_EQ(std::distance(fs::directory_iterator(cache_), {}), 1);
 }
 
+TEST_F(TableRowsTest, TwoColumnsOfOneNameAreRefused) {
+  const std::string message = test::message_of([&] { models::TableRows(table("twice.parquet")); });
+  EXPECT_NE(message.find("two columns of the name text"), std::string::npos) << message;
+}
+
 TEST_F(TableRowsTest, DamagedFilesAreRefusedByName) {
   const std::string parquet = read_file(table("snappy.parquet"));
   const std::string arrow = read_file(table("lz4.arrow"));

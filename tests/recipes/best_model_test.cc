@@ -72,6 +72,9 @@ TEST(BestModel, NamesWhatIsWrong) {
   check_same_metric({.metric = "eval_reward"}, {});
   test::expect_refused("must keep train.metric_for_best_model",
                        [&] { check_same_metric({.metric = "eval_reward"}, best); });
+  test::expect_refused("by the smallest eval_loss so far", [&] {
+    check_same_metric({.metric = "eval_loss", .greater_is_better = true}, best);
+  });
 }
 
 TEST(BestModel, SaysWhyTheRunEnds) {

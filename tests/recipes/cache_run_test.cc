@@ -151,6 +151,14 @@ TEST(CachedRows, ServeEveryEpoch) {
   const CommandResult cached = run_cached(folder / "cached", recipe, cache, packed);
   ASSERT_EQ(cached.exit_code, 0) << cached.output;
   expect_near_columns(folder / "cached" / "run", folder / "live" / "run");
+
+  // With the rows' tokens from a file too.
+  Overrides tokens = packed;
+  tokens.push_back("data.tokenized_cache=" + (folder / "tokens").string());
+  const CommandResult both = run_cached(folder / "both", recipe, cache, tokens);
+  ASSERT_EQ(both.exit_code, 0) << both.output;
+  EXPECT_FALSE(fs::is_empty(folder / "tokens"));
+  expect_near_columns(folder / "both" / "run", folder / "live" / "run");
 }
 
 // One teacher answers, the other has answered: distill.teachers[].cache beside a role.

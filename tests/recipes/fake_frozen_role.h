@@ -55,7 +55,8 @@ class FakeFrozenRole : public roles::FrozenAnswers {
     if (spec_.kind == roles::PayloadKind::kTargetLogProbs) targets = roles::targets_of(request);
     const at::Tensor rows =
         decoder_.hidden(tokens).index_select(0, request.positions.to(at::kLong));
-    return roles::make_payload(rows, decoder_.head_weight(), spec_, targets);
+    return roles::make_payload(rows, decoder_.head().weight, spec_, targets, {},
+                               decoder_.head().softcap);
   }
 
   const at::Tensor& head_weight() const override { return head_; }

@@ -99,26 +99,24 @@ TEST_P(FamilyRun, MatchesPyTorch) {
     expect_done(folder / "run", std::string(world).empty() ? 1 : 2);
   }
 }
-INSTANTIATE_TEST_SUITE_P(Cases, FamilyRun, testing::Values("yarn", "phi3", "gemma3"),
+INSTANTIATE_TEST_SUITE_P(Cases, FamilyRun, testing::Values("yarn", "phi3", "gemma2", "gemma3"),
                          [](const auto& info) { return std::string(info.param); });
 
-// A loss is formed from a head alone, which does not cap logits.
-TEST(FamilyRefusal, NamesCappedLogits) {
+// A teacher's head is sent without what caps its logits; what the teacher computes itself is not.
+TEST(CappedTeacher, SendsWhatItComputesItself) {
   TemporaryFolder folder;
-  const fs::path student = folder / "student";
-  fs::copy(goldens() / "gemma3", student, fs::copy_options::recursive);
-  nlohmann::json config = nlohmann::json::parse(read_file(student / "config.json"));
-  config["final_logit_softcapping"] = 30.0;
-  write_file_atomically(student / "config.json", config.dump());
-  std::string recipe = read_file(write_recipe(folder.path(), {.student = "gemma3"}));
-  const std::string old = (goldens() / "gemma3").string();
-  recipe.replace(recipe.find(old), old.size(), student.string());
-  write_file_atomically(folder / "recipe.yaml", recipe);
+  GoldenRecipe recipe{
+      .student = "gemma3", .teacher = "gemma2", .steps = 2, .distill = {{"payload", "topk"}}};
+  const auto topk = retort({"launch", write_recipe(folder.path(), recipe).string()});
+  EXPECT_EQ(topk.exit_code, 0) << topk.output;
+
+  recipe.distill["payload"] = "hidden_states";
+  const std::string path = write_recipe(folder.path(), recipe).string();
   for (const char* command : {"launch", "plan", "check"}) {
-    const auto result = retort({command, (folder / "recipe.yaml").string()});
+    const auto result = retort({command, path});
     EXPECT_EQ(result.exit_code, 2) << command;
+    EXPECT_NE(result.output.find("role 'teacher'"), std::string::npos) << result.output;
     EXPECT_NE(result.output.find("final_logit_softcapping"), std::string::npos) << result.output;
-    EXPECT_NE(result.output.find("student"), std::string::npos) << result.output;
   }
 }
 

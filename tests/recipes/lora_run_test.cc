@@ -161,6 +161,19 @@ TEST(Merge, GivesPeftsLogProbs) {
     EXPECT_EQ(models::SafetensorsReader(merged).names(),
               models::SafetensorsReader(goldens() / name).names());
 
+    // Its tokenizer is the adapter's where that brings one.
+    const fs::path own = folder / "own", with_own = folder / "with_own";
+    fs::copy(goldens() / name, own);
+    fs::copy(adapter, own, fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+    for (const char* model : {"config.json", "model.safetensors"})
+      fs::remove(own / model);
+    std::ofstream(own / "tokenizer_config.json") << R"({"eos_token": "w5"})";
+    const auto of_own = retort({"model", "merge", own.string(), "--output", with_own.string(),
+                                "--base", (goldens() / name).string()});
+    ASSERT_EQ(of_own.exit_code, 0) << of_own.output;
+    EXPECT_EQ(read_file(with_own / "tokenizer_config.json"),
+              read_file(own / "tokenizer_config.json"));
+
     // It is not written over, and needs an adapter and its model.
     const auto again = retort({"model", "merge", adapter.string(), "--output", merged.string()});
     EXPECT_EQ(again.exit_code, 2);
@@ -267,11 +280,16 @@ TEST(Start, RefusesABadAdapter) {
   // Factors that are not what the config says, and a file that is cut off.
   const fs::path copy = other_adapter(folder, "r", 8);
   const std::string set = "roles.student.lora.adapter=" + copy.string();
-  const std::string wider = launch_in(folder / "w", recipe, {set, "roles.student.lora.r=8"}, 1);
+  const std::string wider = launch_in(folder / "w", recipe, {set, "roles.student.lora.r=8"}, 2);
   EXPECT_NE(wider.find("another shape"), std::string::npos) << wider;
   fs::resize_file(copy / kAdapterFile, 1000);
-  const std::string cut = launch_in(folder / "c", recipe, {set, "roles.student.lora.r=8"}, 1);
+  const std::string cut = launch_in(folder / "c", recipe, {set, "roles.student.lora.r=8"}, 2);
   EXPECT_NE(cut.find(kAdapterFile), std::string::npos) << cut;
+
+  // An adapter is no model.
+  const std::string alone = launch_in(
+      folder / "a", recipe, {"roles.student.model=" + (goldens() / "lora_qwen3").string()}, 2);
+  EXPECT_NE(alone.find("is a LoRA adapter"), std::string::npos) << alone;
 }
 
 // The student without its adapter is the reference that a role with the same model is.

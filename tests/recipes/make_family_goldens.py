@@ -5,7 +5,8 @@ after make_goldens.py, whose rows and loop it uses (transformers 5, torch 2.11)
 
 Writes into tests/recipes/goldens/: a nano student for each case, families.json with the losses and
 gradient norms, families_changes.safetensors as make_goldens.py's changes.safetensors. Rows have 6
-to 20 tokens: the windows of gemma3 and phi3 lie among them.
+to 20 tokens: the windows of gemma2, gemma3 and phi3 lie among them, and the caps of gemma2 among its
+scores and logits.
 """
 
 import json
@@ -14,6 +15,8 @@ import torch
 from make_goldens import OUT, build, run
 from safetensors.torch import save_file
 from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     LlamaConfig,
@@ -47,6 +50,19 @@ CASES = {
             rope_parameters=dict(
                 rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.75
             ),
+        ),
+    ),
+    "gemma2": (
+        Gemma2Config,
+        Gemma2ForCausalLM,
+        34,
+        dict(
+            head_dim=8,
+            query_pre_attn_scalar=12,
+            sliding_window=6,
+            layer_types=["sliding_attention", "full_attention"],
+            attn_logit_softcapping=3.0,
+            final_logit_softcapping=1.0,
         ),
     ),
     "gemma3": (

@@ -83,6 +83,32 @@ double own_score(const models::Decoder& decoder, const nlohmann::json& sample, i
       .item<double>();
 }
 
+// Ids that only the student knows would be scored by rows that stand for nothing.
+TEST(ModelRewardRefuses, AStudentWithMoreTokens) {
+  TemporaryFolder folder;
+  const fs::path student = folder / "student";
+  const CommandResult added = retort({"vocab", "add", (goldens() / "qwen3").string(), "--tokens",
+                                      "<|a|>", "--output", student.string()});
+  ASSERT_EQ(added.exit_code, 0) << added.output;
+  auto args = launch(folder, folder / "one", by_model(), 1);
+  args.push_back("roles.student.model=" + student.string());
+  args.push_back("roles.generator.model=" + student.string());
+  const CommandResult result = retort(args, kDeadline);
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.output.find("role 'judge': the tokenizer of"), std::string::npos)
+      << result.output;
+}
+
+TEST(ModelRewardRefuses, ToBeAnotherRolesModel) {
+  TemporaryFolder folder;
+  auto args = launch(folder, folder / "one", by_model(), 1);
+  args.push_back("roles.student.model=" + (goldens() / "reward_two").string());
+  const CommandResult result = retort(args, kDeadline);
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.output.find("role 'student'"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("holds a sequence classifier"), std::string::npos) << result.output;
+}
+
 class ModelReward : public testing::TestWithParam<std::string> {};
 
 TEST_P(ModelReward, IsTheModelsScore) {

@@ -80,7 +80,7 @@ void compare(const parallel::VocabShard& vocab, const at::Tensor& hidden,
     // Left on the device: whoever holds the whole vocabulary copies nothing to the host.
     const at::Tensor rows = there(hidden), head = there(weight);
     const int64_t copies = test::stand_in_copies_to_host();
-    const Payload stays = make_payload(rows, head, spec, targets, vocab, rows.device());
+    const Payload stays = make_payload(rows, head, spec, targets, vocab, 0, rows.device());
     const bool may_stay = may_be_on_device(spec.kind);
     if (vocab.whole() && may_stay)
       require(test::stand_in_copies_to_host() == copies, "nothing came to the host");

@@ -6,10 +6,13 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/log_softmax.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/sort.h>
+#include <ATen/ops/tanh.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/topk.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -353,6 +356,17 @@ void ties_scenario() {
     require(std::abs(several.masked_mass_sum - one.masked_mass_sum) < 1e-6 * one.masked_mass_sum,
             "masked mass");
   }
+
+  // Capped logits by their definition.
+  constexpr double kCap = 3;
+  const at::Tensor own_rows = weight.narrow(0, own.begin, own.size());
+  const at::Tensor all = at::log_softmax(kCap * (at::matmul(hidden, weight.t()) / kCap).tanh(), 1);
+  const PayloadSpec full{.kind = PayloadKind::kFull}, top{.kind = PayloadKind::kTopK, .top_k = 6};
+  require_near(make_payload(hidden, weight, full, {}, {}, kCap).logps, all, "capped");
+  require_near(make_payload(hidden, own_rows, full, {}, vocab, kCap).logps,
+               all.narrow(1, own.begin, own.size()), "capped, by several ranks");
+  require_near(make_payload(hidden, own_rows, top, {}, vocab, kCap).logps,
+               std::get<0>(at::topk(all, 6, 1)), "the largest of them");
 }
 
 struct Roles {

@@ -44,8 +44,9 @@ class CrossEntropyChunks : public ChunkLoss {
 
 UnreadCrossEntropy aten_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                       const at::Tensor& bias, const at::Tensor& targets,
-                                      int64_t chunk_tokens, const parallel::VocabShard& shard) {
-  const LinearHead head{hidden, weight, bias};
+                                      int64_t chunk_tokens, const parallel::VocabShard& shard,
+                                      double softcap) {
+  const LinearHead head{hidden, weight, bias, softcap};
   std::optional<VocabGroup> vocab;
   check_together(shard, [&] {
     check_head(head, targets, vocab_total(shard, weight));

@@ -77,8 +77,8 @@ std::unique_ptr<AtenTeacher> make_teacher(const TeacherSignal& signal, const Voc
 UnreadDistill aten_distill(const at::Tensor& hidden, const at::Tensor& weight,
                            const at::Tensor& bias, const at::Tensor& targets,
                            const TeacherSignal& signal, const DivergenceOptions& options,
-                           const parallel::VocabShard& shard) {
-  const LinearHead head{hidden, weight, bias};
+                           const parallel::VocabShard& shard, double softcap) {
+  const LinearHead head{hidden, weight, bias, softcap};
   std::optional<VocabGroup> vocab;
   int64_t common = 0;
   TeacherSignal there;                  // the signal, on hidden's device

@@ -113,11 +113,12 @@ class AtenLogProbs : public torch::autograd::Function<AtenLogProbs> {
                                                 const at::Tensor& hidden, const at::Tensor& weight,
                                                 const std::optional<at::Tensor>& bias,
                                                 const at::Tensor& targets, const Rows* rows,
-                                                bool entropy, int64_t begin, double temperature,
-                                                int64_t rows_at_once) {
+                                                bool entropy, int64_t begin, double softcap,
+                                                double temperature, int64_t rows_at_once) {
     ctx->save_for_backward({hidden, weight, bias.value_or(at::Tensor()), targets, rows->max,
                             rows->sum, entropy ? rows->entropy.clone() : at::Tensor()});
     ctx->saved_data["begin"] = begin;
+    ctx->saved_data["softcap"] = softcap;
     ctx->saved_data["temperature"] = temperature;
     ctx->saved_data["rows_at_once"] = rows_at_once;
     if (entropy) return {rows->log_probs, rows->entropy};
@@ -128,7 +129,7 @@ class AtenLogProbs : public torch::autograd::Function<AtenLogProbs> {
                                                  const torch::autograd::variable_list& incoming) {
     check_differentiated_once("linear_log_probs is");
     const auto saved = ctx->get_saved_variables();
-    const LinearHead head{saved[0], saved[1], saved[2]};
+    const LinearHead head{saved[0], saved[1], saved[2], ctx->saved_data["softcap"].toDouble()};
     BackwardChunks chunks({saved[3], saved[4], saved[5], saved[6], ctx->saved_data["begin"].toInt(),
                            ctx->saved_data["temperature"].toDouble()},
                           incoming[0], incoming.size() > 1 ? incoming[1] : at::Tensor());
@@ -136,7 +137,7 @@ class AtenLogProbs : public torch::autograd::Function<AtenLogProbs> {
     const HeadGradients grads = in_dtypes_of(
         head, run_linear_head_gradients(head, rows_at_once, chunks, HeadNeeds::of(head)));
     const at::Tensor none;
-    return {grads.hidden, grads.weight, grads.bias, none, none, none, none, none, none};
+    return {grads.hidden, grads.weight, grads.bias, none, none, none, none, none, none, none};
   }
 };
 
@@ -144,8 +145,8 @@ class AtenLogProbs : public torch::autograd::Function<AtenLogProbs> {
 
 LogProbs aten_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
                         const at::Tensor& targets, const LogProbsOptions& options,
-                        const parallel::VocabShard& shard) {
-  const LinearHead head{hidden, weight, bias};
+                        const parallel::VocabShard& shard, double softcap) {
+  const LinearHead head{hidden, weight, bias, softcap};
   std::optional<VocabGroup> vocab;
   check_together(shard, [&] {
     check_head(head, targets, vocab_total(shard, weight));
@@ -168,7 +169,7 @@ LogProbs aten_log_probs(const at::Tensor& hidden, const at::Tensor& weight, cons
         bias.defined() ? std::optional(bias) : std::nullopt;
     const torch::autograd::variable_list tied =
         AtenLogProbs::apply(hidden, weight, optional_bias, ids, &rows, options.entropy_gradient,
-                            vocab->begin(), options.temperature, rows_at_once);
+                            vocab->begin(), softcap, options.temperature, rows_at_once);
     result.log_probs = tied[0];
     if (options.entropy_gradient) result.entropy = tied[1];
   }

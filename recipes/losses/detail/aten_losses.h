@@ -23,21 +23,22 @@ namespace retort::losses::detail {
 // Collectives: one vote, then two all-reduces a chunk.
 UnreadCrossEntropy aten_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                       const at::Tensor& bias, const at::Tensor& targets,
-                                      int64_t chunk_tokens, const parallel::VocabShard& vocab);
+                                      int64_t chunk_tokens, const parallel::VocabShard& vocab,
+                                      double softcap = 0);
 
 // kInvalidArgument: temperature, chunk_tokens.
 void check_log_probs_options(const LogProbsOptions& options);
 // Collectives: one vote, then two all-reduces a chunk; none in backward.
 LogProbs aten_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
                         const at::Tensor& targets, const LogProbsOptions& options,
-                        const parallel::VocabShard& vocab);
+                        const parallel::VocabShard& vocab, double softcap = 0);
 
 // Collectives: one vote, for TeacherHidden one all-gather, then two or three all-reduces a chunk
 // (docs/losses.md).
 UnreadDistill aten_distill(const at::Tensor& hidden, const at::Tensor& weight,
                            const at::Tensor& bias, const at::Tensor& targets,
                            const TeacherSignal& signal, const DivergenceOptions& options,
-                           const parallel::VocabShard& vocab);
+                           const parallel::VocabShard& vocab, double softcap = 0);
 
 // What the host is to know of a loss, read from where it lies.
 CrossEntropyResult read(UnreadCrossEntropy loss);

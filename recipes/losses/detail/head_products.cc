@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/rsub.h>
 
 #include "base/error.h"
 #include "parallel/gemm.h"
@@ -24,8 +25,9 @@ at::Tensor form_logits(const at::Tensor& inputs, const at::Tensor& weight, const
 }
 
 HeadProducts::HeadProducts(const at::Tensor& hidden, const at::Tensor& weight,
-                           const at::Tensor& bias)
+                           const at::Tensor& bias, double softcap)
     : in_bfloat16_(both_bfloat16_on_a_device(hidden, weight)),
+      softcap_(softcap),
       hidden_(hidden.detach()),
       weight_(in_bfloat16_ ? weight.detach() : weight.detach().to(at::kFloat)),
       bias_(bias.defined() ? bias.detach().to(at::kFloat) : at::Tensor()) {}
@@ -35,9 +37,19 @@ at::Tensor HeadProducts::rows(int64_t begin, int64_t count) const {
   return in_bfloat16_ ? rows : rows.to(at::kFloat);
 }
 
-at::Tensor HeadProducts::logits(const at::Tensor& rows) const {
-  if (!in_bfloat16_) return form_logits(rows, weight_, bias_);
+at::Tensor HeadProducts::products(const at::Tensor& rows, const at::Tensor& bias) const {
+  if (!in_bfloat16_) return form_logits(rows, weight_, bias);
   at::Tensor logits = at::mm(rows, weight_.t(), at::kFloat);
+  return bias.defined() ? logits.add_(bias) : logits;
+}
+
+at::Tensor HeadProducts::logits(const at::Tensor& rows, at::Tensor* slopes) const {
+  if (softcap_ == 0) return products(rows, bias_);
+
+  // d c tanh(x / c) / dx = 1 - tanh(x / c)^2
+  at::Tensor logits = products(rows, {}).div_(softcap_).tanh_();
+  if (slopes != nullptr) *slopes = at::rsub(logits.square(), 1);
+  logits.mul_(softcap_);
   return bias_.defined() ? logits.add_(bias_) : logits;
 }
 

@@ -22,13 +22,16 @@ at::Tensor form_logits(const at::Tensor& inputs, const at::Tensor& weight, const
 // Memory: V*H*4 bytes for a weight that is converted, none for float32, or bfloat16 on a device.
 class HeadProducts {
  public:
-  // hidden [R, H], weight [V, H], bias [V] or undefined, of float dtypes on one device.
-  HeadProducts(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias);
+  // hidden [R, H], weight [V, H], bias [V] or undefined, of float dtypes on one device; softcap as
+  // LinearHead::softcap.
+  HeadProducts(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
+               double softcap = 0);
 
   // Rows [begin, begin + count) of hidden, as a factor of the products.
   at::Tensor rows(int64_t begin, int64_t count) const;
-  // [count, V] float32 of those rows.
-  at::Tensor logits(const at::Tensor& rows) const;
+  // [count, V] float32 of those rows. With a softcap `slopes`, unless null, becomes their
+  // derivatives by the products, [count, V].
+  at::Tensor logits(const at::Tensor& rows, at::Tensor* slopes = nullptr) const;
 
   // A gradient by the logits [count, V] float32 as a factor: itself, or count*V*2 bytes more.
   at::Tensor factor(const at::Tensor& gradient) const;
@@ -41,7 +44,11 @@ class HeadProducts {
                            bool first) const;
 
  private:
+  // Without the softcap.
+  at::Tensor products(const at::Tensor& rows, const at::Tensor& bias) const;
+
   bool in_bfloat16_;
+  double softcap_;
   at::Tensor hidden_;
   at::Tensor weight_;  // as a factor
   at::Tensor bias_;    // float32

@@ -12,6 +12,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <sstream>
 
@@ -32,7 +33,7 @@ void require(bool ok, const char* message, const char* key, const at::Tensor& te
 }
 
 void check_head_shapes(const LinearHead& head, const at::Tensor& targets, int64_t vocab) {
-  const auto& [hidden, weight, bias] = head;
+  const auto& [hidden, weight, bias, softcap] = head;
   require(hidden.defined() && hidden.dim() == 2 && at::isFloatingType(hidden.scalar_type()),
           "hidden must be [R, H] of a float dtype", "hidden", hidden);
   require(weight.defined() && weight.dim() == 2 && at::isFloatingType(weight.scalar_type()) &&
@@ -47,10 +48,13 @@ void check_head_shapes(const LinearHead& head, const at::Tensor& targets, int64_
   require(targets.defined() && targets.dim() == 1 && targets.scalar_type() == at::kLong &&
               targets.size(0) == hidden.size(0),
           "targets must be [R] int64, one for each row of hidden", "targets", targets);
+  if (!(softcap >= 0 && std::isfinite(softcap)))
+    throw Error(ErrorCode::kInvalidArgument, "softcap must be 0 (none) or positive and finite")
+        .with("softcap", softcap);
 }
 
 void check_head_devices(const LinearHead& head, const at::Tensor& targets) {
-  const auto& [hidden, weight, bias] = head;
+  const auto& [hidden, weight, bias, softcap] = head;
   for (const at::Tensor& tensor : {weight, bias})
     if (tensor.defined() && tensor.device() != hidden.device())
       throw Error(ErrorCode::kInvalidArgument, "hidden, weight and bias must be on one device")
@@ -97,7 +101,7 @@ HeadGradients run_chunks(const LinearHead& head, int64_t rows_at_once, ChunkLoss
   const int64_t vocab = head.vocab();
   const int64_t width = head.hidden.size(1);
   const auto f32 = head.hidden.options().dtype(at::kFloat).requires_grad(false);
-  const HeadProducts products(head.hidden, head.weight, head.bias);
+  const HeadProducts products(head.hidden, head.weight, head.bias, head.softcap);
 
   // dH is written once for each row, dW and dbias are sums over the chunks.
   HeadGradients grads;
@@ -112,19 +116,21 @@ HeadGradients run_chunks(const LinearHead& head, int64_t rows_at_once, ChunkLoss
     count = next_rows(rows - begin, rows_at_once);
     at::Tensor h = products.rows(begin, count);
     auto [logits, row_weights] = loss.kept(begin, count);
+    at::Tensor slopes;  // of a softcap
     if (!logits.defined()) {
-      logits = products.logits(h);
+      logits = products.logits(h, needs.any() ? &slopes : nullptr);
       loss.chunk(begin, count, logits, needs.any());
     }
 
     // `logits` is now d(loss) / d(logits), but for the rows' weights, which dW takes from h.
     if (!needs.any()) continue;
-    const at::Tensor factor = products.factor(logits);
-    if (needs.hidden)
-      products.write_hidden_gradient(grads.hidden.narrow(0, begin, count), factor, row_weights);
     if (needs.bias)
       grads.bias.add_(row_weights.defined() ? at::mm(logits.t(), row_weights).squeeze(1)
                                             : logits.sum(0));
+    if (slopes.defined()) logits.mul_(slopes);
+    const at::Tensor factor = products.factor(logits);
+    if (needs.hidden)
+      products.write_hidden_gradient(grads.hidden.narrow(0, begin, count), factor, row_weights);
     if (needs.weight) {
       if (row_weights.defined()) h = h * row_weights;
       products.add_weight_gradient(grads.weight, factor, h, /*first=*/begin == 0);
@@ -164,8 +170,8 @@ class HeadFunction : public torch::autograd::Function<HeadFunction> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& hidden,
                             const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-                            int64_t rows_at_once, ChunkLoss* loss) {
-    const LinearHead head{hidden, weight, bias.value_or(at::Tensor())};
+                            double softcap, int64_t rows_at_once, ChunkLoss* loss) {
+    const LinearHead head{hidden, weight, bias.value_or(at::Tensor()), softcap};
     const HeadGradients grads = run_chunks(head, rows_at_once, *loss, HeadNeeds::of(head));
     ctx->save_for_backward({grads.hidden, grads.weight, grads.bias});
     ctx->saved_data["hidden_dtype"] = static_cast<int64_t>(hidden.scalar_type());
@@ -187,7 +193,10 @@ class HeadFunction : public torch::autograd::Function<HeadFunction> {
     // One for each argument of forward. dH was formed in kept_dtype(), the others in fp32.
     return {scaled(grads.hidden, scale, dtype("hidden_dtype")),
             scaled(grads.weight, scale, dtype("weight_dtype")),
-            scaled(grads.bias, scale, dtype("bias_dtype")), at::Tensor(), at::Tensor()};
+            scaled(grads.bias, scale, dtype("bias_dtype")),
+            at::Tensor(),
+            at::Tensor(),
+            at::Tensor()};
   }
 };
 
@@ -245,7 +254,7 @@ at::Tensor run_linear_head(const LinearHead& head, int64_t rows_at_once, ChunkLo
   if (wants_gradient(head)) {
     const std::optional<at::Tensor> bias =
         head.bias.defined() ? std::optional(head.bias) : std::nullopt;
-    return HeadFunction::apply(head.hidden, head.weight, bias, rows_at_once, &loss);
+    return HeadFunction::apply(head.hidden, head.weight, bias, head.softcap, rows_at_once, &loss);
   }
   run_linear_head_forward(head, rows_at_once, loss);
   return loss_of(loss, head);

@@ -10,9 +10,11 @@
 namespace retort::losses::detail {
 
 // The student's side: hidden [R, H], weight [V, H], bias [V] or undefined; V counts the rows that
-// this rank holds, maybe none.
+// this rank holds, maybe none. Logits are the products, with a softcap c > 0 c tanh(products / c),
+// plus the bias.
 struct LinearHead {
   at::Tensor hidden, weight, bias;
+  double softcap = 0;
 
   int64_t rows() const { return hidden.size(0); }
   int64_t vocab() const { return weight.size(0); }
@@ -51,7 +53,7 @@ at::Tensor moved_to(const at::Device& device, const at::Tensor& rows);
 
 // kInvalidArgument unless shapes, dtypes (any float; computed in fp32), devices (hidden, weight,
 // bias on one; targets there or on the host) and target ids in [0, vocab) fit, the weight having at
-// most `vocab` rows.
+// most `vocab` rows, and the softcap is a number that is not negative.
 void check_head(const LinearHead& head, const at::Tensor& targets, int64_t vocab);
 
 // kInvalidArgument if negative.
@@ -62,7 +64,7 @@ void check_chunk_tokens(int64_t chunk_tokens);
 // depend on its row count.
 int64_t chunk_rows(int64_t asked, int64_t floats_per_row, int64_t bytes = 16 << 20);
 
-// Runs `loss` over all rows; the scalar float32 loss sum, with autograd if grad mode is on and an
+// Runs `loss` over all rows (with a softcap the gradients take another chunk's memory); the scalar float32 loss sum, with autograd if grad mode is on and an
 // input requires grad. The gradients are formed here (dH in hidden's dtype, in fp32 beside float16;
 // dW and dbias in fp32) and scaled by the incoming scalar in backward, where each takes its input's
 // dtype. Differentiable once. With R = 0 backward yields zeros. On a device neither direction waits

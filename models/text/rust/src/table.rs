@@ -28,22 +28,25 @@ pub struct Table {
 }
 
 /// Which columns are read, and the others' names and types.
-fn choose(schema: &Schema) -> (Vec<usize>, Vec<String>) {
+fn choose(schema: &Schema) -> Result<(Vec<usize>, Vec<String>), String> {
     let mut chosen = Vec::new();
     let mut left_out = Vec::new();
     for (index, field) in schema.fields().iter().enumerate() {
+        if schema.fields()[..index].iter().any(|other| other.name() == field.name()) {
+            return Err(format!("has two columns of the name {}", field.name()));
+        }
         if has_json(field.data_type()) {
             chosen.push(index);
         } else {
             left_out.push(format!("{} ({})", field.name(), field.data_type()));
         }
     }
-    (chosen, left_out)
+    Ok((chosen, left_out))
 }
 
 fn open_parquet(file: File) -> Result<(Batches, Vec<String>), String> {
     let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|e| e.to_string())?;
-    let (chosen, left_out) = choose(builder.schema());
+    let (chosen, left_out) = choose(builder.schema())?;
     let columns = ProjectionMask::roots(builder.parquet_schema(), chosen);
     let reader = builder
         .with_projection(columns)
@@ -62,7 +65,7 @@ fn open_arrow(mut file: File, stream: bool) -> Result<(Batches, Vec<String>), St
     } else {
         FileReader::try_new(BufReader::new(again), None).map_err(text)?.schema()
     };
-    let (chosen, left_out) = choose(&schema);
+    let (chosen, left_out) = choose(&schema)?;
 
     file.rewind().map_err(|e| e.to_string())?;
     let buffered = BufReader::with_capacity(PIECE_BYTES, file);
