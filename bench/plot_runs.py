@@ -130,6 +130,26 @@ def draw_panel(axes, keys, runs, args):
         axes.legend(fontsize=7.5, frameon=False)
 
 
+def grid(num_panels, columns, title):
+    """A figure, and its panels; what they leave of the last row stays empty."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    pyplot.rcParams.update(LOOK)
+    columns = min(columns, num_panels)
+    rows = -(-num_panels // columns)
+    size = (3.5 * columns, 2.5 * rows + (0.3 if title else 0))
+    figure, cells = pyplot.subplots(rows, columns, figsize=size, squeeze=False)
+    cells = [axes for row in cells for axes in row]
+    for axes in cells[num_panels:]:
+        axes.set_visible(False)
+    if title:
+        figure.suptitle(title, fontsize=10, x=0.01, ha="left")
+    return figure, cells[:num_panels]
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -143,30 +163,14 @@ def main():
     parser.add_argument("--columns", type=int, default=3, help="panels beside each other")
     args = parser.parse_args()
 
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    pyplot.rcParams.update(LOOK)
     runs = []
     for label, folders in map(parse_run, args.runs):
         runs.append((label, [read_series(folder) for folder in folders]))
 
-    # The panels fill a grid; what is left of its last row stays empty.
     panels = [parse_panel(text) for text in args.panel]
-    columns = min(args.columns, len(panels))
-    rows = -(-len(panels) // columns)
-    size = (3.5 * columns, 2.5 * rows + (0.3 if args.title else 0))
-    figure, grid = pyplot.subplots(rows, columns, figsize=size, squeeze=False)
-    cells = [axes for row in grid for axes in row]
+    figure, cells = grid(len(panels), args.columns, args.title)
     for axes, keys in zip(cells, panels):
         draw_panel(axes, keys, runs, args)
-    for axes in cells[len(panels) :]:
-        axes.set_visible(False)
-
-    if args.title:
-        figure.suptitle(args.title, fontsize=10, x=0.01, ha="left")
     figure.tight_layout()
     picture.save(figure, args.output)
 
