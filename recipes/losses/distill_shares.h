@@ -33,8 +33,9 @@ struct UnreadShares {
 // The weighted sum of linear_distill() over the shares, and its gradient. Where the weights of a
 // row sum to 1, so do those of its cross-entropy.
 //
-// Arguments, softcap, split vocabulary, collectives, errors and devices: as linear_distill(), with each
-//   share for itself and in order; a row that is refused is counted in its share. At least one.
+// Arguments, softcap, split vocabulary, collectives, errors and devices: as linear_distill(), with
+//   each share for itself and in order; a row that is refused is counted in its share. At least
+//   one.
 // Work: a whole vocabulary on the CPU has the student's logits and both products of the gradient
 //   once for all shares; everything else a pass for each share.
 // Memory: on the CPU as linear_distill() with 2*chunk*V*4 bytes more (a share's own logits, and

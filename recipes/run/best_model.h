@@ -23,8 +23,8 @@ struct BestModelOptions {
   int64_t patience = 0;  // train.early_stopping_patience; 0: never
 };
 
-// kInvalidArgument if `best`, as a checkpoint has it, is of another metric than the recipe's, or looks for
-// the other end of it.
+// kInvalidArgument if `best`, as a checkpoint has it, is of another metric than the recipe's, or
+// looks for the other end of it.
 void check_same_metric(const BestModelOptions& options, const BestModel& best);
 
 // Of an evaluation's row. kInvalidArgument, listing what the row has, if it lacks the metric.

@@ -1,5 +1,6 @@
-// Capped logits (Gemma 2) in every loss with a linear head, by row kernels and by operators, against
-// autograd over whole matrices in float64: values, and the gradients of hidden, weight and bias.
+// Capped logits (Gemma 2) in every loss with a linear head, by row kernels and by operators,
+// against autograd over whole matrices in float64: values, and the gradients of hidden, weight and
+// bias.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
@@ -123,8 +124,8 @@ Case log_probs(const Problem& p, bool entropy) {
       }};
 }
 
-// Reverse KL from all of a teacher's log-probabilities; by kernels in two shares, of all rows and of
-// the last ones.
+// Reverse KL from all of a teacher's log-probabilities; by kernels in two shares, of all rows and
+// of the last ones.
 Case distillation(const Problem& p, const TeacherFull& teacher) {
   const DivergenceOptions options{.type = DivergenceType::kReverseKl, .kd_ratio = 1};
   const int64_t rows = p.hidden.size(0), taught = rows - kTaughtFrom;

@@ -5,8 +5,8 @@ after make_goldens.py, whose rows and loop it uses (transformers 5, torch 2.11)
 
 Writes into tests/recipes/goldens/: a nano student for each case, families.json with the losses and
 gradient norms, families_changes.safetensors as make_goldens.py's changes.safetensors. Rows have 6
-to 20 tokens: the windows of gemma2, gemma3 and phi3 lie among them, and the caps of gemma2 among its
-scores and logits.
+to 20 tokens: the windows of gemma2, gemma3 and phi3 lie among them, and the caps of gemma2 among
+its scores and logits.
 """
 
 import json

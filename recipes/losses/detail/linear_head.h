@@ -64,12 +64,12 @@ void check_chunk_tokens(int64_t chunk_tokens);
 // depend on its row count.
 int64_t chunk_rows(int64_t asked, int64_t floats_per_row, int64_t bytes = 16 << 20);
 
-// Runs `loss` over all rows (with a softcap the gradients take another chunk's memory); the scalar float32 loss sum, with autograd if grad mode is on and an
-// input requires grad. The gradients are formed here (dH in hidden's dtype, in fp32 beside float16;
-// dW and dbias in fp32) and scaled by the incoming scalar in backward, where each takes its input's
-// dtype. Differentiable once. With R = 0 backward yields zeros. On a device neither direction waits
-// for it; backward scales there what it kept where it lies, so that it runs once, also with
-// retain_graph.
+// Runs `loss` over all rows (with a softcap the gradients take another chunk's memory); the scalar
+// float32 loss sum, with autograd if grad mode is on and an input requires grad. The gradients are
+// formed here (dH in hidden's dtype, in fp32 beside float16; dW and dbias in fp32) and scaled by
+// the incoming scalar in backward, where each takes its input's dtype. Differentiable once. With R
+// = 0 backward yields zeros. On a device neither direction waits for it; backward scales there what
+// it kept where it lies, so that it runs once, also with retain_graph.
 at::Tensor run_linear_head(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss);
 // The same without gradients and result.
 void run_linear_head_forward(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss);
