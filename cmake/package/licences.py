@@ -113,6 +113,8 @@ def copy_crates(cargo, output):
         name = f"{package['name']}-{package['version']}"
         folder = os.path.dirname(package["manifest_path"])
         files = licence_files(folder)
+        if not files and package["license"] == "Apache-2.0":
+            files = [os.path.join(ROOT, "LICENSE")]  # the same text, which flatbuffers leaves out
         if not files:
             raise Missing(f"crate {name} ({package['license']}): no file with its licence")
         copy(files, os.path.join(output, name))
