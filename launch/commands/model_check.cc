@@ -29,6 +29,8 @@ void check_tokenizers(const recipes::Recipe& recipe) {
     if (recipes::is_judge(recipe, role)) continue;
     const std::string& folder = recipe.roles.at(role).model;
     const models::Tokenizer other = models::Tokenizer::load(folder);
+
+    // What the student writes is scored by its ids, every one of them.
     if (scores(recipe, role) && other.vocab_size() < student.vocab_size())
       throw Error(ErrorCode::kInvalidArgument,
                   "role '" + role + "': the tokenizer of " + folder + " has " +
@@ -36,6 +38,8 @@ void check_tokenizers(const recipes::Recipe& recipe) {
                       std::to_string(student.vocab_size()) +
                       "; what the student writes is scored by its ids: give the reward model the "
                       "same tokens (retort vocab add) and train it with them");
+
+    // Distributions are compared in the ids that both have.
     const int64_t known = std::min(student.vocab_size(), other.vocab_size());
     const std::string mine = student.vocabulary_fingerprint(known),
                       theirs = other.vocabulary_fingerprint(known);

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "recipes/data/pair_batches.h"
 #include "recipes/data/preference_dataset.h"
@@ -29,26 +30,6 @@ at::Tensor completion_log_probs(const models::Decoder& decoder, const models::Pa
       losses::linear_log_probs(rows, head.weight, {}, batch.targets, {}, head.vocab, head.softcap)
           .log_probs;
   return at::zeros({2}, log_probs.options()).index_add(0, batch.sequence_of_row, log_probs);
-}
-
-// The first pair of the run whose completions differ.
-data::PairMicroBatch first_pair(SelfCheck& check, const Recipe& recipe) {
-  const models::LoadedModel& student = check.student();
-  auto dataset = std::make_shared<data::PreferenceDataset>(recipe.data.train, recipe.data,
-                                                           student.tokenizer, student.chat, "");
-  data::PairBatchStream stream(dataset, {.seed = static_cast<uint64_t>(recipe.seed),
-                                         .rows_per_micro_batch = 1,
-                                         .shuffle = recipe.data.shuffle});
-  data::PairMicroBatch batch = stream.next().micro_batches.at(0);
-  for (int tries = 0; batch.pairs[0].identical && tries < 100; ++tries)
-    batch = stream.next().micro_batches.at(0);
-
-  const data::PairShape& shape = batch.shapes.at(0);
-  check.check("pair", !batch.pairs[0].identical,
-              batch.pairs[0].origin + ": " + std::to_string(shape.chosen_tokens) +
-                  " tokens of the chosen completion, " + std::to_string(shape.rejected_tokens) +
-                  " of the rejected one, which must differ");
-  return batch;
 }
 
 // log p of both completions as one sequence that forks, which must be that of two sequences: [2].
@@ -106,8 +87,29 @@ void check_loss(SelfCheck& check, const at::Tensor& log_probs, const data::PairS
 
 }  // namespace
 
+data::PairMicroBatch first_pair(SelfCheck& check, const Recipe& recipe,
+                                std::shared_ptr<const data::PreferenceDataset> dataset) {
+  data::PairBatchStream stream(std::move(dataset), {.seed = static_cast<uint64_t>(recipe.seed),
+                                                    .rows_per_micro_batch = 1,
+                                                    .shuffle = recipe.data.shuffle});
+  data::PairMicroBatch batch = stream.next().micro_batches.at(0);
+  for (int tries = 0; batch.pairs[0].identical && tries < 100; ++tries)
+    batch = stream.next().micro_batches.at(0);
+
+  const data::PairShape& shape = batch.shapes.at(0);
+  check.check("pair", !batch.pairs[0].identical,
+              batch.pairs[0].origin + ": " + std::to_string(shape.chosen_tokens) +
+                  " tokens of the chosen completion, " + std::to_string(shape.rejected_tokens) +
+                  " of the rejected one, which must differ");
+  return batch;
+}
+
 void check_dpo_numbers(SelfCheck& check, const Recipe& recipe) {
-  const data::PairMicroBatch batch = first_pair(check, recipe);
+  const models::LoadedModel& student = check.student();
+  const data::PairMicroBatch batch =
+      first_pair(check, recipe,
+                 std::make_shared<data::PreferenceDataset>(recipe.data.train, recipe.data,
+                                                           student.tokenizer, student.chat, ""));
   const at::Tensor log_probs = check_shared_prompt(check, batch);
   check_loss(check, log_probs, batch.shapes.at(0), recipe.dpo->preference());
 

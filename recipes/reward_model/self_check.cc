@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "models/sequence_scores.h"
+#include "recipes/dpo/self_check.h"
 #include "recipes/reward_model/objective.h"
 
 namespace retort::recipes {
@@ -22,19 +23,7 @@ ScoredPairs first_scored_pair(SelfCheck& check, const Recipe& recipe) {
   const models::LoadedModel& student = check.student();
   auto dataset = std::make_shared<RewardPairs>(recipe.data.train, recipe.data, student.tokenizer,
                                                student.chat, "", *recipe.reward_model);
-  data::PairBatchStream stream(dataset, {.seed = static_cast<uint64_t>(recipe.seed),
-                                         .rows_per_micro_batch = 1,
-                                         .shuffle = recipe.data.shuffle});
-  data::PairMicroBatch batch = stream.next().micro_batches.at(0);
-  for (int tries = 0; batch.pairs[0].identical && tries < 100; ++tries)
-    batch = stream.next().micro_batches.at(0);
-
-  const data::PairShape& shape = batch.shapes.at(0);
-  check.check("pair", !batch.pairs[0].identical,
-              batch.pairs[0].origin + ": " + std::to_string(shape.chosen_tokens) +
-                  " tokens of the chosen completion, " + std::to_string(shape.rejected_tokens) +
-                  " of the rejected one, which must differ");
-  return make_scored_pairs(std::move(batch), *recipe.reward_model,
+  return make_scored_pairs(first_pair(check, recipe, dataset), *recipe.reward_model,
                            student.decoder.config().classifier.pad_token_id);
 }
 

@@ -57,9 +57,9 @@ void expect_columns(const fs::path& run, const nlohmann::json& golden,
     expect_close(column(run, key), golden.at(key), key, absolute);
 }
 
-ParameterError parameter_error(const fs::path& run, const std::string& model,
-                               const std::string& changes, const std::string& name) {
-  const models::SafetensorsReader got(run / "final"), start(goldens() / model),
+ParameterError tensor_error(const fs::path& got_in, const fs::path& start_in,
+                            const std::string& changes, const std::string& name) {
+  const models::SafetensorsReader got(got_in), start(start_in),
       all(goldens() / (changes + ".safetensors"));
   EXPECT_EQ(got.names(), start.names());
   const at::Tensor change = all.get(name).to(at::kDouble);
@@ -76,6 +76,11 @@ ParameterError parameter_error(const fs::path& run, const std::string& model,
   }
   EXPECT_EQ(begin, change.numel()) << name;
   return {std::sqrt(difference / norm), largest};
+}
+
+ParameterError parameter_error(const fs::path& run, const std::string& model,
+                               const std::string& changes, const std::string& name) {
+  return tensor_error(run / "final", goldens() / model, changes, name);
 }
 
 void expect_same_parameters(const fs::path& run, const std::string& model,

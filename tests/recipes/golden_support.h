@@ -33,6 +33,11 @@ struct ParameterError {
   double relative = 0;
   double largest = 0;  // of a single parameter
 };
+// Of the tensors in `got` against those in `start` and the golden changes of `name` in
+// goldens/<changes>.safetensors. Both are a folder with a checkpoint, or a file.
+ParameterError tensor_error(const fs::path& got, const fs::path& start, const std::string& changes,
+                            const std::string& name);
+// The same of a run's last checkpoint and the golden model that it began with.
 ParameterError parameter_error(const fs::path& run, const std::string& model,
                                const std::string& changes, const std::string& name);
 // At most 1e-5, and 0.05 of the learning rate 1e-3.

@@ -24,24 +24,8 @@ std::string adapter_of(const std::string& name) { return "lora_" + name.substr(4
 
 // Of the factors in run/final, against PEFT's after the case's steps.
 ParameterError adapter_error(const fs::path& adapter, const std::string& name) {
-  const models::SafetensorsReader got(adapter / kAdapterFile),
-      start(goldens() / adapter_of(name) / kAdapterFile),
-      changes(goldens() / "lora_changes.safetensors");
-  EXPECT_EQ(got.names(), start.names());
-  const at::Tensor change = changes.get(name).to(at::kDouble);
-  double difference = 0, norm = 0, largest = 0;
-  int64_t begin = 0;
-  for (const std::string& factor : start.names()) {
-    const at::Tensor before = start.get(factor).to(at::kDouble).flatten();
-    const at::Tensor want = before + change.narrow(0, begin, before.numel());
-    const at::Tensor error = got.get(factor).to(at::kDouble).flatten() - want;
-    difference += error.square().sum().item<double>();
-    norm += want.square().sum().item<double>();
-    largest = std::max(largest, error.abs().max().item<double>());
-    begin += before.numel();
-  }
-  EXPECT_EQ(begin, change.numel()) << name;
-  return {std::sqrt(difference / norm), largest};
+  return tensor_error(adapter / kAdapterFile, goldens() / adapter_of(name) / kAdapterFile,
+                      "lora_changes", name);
 }
 
 void expect_golden(const fs::path& run, const std::string& name) {
