@@ -155,6 +155,8 @@ void check_payload_spec(const PayloadSpec& spec, int64_t vocab_rows, const Abili
         refuse("its head has ids that the student's lacks, and what lies on them it does not say");
       return;
     case PayloadKind::kTopK:
+      if (spec.names_ids())
+        refuse("it gives no log-probabilities at ids that the student names; use support: teacher");
       if (abilities.max_top_k < asked_ids(spec, vocab_rows))
         refuse("it lists " + std::to_string(abilities.max_top_k) + " ids of a position, " +
                std::to_string(asked_ids(spec, vocab_rows)) +

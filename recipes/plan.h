@@ -20,6 +20,8 @@ struct LinkPlan {
   double bytes_per_step = 0;
   int64_t prefetch = 0;       // steps whose answers may be in flight
   double prefetch_bytes = 0;  // that a rank of the student holds for them
+  // that the student sends beside its tokens: the ids that it names
+  double named_bytes_per_token = 0;
   roles::PayloadSpec payload;
   // What `retort cache` writes of it: bytes_per_token for each target token of data.train, and
   double cache_bytes_per_sequence = 0;

@@ -139,6 +139,18 @@ void print_caches(const Plan& plan) {
         mib(cache.bytes_per_step));
 }
 
+void print_link(const LinkPlan& link) {
+  std::printf(
+      "link %s -> student: %.0f bytes per target token, at most %.2f MiB per step; prefetch %lld "
+      "holds at most %.2f MiB "
+      "per student rank\n",
+      link.role.c_str(), link.bytes_per_token, mib(link.bytes_per_step),
+      static_cast<long long>(link.prefetch), mib(link.prefetch_bytes));
+  if (link.named_bytes_per_token > 0)
+    std::printf("link student -> %s: %.0f bytes per target token for the ids that it names\n",
+                link.role.c_str(), link.named_bytes_per_token);
+}
+
 void print_text(const Plan& plan, double link_gbit, bool is_one_host) {
   print_roles(plan);
   for (const HostPlan& host : plan.hosts) {
@@ -150,12 +162,7 @@ void print_text(const Plan& plan, double link_gbit, bool is_one_host) {
   }
   std::printf("tokens per step: at most %.0f\n", plan.tokens_per_step);
   for (const LinkPlan& link : plan.links)
-    std::printf(
-        "link %s -> student: %.0f bytes per target token, at most %.2f MiB per step; prefetch %lld "
-        "holds at most %.2f MiB "
-        "per student rank\n",
-        link.role.c_str(), link.bytes_per_token, mib(link.bytes_per_step),
-        static_cast<long long>(link.prefetch), mib(link.prefetch_bytes));
+    print_link(link);
   print_caches(plan);
   print_transfers(plan, link_gbit);
   if (!is_one_host) print_paths(plan);
@@ -184,12 +191,14 @@ std::string plan_json(const Recipe& recipe, double link_gbit) {
         .str();
   };
   const auto of_link = [](const LinkPlan& link) {
-    return JsonLine()
-        .add("teacher", std::string_view(link.role))
+    JsonLine line;
+    line.add("teacher", std::string_view(link.role))
         .add("bytes_per_target_token", link.bytes_per_token)
         .add("max_bytes_per_step", link.bytes_per_step)
-        .add("max_prefetch_bytes_per_rank", link.prefetch_bytes)
-        .str();
+        .add("max_prefetch_bytes_per_rank", link.prefetch_bytes);
+    if (link.named_bytes_per_token > 0)
+      line.add("named_bytes_per_target_token", link.named_bytes_per_token);
+    return line.str();
   };
   std::vector<LinkPlan> kept;  // by `retort cache`
   std::ranges::copy_if(plan.links, std::back_inserter(kept), &LinkPlan::may_be_kept);

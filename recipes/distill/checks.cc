@@ -30,6 +30,26 @@ void check_draws(const Recipe& recipe, const RecipePlaces& places) {
                     "tp: 1 (with pp or dp), or payload: topk");
 }
 
+// What the student names is new in each step, and an engine lists ids of its own alone.
+void check_support(const Recipe& recipe, const RecipePlaces& places) {
+  const DistillOptions& distill = *recipe.distill;
+  if (distill.support == roles::Support::kTeacher) return;
+  const std::string support(enum_name(distill.support));
+  for (size_t i = 0; i < distill.teachers.size(); ++i) {
+    const TeacherOptions& teacher = distill.teachers[i];
+    if (teacher.is_cached())
+      places.refuse({"distill", "teachers", std::to_string(i), "cache"},
+                    "no cache holds the ids that the student names with support: " + support +
+                        "; name a role, or use support: teacher");
+    if (recipe.roles.at(teacher.role).external)
+      places.refuse({"distill", "support"},
+                    support +
+                        " needs the teacher's log-probabilities at ids that the student names, "
+                        "which no engine gives; use support: teacher with '" +
+                        teacher.role + "', or a teacher of ours (`model`)");
+  }
+}
+
 // What a cache holds was said before the run, of rows that stay as they are.
 void check_caches(const Recipe& recipe, const RecipePlaces& places) {
   const DistillOptions& distill = *recipe.distill;
@@ -129,6 +149,7 @@ void check_distill(const Recipe& recipe, const RecipePlaces& places) {
                   "on_policy_distill, or lmbda: 1.0");
   check_teachers(recipe, places);
   check_draws(recipe, places);
+  check_support(recipe, places);
   check_caches(recipe, places);
   if (recipe.generation) check_on_policy(recipe, places);
   warn_of_idle_fields(*recipe.distill, places);

@@ -31,7 +31,8 @@ losses::TeacherSignal to_signal(const roles::Payload& payload, const at::Tensor&
   switch (payload.label.spec.kind) {
     case roles::PayloadKind::kHiddenStates: return losses::TeacherHidden{payload.hidden, head, {}};
     case roles::PayloadKind::kTopK:
-      return losses::TeacherTopK{payload.ids, payload.logps, payload.log_tail};
+      return losses::TeacherTopK{payload.ids, payload.logps, payload.log_tail,
+                                 payload.label.spec.support == roles::Support::kUnion};
     case roles::PayloadKind::kFull: return losses::TeacherFull{payload.logps};
     case roles::PayloadKind::kSampled:
       return losses::TeacherSampled{payload.ids, payload.logps, payload.kappa};
@@ -155,6 +156,20 @@ void DistillObjective::announce(int64_t step, const data::BatchStream::Step& bat
   }
 }
 
+// Its largest logits over the ids that both know, in the order of a teacher's top-k. They are
+// constants of the loss.
+void DistillObjective::name_ids(Part& part, const models::Head& head, const at::Tensor& rows) {
+  roles::FrozenAnswers& client = *teachers_[part.teacher].client;
+  at::Tensor own = rows.detach();
+  if (part.rows.defined()) own = own.index_select(0, part.rows.to(own.device()));
+  const roles::Payload largest = roles::make_payload(own, head.weight.detach(),
+                                                     {.kind = roles::PayloadKind::kTopK,
+                                                      .top_k = options_.named_ids,
+                                                      .common_vocab = client.common_vocab()},
+                                                     {}, head.vocab, head.softcap);
+  client.name_ids(part.pending, largest.ids);
+}
+
 losses::TeacherShare DistillObjective::receive(Part& part, const at::Device& device,
                                                StepSums& sums) {
   TeacherRoute& route = teachers_[part.teacher];
@@ -184,6 +199,11 @@ at::Tensor DistillObjective::batch_loss(const models::Head& head, const at::Tens
     return losses::unread_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab,
                                         head.softcap)
         .loss_sum;
+
+  // All teachers are told before the first is waited for.
+  if (options_.named_ids > 0)
+    for (Part& part : parts)
+      if (part.num_rows > 0) name_ids(part, head, rows);
 
   std::vector<losses::TeacherShare> shares;
   std::vector<double> weights;

@@ -37,13 +37,18 @@ bool sample_matches(const data::Sample& sample, const std::map<std::string, std:
 
 // For each step the requests of the next `prefetch` steps are already in flight. A sample is
 // answered by all teachers whose `when` it matches, with their weights normalised to 1; a sample
-// that matches none is an error naming it. Threads: compute. Collectives: none of its own.
+// that matches none is an error naming it. Where the student names ids (named_ids), the requests in
+// flight have the teachers compute ahead, and each micro-batch waits for its answers between its
+// forward pass and its loss. Threads: compute. Collectives: none of its own, but for naming ids.
 class DistillObjective : public BatchObjective {
  public:
   struct Options {
     losses::DivergenceOptions divergence;  // common_vocab comes from each teacher's handshake
     // steps whose answers may be in flight beyond the current one
     int64_t prefetch = 2;
+    // above 0: how many ids of its own the student names at each row, for teachers whose payloads
+    // need them (PayloadSpec::support)
+    int64_t named_ids = 0;
     int64_t dp_rank = 0, dp_size = 1;
     // false: this rank is not where the pipeline ends, so it needs no teacher
     bool asks = true;
@@ -80,6 +85,9 @@ class DistillObjective : public BatchObjective {
   static Part whole_part(const data::MicroBatch& batch);
   static Part part_of(const data::MicroBatch& batch, const std::vector<size_t>& samples);
   std::vector<Part> split(const data::MicroBatch& batch) const;
+  // Tells the part's teacher the largest ids of the student there. With a split vocabulary two
+  // all-gathers a chunk on its group.
+  void name_ids(Part& part, const models::Head& head, const at::Tensor& rows);
   // What its teacher has said of the part's rows; waits for the answer.
   losses::TeacherShare receive(Part& part, const at::Device& device, StepSums& sums);
   double new_bytes();

@@ -60,9 +60,6 @@ void DistillOptions::validate() const {
   if (loss_top_k <= 0) refuse("loss_top_k must be at least 1, got " + std::to_string(loss_top_k));
   needs(top_k, loss_top_k == defaults.loss_top_k, "loss_top_k", "payload: topk");
   needs(top_k, support == defaults.support, "support", "payload: topk");
-  if (support != Support::kTeacher)
-    refuse("support: " + std::string(enum_name(support)) +
-           " is not in this version; use support: teacher");
 
   // What a top-k payload leaves open.
   needs(top_k, tail == defaults.tail, "tail", "payload: topk");
@@ -147,6 +144,7 @@ roles::PayloadSpec DistillOptions::payload_spec(int64_t seed) const {
   spec.kind = payload;
   spec.top_k = loss_top_k;
   spec.temperature = temperature;
+  spec.support = support;
   spec.bfloat16 = payload_dtype == PayloadDtype::kBfloat16;
   if (payload != PayloadKind::kSampled) return spec;
   spec.num_samples = num_samples;

@@ -13,9 +13,6 @@
 
 namespace retort::recipes {
 
-// Whose top-k ids a top-k payload holds.
-enum class Support { kTeacher, kStudent, kUnion };
-
 // Of log-probabilities on the wire.
 enum class PayloadDtype { kFloat32, kBfloat16 };
 
@@ -51,7 +48,7 @@ struct DistillOptions {
   int64_t loss_top_k = 64;
   int64_t num_samples = 64;
   bool replacement = true;
-  Support support = Support::kTeacher;
+  roles::Support support = roles::Support::kTeacher;
   losses::Tail tail = losses::Tail::kBucket;
   losses::DivergenceType loss_type = losses::DivergenceType::kForwardKl;
   double beta = 0.5;
@@ -78,7 +75,10 @@ struct DistillOptions {
         "replacement", replacement,
         "whether an id may be drawn again, each then with weight 1 / num_samples; payload: sampled "
         "only");
-    visit("support", support, "whose top-k ids; payload: topk only");
+    visit(
+        "support", support,
+        "whose top-k ids; union: both sides', each id once. Other than the teacher's are named by "
+        "the student after its own forward pass, and scored by the teacher; payload: topk only");
     visit("tail", tail,
           "the mass outside the top-k; payload: topk only, renormalize and drop: forward_kl only");
     visit("loss_type", loss_type, "divergence between teacher and student");
@@ -109,12 +109,6 @@ struct DistillOptions {
 
 }  // namespace retort::recipes
 
-template <>
-struct retort::EnumNames<retort::recipes::Support> {
-  using E = retort::recipes::Support;
-  static constexpr std::array<std::pair<std::string_view, E>, 3> values{
-      {{"teacher", E::kTeacher}, {"student", E::kStudent}, {"union", E::kUnion}}};
-};
 template <>
 struct retort::EnumNames<retort::recipes::PayloadDtype> {
   using E = retort::recipes::PayloadDtype;

@@ -70,25 +70,37 @@ double divergence(const Row& q, const Row& p, const losses::DivergenceOptions& o
 
 double reference_divergence(const Row& teacher_logits, const Row& student_logits,
                             const losses::DivergenceOptions& options, int64_t top_k) {
+  std::vector<size_t> order(teacher_logits.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return teacher_logits[a] > teacher_logits[b]; });
+  const auto vocab = static_cast<int64_t>(order.size());
+  order.resize(static_cast<size_t>(top_k <= 0 ? vocab : std::min(top_k, vocab)));
+  losses::DivergenceOptions whole = options;
+  if (top_k <= 0) whole.tail = losses::Tail::kBucket;
+  return reference_divergence(teacher_logits, student_logits, whole, order);
+}
+
+double reference_divergence(const Row& teacher_logits, const Row& student_logits,
+                            const losses::DivergenceOptions& options,
+                            const std::vector<size_t>& ids) {
   const double scale =
       options.scale_by_temperature_squared ? options.temperature * options.temperature : 1.0;
   const Row q = log_softmax(teacher_logits, options.temperature),
             p = log_softmax(student_logits, options.temperature);
-  const auto vocab = static_cast<int64_t>(q.size());
-  if (top_k <= 0 || (top_k >= vocab && options.tail == losses::Tail::kBucket))
-    return scale * divergence(q, p, options);
-  std::vector<size_t> order(q.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return q[a] > q[b]; });
+  std::vector<bool> named(q.size(), false);
+  for (const size_t id : ids)
+    named.at(id) = true;
   Row q_top, p_top, q_rest, p_rest;
-  for (int64_t i = 0; i < vocab; ++i) {
-    const size_t id = order[static_cast<size_t>(i)];
-    (i < top_k ? q_top : q_rest).push_back(q[id]);
-    (i < top_k ? p_top : p_rest).push_back(p[id]);
+  for (size_t id = 0; id < q.size(); ++id) {
+    (named[id] ? q_top : q_rest).push_back(q[id]);
+    (named[id] ? p_top : p_rest).push_back(p[id]);
   }
   if (options.tail == losses::Tail::kBucket) {
-    q_top.push_back(log_sum_exp(q_rest));
-    p_top.push_back(log_sum_exp(p_rest));
+    if (!q_rest.empty()) {
+      q_top.push_back(log_sum_exp(q_rest));
+      p_top.push_back(log_sum_exp(p_rest));
+    }
     return scale * divergence(q_top, p_top, options);
   }
   if (options.tail == losses::Tail::kRenormalize) {

@@ -2,6 +2,7 @@
 // check` compares with.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -14,5 +15,10 @@ namespace retort::recipes {
 double reference_divergence(const std::vector<double>& teacher_logits,
                             const std::vector<double>& student_logits,
                             const losses::DivergenceOptions& options, int64_t top_k);
+// With these ids, each once, instead of the teacher's.
+double reference_divergence(const std::vector<double>& teacher_logits,
+                            const std::vector<double>& student_logits,
+                            const losses::DivergenceOptions& options,
+                            const std::vector<size_t>& ids);
 
 }  // namespace retort::recipes

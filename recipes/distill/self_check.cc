@@ -24,10 +24,16 @@
 namespace retort::recipes {
 namespace {
 
-losses::TeacherSignal signal_of(const CheckedRows& teacher, const roles::PayloadSpec& spec) {
-  return to_signal(
-      roles::make_payload(teacher.hidden, teacher.weight, spec, {}, {}, teacher.softcap),
-      teacher.weight);
+// What the teacher sends to this student, whose ids it scores where the spec says so.
+roles::Payload payload_of(const CheckedRows& teacher, const CheckedRows& student,
+                          const roles::PayloadSpec& spec) {
+  at::Tensor named;
+  if (spec.names_ids()) {
+    roles::PayloadSpec own = spec;
+    own.support = roles::Support::kTeacher;
+    named = roles::make_payload(student.hidden, student.weight, own, {}, {}, student.softcap).ids;
+  }
+  return roles::make_payload(teacher.hidden, teacher.weight, spec, named, {}, teacher.softcap);
 }
 
 std::vector<std::vector<double>> logits64(const CheckedRows& rows_of_model, int64_t vocab) {
@@ -48,21 +54,44 @@ struct Setting {
   int64_t top_k() const { return spec.kind == roles::PayloadKind::kTopK ? spec.top_k : 0; }
 };
 
+std::vector<size_t> ids_of_row(const at::Tensor& ids, size_t row) {
+  const at::Tensor own = ids.select(0, static_cast<int64_t>(row)).to(at::kLong).contiguous();
+  std::vector<size_t> named;
+  for (int64_t i = 0; i < own.numel(); ++i)
+    if (own.const_data_ptr<int64_t>()[i] >= 0)
+      named.push_back(static_cast<size_t>(own.const_data_ptr<int64_t>()[i]));
+  return named;
+}
+
+// `named`: the payload's ids, where they are not the teacher's.
 double reference_mean(const CheckedRows& teacher, const CheckedRows& student,
-                      const Setting& setting) {
+                      const Setting& setting, const at::Tensor& named) {
   const auto q = logits64(teacher, setting.vocab);
   const auto p = logits64(student, setting.vocab);
   double sum = 0;
   for (size_t r = 0; r < q.size(); ++r)
-    sum += reference_divergence(q[r], p[r], setting.options, setting.top_k());
+    sum += named.defined() ? reference_divergence(q[r], p[r], setting.options, ids_of_row(named, r))
+                           : reference_divergence(q[r], p[r], setting.options, setting.top_k());
   return sum / static_cast<double>(q.size());
+}
+
+at::Tensor named_by(const roles::Payload& payload) {
+  return payload.label.spec.names_ids() ? payload.ids : at::Tensor();
+}
+
+// Of the student as it is, with the ids that it names now.
+double expected_mean(const CheckedRows& teacher, const CheckedRows& student,
+                     const Setting& setting) {
+  return reference_mean(teacher, student, setting,
+                        named_by(payload_of(teacher, student, setting.spec)));
 }
 
 double kd_mean(const CheckedRows& teacher, const CheckedRows& student, const at::Tensor& targets,
                const Setting& setting) {
-  const auto result = losses::linear_distill(student.hidden, student.weight, {}, targets,
-                                             signal_of(teacher, setting.spec), setting.options, {},
-                                             student.softcap);
+  const auto result =
+      losses::linear_distill(student.hidden, student.weight, {}, targets,
+                             to_signal(payload_of(teacher, student, setting.spec), teacher.weight),
+                             setting.options, {}, student.softcap);
   return result.kd_sum / static_cast<double>(result.count);
 }
 
@@ -74,7 +103,7 @@ void check_equal_models(SelfCheck& check, const CheckedRows& student, const at::
                         const Setting& setting) {
   const double value = kd_mean(student, student, targets, setting);
   if (setting.top_k() > 0 && !zero_at_equality(setting.options)) {
-    const double expected = reference_mean(student, student, setting);
+    const double expected = expected_mean(student, student, setting);
     check.check("student == teacher", std::abs(value - expected) < 1e-5,
                 "loss " + scientific(value) + " = mean -log(teacher mass) " + scientific(expected) +
                     " (tail: renormalize)");
@@ -88,7 +117,7 @@ void check_value_and_direction(SelfCheck& check, const CheckedRows& teacher,
                                const CheckedRows& student, const at::Tensor& targets,
                                const Setting& setting) {
   const double value = kd_mean(teacher, student, targets, setting);
-  const double expected = reference_mean(teacher, student, setting);
+  const double expected = expected_mean(teacher, student, setting);
   const double error = std::abs(value - expected) / std::max(std::abs(expected), 1e-6);
   check.check("value against fp64", error < 1e-4,
               scientific(value) + " against " + scientific(expected) + ", relative error " +
@@ -101,7 +130,7 @@ void check_value_and_direction(SelfCheck& check, const CheckedRows& teacher,
   else
     return;
   if (setting.top_k() > 0 && setting.options.tail != losses::Tail::kBucket) return;
-  const double other = reference_mean(teacher, student, swapped);
+  const double other = expected_mean(teacher, student, swapped);
   check.check("direction",
               std::abs(value - expected) < 0.1 * std::abs(other - expected) ||
                   std::abs(other - expected) < 1e-7,
@@ -114,9 +143,10 @@ void check_value_and_direction(SelfCheck& check, const CheckedRows& teacher,
 void check_gradient(SelfCheck& check, const CheckedRows& teacher, const CheckedRows& student,
                     const at::Tensor& targets, const Setting& setting) {
   const at::Tensor hidden = student.hidden.clone().set_requires_grad(true);
-  const auto result =
-      losses::linear_distill(hidden, student.weight, {}, targets, signal_of(teacher, setting.spec),
-                             setting.options, {}, student.softcap);
+  const roles::Payload payload = payload_of(teacher, student, setting.spec);
+  const auto result = losses::linear_distill(hidden, student.weight, {}, targets,
+                                             to_signal(payload, teacher.weight), setting.options,
+                                             {}, student.softcap);
   result.loss_sum.backward();
   at::Tensor direction = at::empty(hidden.sizes(), at::kDouble);
   double* value = direction.mutable_data_ptr<double>();
@@ -129,9 +159,9 @@ void check_gradient(SelfCheck& check, const CheckedRows& teacher, const CheckedR
     return CheckedRows{student.hidden.to(at::kDouble) + direction * by, student.weight,
                        student.softcap};
   };
-  const double numeric =
-      (reference_mean(teacher, moved(h), setting) - reference_mean(teacher, moved(-h), setting)) /
-      (2 * h);
+  const double numeric = (reference_mean(teacher, moved(h), setting, named_by(payload)) -
+                          reference_mean(teacher, moved(-h), setting, named_by(payload))) /
+                         (2 * h);
   const double scale = std::max(std::abs(numeric), 1e-5);
   check.check("gradient (finite differences)", std::abs(analytic - numeric) / scale < 1e-2,
               scientific(analytic) + " against " + scientific(numeric));
@@ -142,7 +172,7 @@ void check_temperature(SelfCheck& check, const CheckedRows& teacher, const Check
   setting.options.temperature *= 2;
   setting.spec.temperature *= 2;
   const double value = kd_mean(teacher, student, targets, setting);
-  const double expected = reference_mean(teacher, student, setting);
+  const double expected = expected_mean(teacher, student, setting);
   check.check("temperature", std::abs(value - expected) < 1e-4 * std::max(std::abs(expected), 1e-2),
               "at " + scientific(setting.options.temperature) + ": " + scientific(value) +
                   " against " + scientific(expected));

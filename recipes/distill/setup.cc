@@ -76,6 +76,7 @@ class DistillRun : public SampleRun {
         std::move(source), context().agent, std::move(routes),
         DistillObjective::Options{.divergence = options_.divergence(),
                                   .prefetch = prefetched_steps(options_),
+                                  .named_ids = payload_spec().names_ids() ? options_.loss_top_k : 0,
                                   .dp_rank = world.coordinate().dp,
                                   .dp_size = world.options().layout.dp,
                                   .asks = world.forms_loss()});
@@ -138,9 +139,15 @@ LinkPlan plan_teacher_link(const Recipe& recipe, const std::string& role) {
   LinkPlan link = plan_link(recipe, role, bytes_per_token, tokens_per_step(recipe, 1),
                             prefetched_steps(*recipe.distill));
   link.payload = recipe.distill->payload_spec(recipe.seed);
+  if (link.payload.names_ids()) {
+    // Of answers to named ids one micro-batch's are in flight.
+    link.named_bytes_per_token =
+        static_cast<double>(roles::named_bytes_per_row(link.payload, config.vocab_size));
+    link.prefetch_bytes = bytes_per_token * static_cast<double>(micro_batch_tokens(recipe, 1));
+  }
 
   // What `retort cache` writes of it, where it may.
-  const bool is_kept = !teacher.external && recipe.distill->lmbda == 0;
+  const bool is_kept = !teacher.external && recipe.distill->lmbda == 0 && !link.payload.names_ids();
   if (!is_kept) return link;
   link.cache_bytes_per_sequence = static_cast<double>(kPayloadRecordBytes);
   if (link.payload.kind == roles::PayloadKind::kHiddenStates)

@@ -248,6 +248,10 @@ void check_cache_recipe(const Recipe& recipe) {
     refuse_recipe(
         "distill.lmbda is above 0: what the student draws is new in each step, so that nothing "
         "said of it can be kept; write lmbda: 0");
+  if (distill.support != roles::Support::kTeacher)
+    refuse_recipe("distill.support: " + std::string(enum_name(distill.support)) +
+                  " asks for ids that the student names in each step, so that nothing said of them "
+                  "can be kept; write support: teacher");
   if (distill.teachers.size() != 1)
     refuse_recipe(
         "distill.teachers: a cache holds the payloads of one teacher; write a recipe for each "

@@ -15,12 +15,14 @@ struct TeacherHidden {
   at::Tensor bias;    // [Vt] or undefined
 };
 
-// The K largest log-probabilities at the request's temperature over the common vocabulary, and the
-// log of the remaining mass.
+// Log-probabilities at K ids, whosever they are, at the request's temperature over the common
+// vocabulary, and the log of the remaining mass. The ids are constants: they have no gradient.
 struct TeacherTopK {
-  at::Tensor ids;       // [R, K] int32, distinct in a row, descending log-probability
+  at::Tensor ids;       // [R, K] int32, distinct in a row
   at::Tensor logps;     // [R, K] float32 or bfloat16
   at::Tensor log_tail;  // [R] float32, logsumexp over the complement; -inf when K = V
+  // Rows may name fewer ids: they end with -1, whose logps are -inf.
+  bool padded = false;
 };
 
 // All log-probabilities at the request's temperature over the common vocabulary.

@@ -15,6 +15,7 @@
 #include "base/hash.h"
 #include "models/softcap.h"
 #include "roles/payload/draws.h"
+#include "roles/payload/named_ids.h"
 #include "roles/payload/parts.h"
 #include "roles/payload/sharded.h"
 #include "roles/payload/top_k.h"
@@ -120,6 +121,7 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
   const int64_t k = ids_per_row(spec, vocab);
   Payload payload = unfilled_payload(spec, rows, k, vocab, floats);
   const at::Tensor target_ids = targets_on(hidden_rows.device(), spec, targets, rows, vocab);
+  const at::Tensor named = named_on(hidden_rows.device(), spec, targets, rows, vocab);
 
   // Logits are formed for a chunk of rows at a time.
   const at::Tensor head = weight.to(at::kFloat).t();
@@ -153,25 +155,28 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
       continue;
     }
 
-    const auto [values, ids] = top_k(logits, k);
+    const auto [ids, values] =
+        support_of(logits, spec, named.defined() ? named.narrow(0, begin, count) : at::Tensor(), k);
     payload.ids.narrow(0, begin, count).copy_(ids);
     payload.logps.narrow(0, begin, count).copy_(values - log_total.unsqueeze(1));
     // The tail is summed over the complement; log(1 - sum) would lose every digit when the tail is
     // small.
-    const at::Tensor complement = logits.scatter(1, ids, kNegInf);
+    const at::Tensor complement = logits.scatter(1, stand_ins(ids), kNegInf);
+    const bool all = k == vocab && spec.support != Support::kUnion;
     payload.log_tail.narrow(0, begin, count)
-        .copy_(k == vocab ? at::full({count}, kNegInf, logits.options())
-                          : at::logsumexp(complement, 1) - log_total);
+        .copy_(all ? at::full({count}, kNegInf, logits.options())
+                   : at::logsumexp(complement, 1) - log_total);
   }
   return payload;
 }
 
 std::string sequence_hash(const at::Tensor& input_ids, const at::Tensor& cu_seqlens,
-                          const at::Tensor& positions) {
+                          const at::Tensor& positions, const at::Tensor& named) {
   Sha256 hash;
   hash_tensor(hash, input_ids);
   hash_tensor(hash, cu_seqlens);
   hash_tensor(hash, positions);
+  if (named.defined()) hash_tensor(hash, named);
   return hash.hex_digest().substr(0, 16);
 }
 
@@ -205,6 +210,8 @@ void check_label(const Payload& payload, const PayloadLabel& expected) {
   compare("num_samples", label.spec.num_samples, expected.spec.num_samples);
   compare("replacement", int{label.spec.replacement}, int{expected.spec.replacement});
   compare("seed", label.spec.seed, expected.spec.seed);
+  compare_text("support", std::string(enum_name(label.spec.support)),
+               std::string(enum_name(expected.spec.support)));
   compare("part", label.part, expected.part);
   compare("parts", label.parts, expected.parts);
 
@@ -244,6 +251,7 @@ void check_payload(const Payload& payload, const PayloadLabel& expected, int64_t
   if (top_k) require(payload.log_tail, {rows}, {at::kFloat}, "log_tail", payload);
   if (!top_k && !expected.spec.replacement)
     require(payload.kappa, {rows}, {at::kFloat}, "kappa", payload);
+  if (top_k && expected.spec.support == Support::kUnion) return check_union(payload, vocab_size);
   if (rows > 0 &&
       (payload.ids.min().item<int64_t>() < 0 || payload.ids.max().item<int64_t>() >= vocab_size))
     throw Error(ErrorCode::kCorrupt,
@@ -275,12 +283,19 @@ int64_t payload_working_bytes(const PayloadSpec& spec, int64_t rows, int64_t hid
   return payload + weight + logits * (chooses ? 3 : 2);
 }
 
+int64_t named_bytes_per_row(const PayloadSpec& spec, int64_t vocab_size) {
+  return spec.names_ids() ? 4 * std::min(spec.top_k, vocab_size) : 0;
+}
+
 int64_t payload_bytes_per_row(const PayloadSpec& spec, int64_t hidden_size, int64_t vocab_size,
                               int64_t hidden_dtype_bytes) {
   switch (spec.kind) {
     case PayloadKind::kHiddenStates: return hidden_size * hidden_dtype_bytes;
     case PayloadKind::kTopK:
-      return ids_per_row(spec, vocab_size) * (4 + (spec.bfloat16 ? 2 : 4)) + 4;
+      // The student knows its own ids.
+      return ids_per_row(spec, vocab_size) *
+                 ((spec.support == Support::kStudent ? 0 : 4) + (spec.bfloat16 ? 2 : 4)) +
+             4;
     case PayloadKind::kFull: return vocab_size * 4;
     case PayloadKind::kTargetLogProbs: return 4;
     case PayloadKind::kSampled:

@@ -15,6 +15,10 @@ namespace retort::roles {
 
 enum class PayloadKind : uint8_t { kHiddenStates, kTopK, kFull, kTargetLogProbs, kSampled };
 
+// Whose largest ids a top-k payload names: the teacher's; the student's, which it says after its
+// own forward pass; or both, each id once.
+enum class Support : uint8_t { kTeacher, kStudent, kUnion };
+
 // What the student wants; part of every request.
 struct PayloadSpec {
   PayloadKind kind = PayloadKind::kHiddenStates;
@@ -26,10 +30,16 @@ struct PayloadSpec {
   int64_t num_samples = 64;
   bool replacement = false;
   uint64_t seed = 0;
+  // kTopK: whose ids. Not kTeacher: top_k ids of each side, and the student names its own
+  Support support = Support::kTeacher;
+
+  // Whether an answer needs ids that the student names.
+  bool names_ids() const { return kind == PayloadKind::kTopK && support != Support::kTeacher; }
 
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(kind, top_k, temperature, bfloat16, common_vocab, num_samples, replacement, seed);
+    archive(kind, top_k, temperature, bfloat16, common_vocab, num_samples, replacement, seed,
+            support);
   }
 };
 
@@ -38,8 +48,10 @@ struct PayloadLabel {
   uint64_t request_id = 0;
   std::string teacher;  // "teacher/0": who leads the replica
   uint64_t weight_version = 0;
-  std::string sequence_hash;  // SHA-256 (16 hex digits) over input_ids, cu_seqlens and positions
-  int64_t num_rows = 0;       // of the whole, whichever part this is
+  // SHA-256 (16 hex digits) over input_ids, cu_seqlens and positions, and the ids that the student
+  // named
+  std::string sequence_hash;
+  int64_t num_rows = 0;  // of the whole, whichever part this is
   PayloadSpec spec;
   int64_t part = 0, parts = 1;  // roles/payload/parts.h
 
@@ -50,11 +62,15 @@ struct PayloadLabel {
 };
 
 // R rows. Bytes per row on the wire: hidden H*sizeof(dtype); top-k K*(4+4)+4 (bfloat16: K*(4+2)+4);
-// full V*4; target log-probabilities 4; sampled N*(4+4), without replacement +4.
+// full V*4; target log-probabilities 4; sampled N*(4+4), without replacement +4. Support student:
+// K*4+4, and the request K*4; union: 2K*(4+4)+4, and the request K*4 (bfloat16 saves 2 for each
+// log-probability).
 struct Payload {
   PayloadLabel label;
   at::Tensor hidden;  // kHiddenStates: [R, Ht] in the teacher's dtype
-  at::Tensor ids;     // kTopK: [R, K] int32; kSampled: [R, N] int32
+  // kTopK: [R, K] int32, union: [R, min(2K, V)], a row that has fewer ends with -1, whose logps are
+  // -inf; student: the request has them, none on the wire. kSampled: [R, N] int32
+  at::Tensor ids;
   // kTopK: [R, K]; kFull: [R, V] float32; kTargetLogProbs: [R] float32; kSampled: [R, N] float32
   at::Tensor logps;
   at::Tensor log_tail;  // kTopK: [R] float32
@@ -81,16 +97,19 @@ struct Payload {
 
 // Payload tensors from the teacher's final hidden states at the wanted rows, chunk by chunk in fp32
 // (the same numbers whatever the payload). `weight` [Vt, Ht]; `targets` [R] int64, for
-// kTargetLogProbs only: the token whose log-probability is asked, of each row. kInvalidArgument for
-// a target outside the (common) vocabulary, and for kSampled of a split vocabulary. Of equal
-// log-probabilities kTopK takes the lowest ids. kSampled draws with spec.seed as it is (draw_seed).
-// A softcap c > 0 makes the logits c tanh(products / c) (models::Head::softcap). No autograd. Of a
-// split vocabulary `weight` is this rank's rows and kFull gives this rank's
-// columns, all else is the same on every rank. Collectives: none for a whole vocabulary or
-// kHiddenStates; else two all-gathers a chunk on vocab.group. Devices: it is computed where
-// hidden_rows and weight are; targets there or on the host. The payload's tensors are at
-// `destination`, that device or the host: to the host each chunk is copied as it is done, into
-// pinned memory. Of a split vocabulary what the ranks gather goes through host memory all the same.
+// kTargetLogProbs only: the token whose log-probability is asked, of each row. A kTopK that names
+// ids takes the student's there, [R, K] of an integer type, distinct in a row, with K the smaller
+// of top_k and the (common) vocabulary; log_tail is then the rest of what `ids` names, union or
+// not, and a union has the teacher's ids first. kInvalidArgument for a target outside the (common)
+// vocabulary, and for kSampled of a split vocabulary. Of equal log-probabilities kTopK takes the
+// lowest ids. kSampled draws with spec.seed as it is (draw_seed). A softcap c > 0 makes the logits
+// c tanh(products / c) (models::Head::softcap). No autograd. Of a split vocabulary `weight` is this
+// rank's rows and kFull gives this rank's columns, all else is the same on every rank. Collectives:
+// none for a whole vocabulary or kHiddenStates; else two all-gathers a chunk on vocab.group.
+// Devices: it is computed where hidden_rows and weight are; targets there or on the host. The
+// payload's tensors are at `destination`, that device or the host: to the host each chunk is copied
+// as it is done, into pinned memory. Of a split vocabulary what the ranks gather goes through host
+// memory all the same.
 Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
                      const PayloadSpec& spec, const at::Tensor& targets = {},
                      const parallel::VocabShard& vocab = {}, double softcap = 0,
@@ -102,9 +121,9 @@ inline bool may_be_on_device(PayloadKind kind) {
   return kind != PayloadKind::kTargetLogProbs && kind != PayloadKind::kSampled;
 }
 
-// Of tensors on any device.
+// Of tensors on any device. `named`: the student's ids, undefined where it names none.
 std::string sequence_hash(const at::Tensor& input_ids, const at::Tensor& cu_seqlens,
-                          const at::Tensor& positions);
+                          const at::Tensor& positions, const at::Tensor& named = {});
 
 // kMismatch naming every field of the label that differs, when `payload` is not the answer to
 // `expected`.
@@ -125,6 +144,8 @@ int64_t payload_working_bytes(const PayloadSpec& spec, int64_t rows, int64_t hid
 Payload blank_payload(const PayloadSpec& spec, int64_t rows, int64_t hidden_size,
                       int64_t vocab_rows, at::ScalarType dtype);
 
+// Tensor bytes of one row of a request beside its tokens: the ids that the student names.
+int64_t named_bytes_per_row(const PayloadSpec& spec, int64_t vocab_size);
 // Tensor bytes of one row, by the formula above.
 int64_t payload_bytes_per_row(const PayloadSpec& spec, int64_t hidden_size, int64_t vocab_size,
                               int64_t hidden_dtype_bytes);
@@ -140,4 +161,10 @@ struct retort::EnumNames<retort::roles::PayloadKind> {
        {"full", E::kFull},
        {"target_logps", E::kTargetLogProbs},
        {"sampled", E::kSampled}}};
+};
+template <>
+struct retort::EnumNames<retort::roles::Support> {
+  using E = retort::roles::Support;
+  static constexpr std::array<std::pair<std::string_view, E>, 3> values{
+      {{"teacher", E::kTeacher}, {"student", E::kStudent}, {"union", E::kUnion}}};
 };

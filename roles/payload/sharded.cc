@@ -22,6 +22,7 @@
 
 #include "base/error.h"
 #include "models/softcap.h"
+#include "roles/payload/named_ids.h"
 #include "roles/payload/top_k.h"
 
 namespace retort::roles {
@@ -45,18 +46,22 @@ class Chunk {
   const at::Tensor& ids() const { return ids_; }  // [count, k] int32
   const at::Tensor& values() const { return values_; }
 
-  // The all-gather of what each rank has. `targets` [count] may be undefined.
-  void exchange(const at::Tensor& targets, int64_t k) {
-    const at::Tensor mine = at::full({count(), 3 + 2 * k}, kNegInf, at::kFloat);
+  // The all-gather of what each rank has. `targets` [count] and `named` [count, n] may be
+  // undefined.
+  void exchange(const at::Tensor& targets, int64_t k, const at::Tensor& named, int64_t width) {
+    const int64_t n = named.defined() ? named.size(1) : 0;
+    const at::Tensor mine = at::full({count(), 3 + 2 * k + n}, kNegInf, at::kFloat);
     mine.select(1, 0).copy_(log_sum(counted_));
     mine.select(1, 1).copy_(log_sum(masked_));
-    if (targets.defined()) mine.select(1, 2).copy_(own_at(targets));
+    if (targets.defined()) mine.select(1, 2).copy_(own_at(targets.unsqueeze(1)).squeeze(1));
     if (k > 0) put_candidates(mine, k);
-    const at::Tensor all = vocab_.group->all_gather(mine);  // [ranks, count, 3 + 2 k]
+    if (n > 0) mine.narrow(1, 3 + 2 * k, n).copy_(own_at(named));
+    const at::Tensor all = vocab_.group->all_gather(mine);  // [ranks, count, 3 + 2 k + n]
     log_total_ = at::logsumexp(all.select(2, 0), 0);
     log_masked_ = at::logsumexp(all.select(2, 1), 0);
     at_targets_ = at::amax(all.select(2, 2), 0);
     if (k > 0) merge(all, k);
+    if (n > 0) add_named(named, at::amax(all.narrow(2, 3 + 2 * k, n), 0), width);
   }
 
   double masked_mass() const {
@@ -88,12 +93,12 @@ class Chunk {
     return columns.size(1) == 0 ? at::full({columns.size(0)}, kNegInf, columns.options())
                                 : at::logsumexp(columns, 1);
   }
-  // The logit of each target that is one of this rank's, -inf elsewhere.
-  at::Tensor own_at(const at::Tensor& targets) const {
+  // The logit of each id [count, n] that is one of this rank's, -inf elsewhere.
+  at::Tensor own_at(const at::Tensor& ids) const {
     const int64_t own = counted_.size(1);
-    if (own == 0) return at::full({count()}, kNegInf, counted_.options());
-    const at::Tensor column = targets - vocab_.begin;
-    const at::Tensor values = counted_.gather(1, column.clamp(0, own - 1).unsqueeze(1)).squeeze(1);
+    if (own == 0) return at::full(ids.sizes(), kNegInf, counted_.options());
+    const at::Tensor column = ids - vocab_.begin;
+    const at::Tensor values = counted_.gather(1, column.clamp(0, own - 1));
     return at::where(column.ge(0).logical_and(column.lt(own)), values,
                      at::full_like(values, kNegInf));
   }
@@ -105,6 +110,13 @@ class Chunk {
     ids.narrow(1, 0, own).copy_(columns + vocab_.begin);
     mine.narrow(1, 3, own).copy_(values);
     mine.narrow(1, 3 + k, k).copy_(ids.view(at::kFloat));
+  }
+  // The student's ids, behind the teacher's if those are there.
+  void add_named(const at::Tensor& named, const at::Tensor& values, int64_t width) {
+    SupportRows rows{named.to(at::kCPU), values};
+    if (ids_.defined()) rows = union_of({ids_.to(at::kLong), values_}, rows, width);
+    ids_ = rows.ids.to(at::kInt).contiguous();
+    values_ = rows.values;
   }
   // Ranks hold rising ids, so of equal values that of the lower rank comes first.
   void merge(const at::Tensor& all, int64_t k) {
@@ -154,9 +166,15 @@ Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& we
   const int64_t own = std::clamp<int64_t>(common - vocab.begin, 0, weight.size(0));
 
   const bool masks = common < vocab.total;
-  const int64_t k = spec.kind == PayloadKind::kTopK ? std::min(spec.top_k, common) : 0;
-  Payload payload = unfilled_payload(spec, rows, k, own, floats);
+  const int64_t width = spec.kind == PayloadKind::kTopK ? ids_per_row(spec, common) : 0;
+  // The teacher's own, which a student's support does without.
+  const int64_t k = spec.support == Support::kStudent ? 0 : std::min(spec.top_k, width);
+  Payload payload = unfilled_payload(spec, rows, width, own, floats);
   const at::Tensor target_ids = targets_on(hidden_rows.device(), spec, targets, rows, common);
+  const at::Tensor named = named_on(hidden_rows.device(), spec, targets, rows, common);
+  const auto chunk_of = [](const at::Tensor& all, int64_t begin, int64_t count) {
+    return all.defined() ? all.narrow(0, begin, count) : at::Tensor();
+  };
 
   // Logits of this rank's rows of the head, for a chunk of positions at a time.
   const at::Tensor head = weight.to(at::kFloat).t();
@@ -167,7 +185,7 @@ Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& we
         at::matmul(hidden_rows.narrow(0, begin, count).to(at::kFloat), head), softcap);
     if (spec.temperature != 1.0) logits.div_(spec.temperature);
     Chunk chunk(logits, own, vocab);
-    chunk.exchange(target_ids.defined() ? target_ids.narrow(0, begin, count) : at::Tensor(), k);
+    chunk.exchange(chunk_of(target_ids, begin, count), k, chunk_of(named, begin, count), width);
 
     at::Tensor out = payload.logps.narrow(0, begin, count);
     if (spec.kind == PayloadKind::kTargetLogProbs) {
@@ -181,7 +199,8 @@ Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& we
     }
     payload.ids.narrow(0, begin, count).copy_(chunk.ids());
     out.copy_(chunk.values() - chunk.log_total().unsqueeze(1));
-    if (k < common) payload.log_tail.narrow(0, begin, count).copy_(chunk.log_tail());
+    if (width < common || spec.support == Support::kUnion)
+      payload.log_tail.narrow(0, begin, count).copy_(chunk.log_tail());
   }
   return payload;
 }

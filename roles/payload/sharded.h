@@ -12,12 +12,12 @@
 
 namespace retort::roles {
 
-// make_payload of topk, full and target_logps by the ranks of vocab.group, each with its rows of
-// the head [rows, Ht]: the same numbers on every rank (full: this rank's columns), within rounding
-// those of one rank. Collectives: for each chunk of rows one all-gather of [chunk, 3] floats, topk
-// [chunk, 3 + 2 k] and one of [chunk]; every rank calls with the same hidden_rows, spec and
-// targets. The gathers move host memory; the payload's tensors are made with `floats`
-// (payload_options).
+// make_payload of topk (whosever ids), full and target_logps by the ranks of vocab.group, each with
+// its rows of the head [rows, Ht]: the same numbers on every rank (full: this rank's columns),
+// within rounding those of one rank. Collectives: for each chunk of rows one all-gather of [chunk,
+// 3] floats, topk [chunk, 3 + 2 k] (and k more for ids that the student names) and one of [chunk];
+// every rank calls with the same hidden_rows, spec and targets. The gathers move host memory; the
+// payload's tensors are made with `floats` (payload_options).
 Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
                              const PayloadSpec& spec, const at::Tensor& targets,
                              const parallel::VocabShard& vocab, double softcap,
@@ -32,9 +32,10 @@ at::TensorOptions payload_options(at::Device computed_on, at::Device destination
 inline int64_t rows_per_chunk(int64_t vocab_rows) {
   return std::max<int64_t>(16, (int64_t{4} << 20) / vocab_rows);
 }
-// Ids that a row of topk or sampled names, of `vocab` ids; 0 for other kinds.
+// Ids that a row of topk or sampled names, of `vocab` ids (union: at most); 0 for other kinds.
 inline int64_t ids_per_row(const PayloadSpec& spec, int64_t vocab) {
-  if (spec.kind == PayloadKind::kTopK) return std::min(spec.top_k, vocab);
+  if (spec.kind == PayloadKind::kTopK)
+    return std::min(spec.top_k * (spec.support == Support::kUnion ? 2 : 1), vocab);
   if (spec.kind != PayloadKind::kSampled) return 0;
   return spec.replacement ? spec.num_samples : std::min(spec.num_samples, vocab);
 }

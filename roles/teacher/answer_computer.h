@@ -11,6 +11,7 @@
 #include "models/decoder.h"
 #include "parallel/world.h"
 #include "roles/payload/payload.h"
+#include "roles/teacher/kept_rows.h"
 #include "roles/teacher/methods.h"
 #include "roles/trainer/pipeline.h"
 
@@ -27,7 +28,8 @@ class AnswerComputer {
  public:
   // `world`: of the ranks that hold the model together; null: this rank has all of it. Must outlive
   // the computer. `on_device`: answers stay on the decoder's device, as far as their kind may.
-  AnswerComputer(models::Decoder decoder, parallel::World* world, bool on_device = false);
+  AnswerComputer(models::Decoder decoder, parallel::World* world, bool on_device = false,
+                 KeptRows::Options kept = {});
   AnswerComputer(const AnswerComputer&) = delete;
   AnswerComputer& operator=(const AnswerComputer&) = delete;
 
@@ -38,19 +40,24 @@ class AnswerComputer {
   // Gets the answer to requests[index]: every row, and of kFull the columns that this rank has of
   // the head. Of its label only the number of rows and the spec are set.
   using Deliver = std::function<void(size_t index, Payload whole)>;
-  // One forward pass over all requests (check_request), laid end to end. Where the pipeline ends,
-  // each answer is delivered as soon as it is formed, in the order of the requests.
-  void compute(const std::vector<ForwardRequest>& requests, const Deliver& deliver);
+  // One forward pass over all requests (check_request), laid end to end, but for those whose rows
+  // are kept since an earlier one. Where the pipeline ends, each answer is delivered as soon as it
+  // is formed, in the order of the requests; of one that asks to keep it has no tensors. `now_ms`:
+  // on one clock of all ranks, for leases.
+  void compute(const std::vector<ForwardRequest>& requests, int64_t now_ms, const Deliver& deliver);
 
   int64_t forwards() const { return forwards_; }
   int64_t requests_served() const { return served_; }
+  const KeptRows& kept() const { return kept_; }
 
  private:
+  std::vector<at::Tensor> rows_of(const std::vector<ForwardRequest>& requests, int64_t now_ms);
   Payload answer(const ForwardRequest& request, const at::Tensor& hidden_rows) const;
 
   models::Decoder decoder_;
   const bool on_device_;
   std::unique_ptr<Pipeline> pipeline_;  // null: this rank has all of the model
+  KeptRows kept_;
   int64_t forwards_ = 0;
   int64_t served_ = 0;
 };

@@ -108,18 +108,38 @@ PendingPayload TeacherClient::send(uint64_t request_id, int64_t step,
           std::min(common, parallel::vocab_begin(options_.student_vocab_rows, parts(), p)));
   }
   const size_t own = request_id % options_.replicas.size();
-  if (const auto found = replicas_.choose(own)) {
-    dispatch(pending, *found);
-    return pending;
-  }
+  if (options_.spec.names_ids())
+    keep_rows(pending, own);
+  else
+    start(pending, own);
+  return pending;
+}
+
+// One rank of the student has the rows computed, for all of them. Whether that works shows when ids
+// are named: then a replica that has no rows computes them.
+void TeacherClient::keep_rows(PendingPayload& pending, size_t preferred) {
+  pending.replica = replicas_.choose(preferred).value_or(preferred);
+  if (part() != 0) return;
+  ForwardRequest first = pending.request;
+  first.parts = 1;
+  pending.kept = agent_.call(options_.replicas[pending.replica].leader, kTeacherForward, first,
+                             {.timeout = options_.timeout});
+}
+
+void TeacherClient::name_ids(PendingPayload& pending, const at::Tensor& ids) {
+  pending.request.ids = ids.to(at::kCPU, at::kInt).contiguous();
+  start(pending, pending.replica);
+}
+
+void TeacherClient::start(PendingPayload& pending, size_t preferred) {
+  if (const auto found = replicas_.choose(preferred)) return dispatch(pending, *found);
 
   // While none can be asked receive() waits.
-  pending.replica = own;
-  pending.epoch = replicas_.epoch(own);
+  pending.replica = preferred;
+  pending.epoch = replicas_.epoch(preferred);
   Promise<Payload> lost;
   pending.reply = lost.future();
   lost.set_error(std::make_exception_ptr(replicas_.none_now()));
-  return pending;
 }
 
 void TeacherClient::dispatch(PendingPayload& pending, size_t to) {
@@ -156,15 +176,14 @@ Payload TeacherClient::placed(Payload received) const {
 Payload TeacherClient::take_pieces(PendingPayload& pending) const {
   const ForwardRequest& request = pending.request;
   const TeacherReplica& replica = options_.replicas[pending.replica];
-  const PayloadLabel expected{
-      .request_id = request.request_id,
-      .teacher = replica.leader,
-      .weight_version = info().weight_version,
-      .sequence_hash = sequence_hash(request.input_ids, request.cu_seqlens, request.positions),
-      .num_rows = request.positions.numel(),
-      .spec = options_.spec,
-      .part = part(),
-      .parts = parts()};
+  const PayloadLabel expected{.request_id = request.request_id,
+                              .teacher = replica.leader,
+                              .weight_version = info().weight_version,
+                              .sequence_hash = hash_of(request),
+                              .num_rows = request.positions.numel(),
+                              .spec = options_.spec,
+                              .part = part(),
+                              .parts = parts()};
 
   const bool full = options_.spec.kind == PayloadKind::kFull;
   Payload answer = placed(pending.reply.get());
@@ -178,6 +197,11 @@ Payload TeacherClient::take_pieces(PendingPayload& pending) const {
     if (!pieces().has(request, part(), r)) continue;
     taken.push_back(replica.holder(rank) == replica.leader ? std::move(answer)
                                                            : placed(pending.pulls[pull++].get()));
+    if (options_.spec.support == Support::kStudent) {
+      const Range rows =
+          rows_of_part(options_.spec.kind, expected.num_rows, expected.parts, expected.part);
+      taken.back().ids = request.ids.narrow(0, rows.begin, rows.size());
+    }
     const int64_t width = full ? pieces().columns_of(request, part(), r).size()
                                : payload_vocab(options_.spec, info().vocab_rows);
     check_payload(taken.back(), expected, width, info().hidden_size);

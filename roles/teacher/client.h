@@ -66,6 +66,9 @@ class TeacherClient : public FrozenAnswers {
   // Sends tokens (as int32) and the positions wanted; returns at once.
   PendingPayload send(uint64_t request_id, int64_t step, const models::PackedTokens& tokens,
                       const at::Tensor& positions) override;
+  // Sends the whole request once more, with these ids: a replica that kept its rows answers from
+  // them, any other computes them again.
+  void name_ids(PendingPayload& pending, const at::Tensor& ids) override;
   // Waits, checks the label, fails over. kPeerLost when no replica is left or came back within
   // `patience`, kMismatch when one came back as another model. `waited` (optional)
   // gets the seconds spent waiting. With `tp`: a vote, so that the error of one rank is thrown on
@@ -82,6 +85,8 @@ class TeacherClient : public FrozenAnswers {
   Range wanted_rows() const;
   at::Tensor fetch_head(Range wanted) const;
   at::Tensor head_of_this_host() const;
+  void start(PendingPayload& pending, size_t preferred);
+  void keep_rows(PendingPayload& pending, size_t preferred);
   void dispatch(PendingPayload& pending, size_t replica);
   Payload receive_part(PendingPayload pending, double* waited);
   Payload take_pieces(PendingPayload& pending) const;

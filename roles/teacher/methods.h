@@ -71,21 +71,30 @@ struct ForwardRequest {
   int64_t part = 0, parts = 1;  // roles/payload/parts.h
   // kFull: part p has columns [columns[p], columns[p + 1]); empty: one part has all
   std::vector<int64_t> columns;
+  // A spec that names ids is asked for twice: first without these, of one part, so that the rows
+  // are computed and kept (KeptRows) while the student computes too; the answer has no tensors.
+  // Then the whole request with the ids that the student names, [R, K] int32 (make_payload).
+  at::Tensor ids;
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(request_id, step, input_ids, cu_seqlens, positions, spec, part, parts, columns);
+    archive(request_id, step, input_ids, cu_seqlens, positions, spec, part, parts, columns, ids);
   }
 };
 // What names a request among all that a teacher is asked; the same for all its parts.
 std::string result_key(const ForwardRequest& request);
+// Whether it only has its rows computed and kept, for one that names ids.
+bool asks_to_keep(const ForwardRequest& request);
+// What names the rows that are kept: the same for a request before and after it names its ids.
+std::string kept_key(const ForwardRequest& request);
 
 // Requests that one forward pass computes.
 struct RequestBatch {
   std::vector<ForwardRequest> requests;
   std::vector<std::string> keys;  // result_key of each
+  int64_t now_ms = 0;             // on the leader's clock, so that all ranks forget rows alike
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(requests, keys);
+    archive(requests, keys, now_ms);
   }
 };
 

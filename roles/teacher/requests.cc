@@ -5,6 +5,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/isin.h>
+#include <ATen/ops/sort.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
@@ -50,6 +51,31 @@ void check_parts(const ForwardRequest& request, int64_t vocab) {
            request);
 }
 
+// The ids that the student names: as many as it was asked to name, of the common vocabulary, each
+// once in its row.
+void check_named(const ForwardRequest& request, int64_t vocab) {
+  const at::Tensor& ids = request.ids;
+  if (!request.spec.names_ids()) {
+    if (ids.defined()) refuse("ids are for topk with support: student or union", request);
+    if (request.spec.support != Support::kTeacher) refuse("support is for topk", request);
+    return;
+  }
+  if (!ids.defined()) {
+    if (request.parts != 1) refuse("a request that names no ids yet has one part", request);
+    return;
+  }
+  const int64_t k = std::min(request.spec.top_k, vocab);
+  if (ids.scalar_type() != at::kInt ||
+      ids.sizes() != at::IntArrayRef({request.positions.numel(), k}))
+    refuse("ids must be int32, " + std::to_string(k) + " of each wanted row", request);
+  if (ids.numel() == 0) return;
+  if (ids.min().item<int64_t>() < 0 || ids.max().item<int64_t>() >= vocab)
+    refuse("a named id is outside the " + std::to_string(vocab) + " that both know", request);
+  const at::Tensor sorted = std::get<0>(at::sort(ids, 1));
+  if (sorted.narrow(1, 0, k - 1).eq(sorted.narrow(1, 1, k - 1)).any().item<bool>())
+    refuse("an id is named twice in a row", request);
+}
+
 void check_spec(const ForwardRequest& request, int64_t vocab_rows) {
   if (!(request.spec.temperature > 0)) refuse("temperature must be > 0", request);
   if (request.spec.kind == PayloadKind::kTopK && request.spec.top_k <= 0)
@@ -66,6 +92,21 @@ std::string result_key(const ForwardRequest& request) {
   ForwardRequest any_part = request;
   any_part.part = 0;
   return sha256_hex(rpc::to_bytes(any_part)).substr(0, 32);
+}
+
+bool asks_to_keep(const ForwardRequest& request) {
+  return request.spec.names_ids() && !request.ids.defined();
+}
+
+std::string kept_key(const ForwardRequest& request) {
+  ForwardRequest first = request;
+  first.ids = at::Tensor();
+  first.parts = 1;
+  return result_key(first);
+}
+
+std::string hash_of(const ForwardRequest& request) {
+  return sequence_hash(request.input_ids, request.cu_seqlens, request.positions, request.ids);
 }
 
 ForwardRequest pack_request(const models::PackedTokens& tokens, const at::Tensor& positions) {
@@ -113,6 +154,7 @@ models::PackedTokens unpack_request(const ForwardRequest& request, int64_t vocab
   if (request.positions.numel() > 0 && (request.positions.min().item<int64_t>() < 0 ||
                                         request.positions.max().item<int64_t>() >= tokens))
     refuse("a position lies outside the pack", request);
+  check_named(request, payload_vocab(request.spec, vocab_rows));
   return packed;
 }
 

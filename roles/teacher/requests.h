@@ -17,6 +17,8 @@ ForwardRequest pack_request(const models::PackedTokens& tokens, const at::Tensor
 // Checks every index before the model sees it: kInvalidArgument when ids, offsets, positions, spec
 // or parts are outside what they index. The pack of a good one.
 models::PackedTokens unpack_request(const ForwardRequest& request, int64_t vocab_rows);
+// PayloadLabel::sequence_hash of the answer.
+std::string hash_of(const ForwardRequest& request);
 // The token after each wanted position, which must be of the same sequence: [R] int64.
 at::Tensor targets_of(const ForwardRequest& request);
 // All that can be refused before a forward pass: what unpack_request and, for kTargetLogProbs,

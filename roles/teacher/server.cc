@@ -27,7 +27,7 @@ Teacher::Teacher(std::string name, models::Decoder decoder, models::Tokenizer to
       files_(stamp_of_model(folder_)),
       link_(replica.world),
       answers_on_device_(replica.answers_on_device),
-      computer_(std::move(decoder), replica.world, replica.answers_on_device),
+      computer_(std::move(decoder), replica.world, replica.answers_on_device, replica.kept),
       requests_(replica.store.lease),
       store_(replica.store) {}
 
@@ -151,7 +151,10 @@ bool Teacher::jobs_come_first() {
 
 bool Teacher::work() {
   if (jobs_come_first()) return true;
-  const RequestBatch batch = requests_.take(max_tokens_per_forward_);
+  RequestBatch batch = requests_.take(max_tokens_per_forward_);
+  batch.now_ms = std::chrono::duration_cast<std::chrono::milliseconds>(
+                     std::chrono::steady_clock::now().time_since_epoch())
+                     .count();
   try {
     if (batch.requests.empty()) {
       link_.keep_alive();
@@ -191,7 +194,7 @@ void Teacher::stop() {
 }
 
 void Teacher::compute(const RequestBatch& batch) {
-  computer_.compute(batch.requests, [&](size_t index, Payload whole) {
+  computer_.compute(batch.requests, batch.now_ms, [&](size_t index, Payload whole) {
     deliver(batch.keys.at(index), batch.requests[index], std::move(whole));
   });
 }
@@ -201,6 +204,8 @@ void Teacher::deliver(const std::string& key, const ForwardRequest& request, Pay
   const int64_t rank = computer_.decoder().placement().tp_rank();
   // The only part of an answer is asked of the leader before it is computed, and never later.
   const bool asked_later = !leads() || request.parts > 1;
+  // Nobody asks another rank for an answer without tensors.
+  if (asks_to_keep(request) && !leads()) return;
 
   for (int64_t part = 0; part < request.parts; ++part) {
     if (!has_piece(request, part)) continue;
@@ -240,7 +245,7 @@ PayloadLabel Teacher::label_of(const ForwardRequest& request) const {
   return {.request_id = request.request_id,
           .teacher = name_,
           .weight_version = kWeightVersion,
-          .sequence_hash = sequence_hash(request.input_ids, request.cu_seqlens, request.positions),
+          .sequence_hash = hash_of(request),
           .num_rows = request.positions.numel(),
           .spec = request.spec};
 }

@@ -58,6 +58,7 @@ class Teacher {
     // where the model was loaded from; for its fingerprint, if there is a world
     std::filesystem::path folder;
     AnswerStore::Options store{};
+    KeptRows::Options kept{};  // for requests that name ids
     // Answers and rows of the head leave from the model's device, which needs an entry in the
     // agent's rpc.device_maps for whoever asks; what waits to be fetched takes memory there. Else
     // from host memory.
@@ -106,6 +107,7 @@ class Teacher {
   int64_t requests_served() const { return computer_.requests_served(); }
   int64_t forwards() const { return computer_.forwards(); }
   const AnswerStore& store() const { return store_; }
+  const KeptRows& kept() const { return computer_.kept(); }
 
  private:
   void serve_leader(rpc::Agent& agent);

@@ -4,6 +4,7 @@
 #include "roles/teacher/requests.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/tensor.h>
 
 #include "roles/generator/requests.h"
@@ -48,6 +49,8 @@ bool decode(std::string_view bytes) {
   if (request.spec.kind == PayloadKind::kTargetLogProbs)
     expect_inside(targets_of(request), kVocabRows);
 
+  if (request.spec.names_ids() && request.ids.defined()) expect_inside(request.ids, kVocabRows);
+
   // The columns of a part, on each of three ranks, are columns of the head.
   const PieceMap map{.vocab_rows = kVocabRows, .ranks = 3};
   for (int64_t rank = 0; rank < map.ranks; ++rank) {
@@ -69,6 +72,11 @@ std::vector<Seed> seeds() {
   all.push_back({"targets", rpc::to_bytes(request)});
   request.spec = {.kind = PayloadKind::kTopK, .top_k = 4, .common_vocab = 90};
   all.push_back({"topk", rpc::to_bytes(request)});
+  request.spec.support = Support::kUnion;
+  all.push_back({"keep", rpc::to_bytes(request)});
+  request.ids = at::arange(12, at::kInt).view({3, 4});
+  all.push_back({"named", rpc::to_bytes(request)});
+  request.ids = at::Tensor();
   request.spec = {.kind = PayloadKind::kFull};
   request.part = 1;
   request.parts = 2;

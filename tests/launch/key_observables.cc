@@ -213,7 +213,7 @@ std::string divergence(const Seen& seen) {
 std::string payload(const Seen& seen) {
   const retort::roles::PayloadSpec spec = seen.recipe.distill->payload_spec(seen.recipe.seed);
   return text(static_cast<int>(spec.kind), spec.top_k, spec.temperature, spec.bfloat16,
-              spec.num_samples, spec.replacement);
+              spec.num_samples, spec.replacement, static_cast<int>(spec.support));
 }
 
 std::string on_policy_steps(const Seen& seen) {

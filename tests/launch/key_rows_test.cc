@@ -42,7 +42,6 @@ TEST(RecipeKeys, EachActsSomewhereOrHasOneValue) {
       "grpo",
       "reward_model",
       "weight_sync",
-      "distill.support",                 // has one choice so far
       "roles.<name>.lora.lora_dropout",  // have one value so far
       "roles.<name>.lora.modules_to_save",
       "roles.<name>.lora.push",

@@ -91,9 +91,9 @@ const RecipeErrorCase kLater[] = {
     {"Support",
      &kDistill,
      "distill:",
-     "distill:\n  payload: topk\n  support: union",
+     "distill:\n  payload: full\n  support: union",
      {},
-     {"r.yaml:15: distill: support: union is not in this version"}},
+     {"r.yaml:14: distill: support has no effect without payload: topk"}},
 };
 INSTANTIATE_TEST_SUITE_P(Later, RecipeErrorTest, ::testing::ValuesIn(kLater), name_of);
 

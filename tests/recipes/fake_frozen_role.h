@@ -46,12 +46,16 @@ class FakeFrozenRole : public roles::FrozenAnswers {
     return pending;
   }
 
+  void name_ids(roles::PendingPayload& pending, const at::Tensor& ids) override {
+    pending.request.ids = ids.to(at::kInt);
+  }
+
   roles::Payload receive(roles::PendingPayload pending, double*) override {
     const c10::NoGradGuard no_grad;
     const roles::ForwardRequest& request = pending.request;
     const models::PackedTokens tokens =
         roles::unpack_request(request, decoder_.config().vocab_size);
-    at::Tensor targets;
+    at::Tensor targets = request.ids;
     if (spec_.kind == roles::PayloadKind::kTargetLogProbs) targets = roles::targets_of(request);
     const at::Tensor rows =
         decoder_.hidden(tokens).index_select(0, request.positions.to(at::kLong));

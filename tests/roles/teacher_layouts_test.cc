@@ -87,6 +87,11 @@ Wanted wanted(uint64_t id) {
   return wanted;
 }
 
+// Ids that a student may name, distinct in a row.
+at::Tensor named_ids(int64_t rows, int64_t k, int64_t vocab) {
+  return (at::arange(rows).unsqueeze(1) * 7 + at::arange(k).unsqueeze(0) * 3).remainder(vocab);
+}
+
 void require_near(const at::Tensor& got, const at::Tensor& expected, const std::string& what) {
   require(got.defined() == expected.defined(), what + " is there");
   if (!got.defined()) return;
@@ -222,13 +227,24 @@ void compare(Student& student, Teacher& whole, const PayloadSpec& spec, int64_t 
     const Wanted asked = wanted(id);
     pending.push_back(client.send(id, 1, asked.tokens, asked.positions));
   }
+  const int64_t known =
+      client.spec().common_vocab > 0 ? client.spec().common_vocab : client.info().vocab_rows;
+  if (spec.names_ids()) {
+    // As in a step, where the teacher is far ahead: no rank's ids overtake what is to be kept.
+    for (PendingPayload& one : pending)
+      if (one.kept.valid()) one.kept.get(Deadline::after(60s));
+    student.world.tp().barrier();
+    for (PendingPayload& one : pending)
+      client.name_ids(one, named_ids(one.request.positions.numel(), spec.top_k, known));
+  }
   int64_t payload_bytes = 0, rows = 0;
   for (PendingPayload& one : pending) {
     ForwardRequest alone = one.request;
     alone.part = 0;
     alone.parts = 1;
     alone.columns.clear();
-    const Payload expected = ask_teacher(whole, alone);
+    Payload expected = ask_teacher(whole, alone);
+    if (spec.support == Support::kStudent) expected.ids = alone.ids;  // not sent back
     const Payload got = client.receive(std::move(one));
     const std::string name(enum_name(spec.kind));
     require_near(got.hidden, expected.hidden, name + " hidden");
@@ -260,7 +276,7 @@ void compare(Student& student, Teacher& whole, const PayloadSpec& spec, int64_t 
   const auto received = static_cast<int64_t>(student.bytes_received() - before);
   const int64_t all_received = student.world.tp().all_reduce(received);
   // Nothing but the payload, once, and envelopes.
-  const int64_t envelopes = 3 * ranks * 1024 * (1 + student.layout.tp);
+  const int64_t envelopes = 3 * ranks * 1024 * (1 + student.layout.tp) * (spec.names_ids() ? 2 : 1);
   require(all_received >= payload_bytes && all_received <= payload_bytes + envelopes,
           "bytes received: " + std::to_string(all_received) + " of a payload of " +
               std::to_string(payload_bytes));
@@ -271,13 +287,19 @@ void student_scenario() {
   Teacher whole("whole", make_decoder(student.model, {}), models::Tokenizer::load(golden_folder()));
   uint64_t id = 0;
   for (const int64_t vocab_rows : {64, 61})  // 61: some ids are masked, the last shard is shorter
-    for (const PayloadSpec& spec :
-         std::vector<PayloadSpec>{{.kind = PayloadKind::kHiddenStates},
-                                  {.kind = PayloadKind::kTopK, .top_k = 5, .temperature = 0.7},
-                                  {.kind = PayloadKind::kTopK, .top_k = 40},
-                                  {.kind = PayloadKind::kTopK, .top_k = 9, .bfloat16 = true},
-                                  {.kind = PayloadKind::kFull, .temperature = 2.0},
-                                  {.kind = PayloadKind::kTargetLogProbs}}) {
+    for (const PayloadSpec& spec : std::vector<PayloadSpec>{
+             {.kind = PayloadKind::kHiddenStates},
+             {.kind = PayloadKind::kTopK, .top_k = 5, .temperature = 0.7},
+             {.kind = PayloadKind::kTopK, .top_k = 40},
+             {.kind = PayloadKind::kTopK, .top_k = 9, .bfloat16 = true},
+             {.kind = PayloadKind::kTopK,
+             .top_k = 7,
+             .temperature = 1.4,
+             .support = Support::kStudent},
+             {.kind = PayloadKind::kTopK, .top_k = 9, .bfloat16 = true, .support = Support::kUnion},
+             {.kind = PayloadKind::kTopK, .top_k = 40, .support = Support::kUnion},
+             {.kind = PayloadKind::kFull, .temperature = 2.0},
+             {.kind = PayloadKind::kTargetLogProbs}}) {
       compare(student, whole, spec, vocab_rows, id);
       id += 3;
     }
@@ -413,8 +435,8 @@ TEST_P(TeacherLayouts, AnswerEveryStudentAsOneRank) {
     for (int rank = 0; rank < tp * pp; ++rank)
       EXPECT_EQ(roles.client.get("kept/" + std::to_string(rank), Deadline::after(10s)), "0")
           << "every part was fetched";
-    // Three requests of each of six payloads for two vocabularies, each computed once.
-    EXPECT_EQ(roles.client.get("forwards/0", Deadline::after(10s)), "36") << student_tp;
+    // Three requests of each of nine payloads for two vocabularies, each computed once.
+    EXPECT_EQ(roles.client.get("forwards/0", Deadline::after(10s)), "54") << student_tp;
   }
 }
 INSTANTIATE_TEST_SUITE_P(Layouts, TeacherLayouts,

@@ -5,6 +5,7 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/sort.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -71,12 +72,13 @@ class TopKTeacher : public AtenTeacher {
               at::Tensor scale = {}, at::Tensor offset = {}, const at::Tensor& distinct = {})
       : vocab_(vocab),
         own_common_(vocab.own_below(common)),
-        has_rest_(signal.ids.size(1) < common),
+        has_rest_(signal.ids.size(1) < common || signal.padded),
         ids_(signal.ids),
         logps_(signal.logps.detach()),
         log_tail_(signal.log_tail.detach()),
         scale_(std::move(scale)),
         offset_(std::move(offset)) {
+    if (signal.padded) none_ = ids_.lt(0);
     if (distinct.defined())
       not_drawn_ = at::arange(k(), distinct.options()).unsqueeze(0).ge(distinct.unsqueeze(1));
   }
@@ -106,6 +108,8 @@ class TopKTeacher : public AtenTeacher {
     sums.push_back(&rest.sum);
     sums.push_back(&at_ids);
     vocab_.sum(sums);
+    if (none_.defined())
+      at_ids.masked_fill_(none_.narrow(0, begin, count), -std::numeric_limits<double>::infinity());
 
     // The loss of the coarse distributions, which every rank computes from the same numbers.
     const Coarse coarse =
@@ -168,6 +172,7 @@ class TopKTeacher : public AtenTeacher {
   at::Tensor log_tail_;
   at::Tensor scale_, offset_;  // [R] float64
   at::Tensor not_drawn_;       // [R, K] bool
+  at::Tensor none_;            // likewise: padding
 };
 
 }  // namespace
@@ -176,7 +181,7 @@ at::Tensor top_k_status(const TeacherTopK& signal, int64_t common) {
   if (signal.ids.size(0) == 0) return at::zeros({0}, signal.ids.options().dtype(at::kInt));
   const int64_t k = signal.ids.size(1);
   at::Tensor numbers = signal.logps.detach().to(at::kDouble);
-  if (k < common)
+  if (k < common || signal.padded)
     numbers = at::cat({numbers, signal.log_tail.detach().to(at::kDouble).unsqueeze(1)}, 1);
   const at::Tensor max = row_max(numbers);
   at::Tensor status = teacher_status(max, side_below(numbers, max, 1).sum,
@@ -186,9 +191,13 @@ at::Tensor top_k_status(const TeacherTopK& signal, int64_t common) {
   const auto mark = [&](const at::Tensor& rows, RowStatus as) {
     status.masked_fill_(rows, static_cast<int64_t>(as));
   };
-  const at::Tensor sorted = std::get<0>(at::sort(signal.ids, 1));
+  at::Tensor ids = signal.ids;
+  if (signal.padded)  // by what is in no row
+    ids = at::where(ids.eq(-1), at::arange(common, common + k, ids.options()).unsqueeze(0), ids);
+  const at::Tensor sorted = std::get<0>(at::sort(ids, 1));
   mark((sorted.narrow(1, 0, k - 1) == sorted.narrow(1, 1, k - 1)).any(1), RowStatus::kIdRepeated);
-  mark((signal.ids < 0).logical_or_(signal.ids >= common).any(1), RowStatus::kIdOutOfRange);
+  mark((signal.ids < (signal.padded ? -1 : 0)).logical_or_(signal.ids >= common).any(1),
+       RowStatus::kIdOutOfRange);
   return status;
 }
 

@@ -122,7 +122,8 @@ double log_mass_tolerance(at::ScalarType dtype) {
 TeacherSignal moved_to(const at::Device& device, const TeacherSignal& signal) {
   const auto moved = [&](const at::Tensor& tensor) { return moved_to(device, tensor); };
   if (const auto* top_k = std::get_if<TeacherTopK>(&signal))
-    return TeacherTopK{moved(top_k->ids), moved(top_k->logps), moved(top_k->log_tail)};
+    return TeacherTopK{moved(top_k->ids), moved(top_k->logps), moved(top_k->log_tail),
+                       top_k->padded};
   if (const auto* full = std::get_if<TeacherFull>(&signal)) return TeacherFull{moved(full->logps)};
   if (const auto* sampled = std::get_if<TeacherSampled>(&signal))
     return TeacherSampled{moved(sampled->ids), moved(sampled->logps), moved(sampled->kappa)};

@@ -74,6 +74,7 @@ class TopKRows : public TeacherRows {
     ids_ = signal.ids.contiguous();
     logps_ = signal.logps.detach();
     log_tail_ = signal.log_tail.detach().to(at::kFloat).contiguous();
+    padded_ = signal.padded;
     tolerance_ = log_mass_tolerance(logps_.scalar_type());
     scratch_.resize(row_threads());
     for (Scratch& scratch : scratch_) {
@@ -93,7 +94,7 @@ class TopKRows : public TeacherRows {
 
   RowResult row(int64_t r, const StudentRow& student, const RowLoss& loss,
                 int thread) const override {
-    return row_of_first(k(), r, student, loss, thread);
+    return row_of_first(padded_ ? named(begin_ + r) : k(), r, student, loss, thread);
   }
 
  protected:
@@ -112,11 +113,18 @@ class TopKRows : public TeacherRows {
   }
 
  private:
+  // Ids before the row's padding.
+  int64_t named(int64_t row) const {
+    const int32_t* ids = ids_.const_data_ptr<int32_t>() + row * k();
+    return std::find(ids, ids + k(), -1) - ids;
+  }
+
   struct Scratch {
     std::vector<float> floats;
     std::vector<int32_t> seen;
   };
   double tolerance_ = 0;
+  bool padded_ = false;
   int64_t begin_ = 0;
   at::Tensor ids_, logps_, log_tail_, chunk_;
   mutable std::vector<Scratch> scratch_;  // by row thread

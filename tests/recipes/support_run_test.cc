@@ -1,0 +1,139 @@
+// Whole runs with support: student and union: the student names ids, its teacher scores them, in
+// several layouts, the same again after a stop, from every replica, and without what was kept.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/file.h"
+#include "tests/recipes/run_support.h"
+
+namespace retort::test {
+namespace {
+
+GoldenRecipe supported(const std::string& support, const std::string& k = "5") {
+  return {.teacher = "teacher",
+          .steps = 4,
+          .distill = {{"payload", "topk"},
+                      {"support", support},
+                      {"loss_top_k", k},
+                      {"loss_type", "reverse_kl"},
+                      {"temperature", "1.3"}}};
+}
+
+// The run's folder; the test fails unless it ends with `exit_code`.
+fs::path launch_supported(const fs::path& folder, const GoldenRecipe& recipe,
+                          std::vector<std::string> arguments = {}, int exit_code = 0) {
+  arguments.insert(arguments.begin(), {"launch", write_recipe(folder, recipe).string()});
+  const CommandResult result = retort(arguments);
+  EXPECT_EQ(result.exit_code, exit_code) << result.output;
+  return folder / "run";
+}
+
+void expect_same_run(const fs::path& run, const fs::path& other) {
+  EXPECT_EQ(timeless_metrics(run), timeless_metrics(other));
+  EXPECT_EQ(read_file(run / "final/model.safetensors"),
+            read_file(other / "final/model.safetensors"));
+}
+
+void expect_near_columns(const fs::path& run, const fs::path& other, double tolerance) {
+  for (const char* key : {"loss", "kd_loss", "teacher_mass", "student_mass", "grad_norm"}) {
+    const auto got = column(run, key), want = column(other, key);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_NEAR(got[i], want[i], tolerance * std::abs(want[i])) << key << " of step " << i + 1;
+  }
+}
+
+class SupportRun : public testing::TestWithParam<const char*> {};
+
+TEST_P(SupportRun, ResumesAndFailsOverWithTheSameBits) {
+  TemporaryFolder folder;
+  GoldenRecipe recipe = supported(GetParam());
+  const fs::path whole = launch_supported(folder / "whole", recipe);
+  ASSERT_FALSE(HasFailure());
+  launch_supported(folder / "stopped", recipe, {"train.exit_interval=2"}, 4);
+  const fs::path resumed = launch_supported(folder / "stopped", recipe, {"--resume"});
+  expect_same_run(resumed, whole);
+
+  // A replica of two keeps half of the requests.
+  recipe.teacher_replicas = 2;
+  expect_same_run(launch_supported(folder / "replicas", recipe), whole);
+}
+
+TEST_P(SupportRun, IsThatOfOneProcessInOtherLayouts) {
+  TemporaryFolder folder;
+  GoldenRecipe recipe = supported(GetParam());
+  const fs::path one = launch_supported(folder / "one", recipe);
+  recipe.student_world = ", tp: 2";
+  recipe.teacher_world = ", tp: 2";
+  expect_near_columns(launch_supported(folder / "tp", recipe), one, 1e-3);
+  recipe.student_world = "";
+  recipe.dp = 2;
+  recipe.rows = 2;  // of the same batch
+  expect_near_columns(launch_supported(folder / "dp", recipe), one, 1e-3);
+}
+
+// All ids, from whichever side: the divergence itself.
+TEST_P(SupportRun, OfAllIdsIsTheFullPayload) {
+  TemporaryFolder folder;
+  const fs::path named = launch_supported(folder / "named", supported(GetParam(), "4096"));
+  GoldenRecipe recipe = supported(GetParam());
+  recipe.distill = {{"payload", "full"}, {"loss_type", "reverse_kl"}, {"temperature", "1.3"}};
+  expect_near_columns(named, launch_supported(folder / "full", recipe), 1e-4);
+}
+
+// The first step starts from the same student: what differs is whose ids they are.
+TEST(SupportMass, IsThatOfItsSide) {
+  TemporaryFolder folder;
+  const auto masses = [&](const std::string& support) {
+    const fs::path run = launch_supported(folder / support, supported(support));
+    return std::pair(column(run, "teacher_mass").at(0), column(run, "student_mass").at(0));
+  };
+  const auto teacher = masses("teacher"), student = masses("student"), both = masses("union");
+  EXPECT_GT(teacher.first, student.first);
+  EXPECT_LT(teacher.second, student.second);
+  EXPECT_GT(both.first, teacher.first);
+  EXPECT_GT(both.second, student.second);
+}
+
+TEST_P(SupportRun, IsPlannedAndChecked) {
+  TemporaryFolder folder;
+  const fs::path recipe = write_recipe(folder.path(), supported(GetParam()));
+  const CommandResult plan = retort({"plan", recipe.string()});
+  EXPECT_EQ(plan.exit_code, 0) << plan.output;
+  const std::string bytes = std::string(GetParam()) == "union" ? "84" : "24";
+  EXPECT_NE(plan.output.find("link teacher -> student: " + bytes + " bytes per target token"),
+            std::string::npos)
+      << plan.output;
+  EXPECT_NE(plan.output.find("link student -> teacher: 20 bytes per target token"),
+            std::string::npos)
+      << plan.output;
+  const CommandResult check = retort({"check", recipe.string()});
+  EXPECT_EQ(check.exit_code, 0) << check.output;
+}
+
+TEST_P(SupportRun, IsRefusedWhereItCannotBe) {
+  TemporaryFolder folder;
+  const fs::path recipe = write_recipe(folder.path(), supported(GetParam()));
+  const auto refused = [&](const std::string& command, const std::vector<std::string>& rest,
+                           const std::string& words) {
+    std::vector<std::string> arguments{command, recipe.string()};
+    arguments.insert(arguments.end(), rest.begin(), rest.end());
+    const CommandResult result = retort(arguments);
+    EXPECT_EQ(result.exit_code, 2) << result.output;
+    EXPECT_NE(result.output.find(words), std::string::npos) << result.output;
+  };
+  refused("launch",
+          {"roles.teacher=null", "distill.teachers=[{cache: " + folder.path().string() + "}]"},
+          "no cache holds the ids that the student names");
+  refused("cache", {"--output", (folder / "cache").string()},
+          "asks for ids that the student names in each step");
+  refused("launch", {"distill.payload=full", "distill.loss_top_k=64"},
+          "support has no effect without payload: topk");
+  refused("launch", {"distill.tail=drop"}, "works with loss_type: forward_kl only");
+}
+
+INSTANTIATE_TEST_SUITE_P(Supports, SupportRun, testing::Values("student", "union"));
+
+}  // namespace
+}  // namespace retort::test
