@@ -22,7 +22,6 @@ roles::Teacher make_teacher(const RankContext& context, parallel::World* replica
           {.world = replica,
            .folder = role.model,
            .store = {.lease = 2 * std::chrono::milliseconds(context.recipe.rpc.timeout)},
-           .kept = {.lease = 2 * std::chrono::milliseconds(context.recipe.rpc.timeout)},
            .answers_on_device = recipes::has_device_map(context.recipe, context.role)}};
 }
 

@@ -156,18 +156,24 @@ void DistillObjective::announce(int64_t step, const data::BatchStream::Step& bat
   }
 }
 
-// Its largest logits over the ids that both know, in the order of a teacher's top-k. They are
-// constants of the loss.
-void DistillObjective::name_ids(Part& part, const models::Head& head, const at::Tensor& rows) {
-  roles::FrozenAnswers& client = *teachers_[part.teacher].client;
-  at::Tensor own = rows.detach();
-  if (part.rows.defined()) own = own.index_select(0, part.rows.to(own.device()));
-  const roles::Payload largest = roles::make_payload(own, head.weight.detach(),
-                                                     {.kind = roles::PayloadKind::kTopK,
-                                                      .top_k = options_.named_ids,
-                                                      .common_vocab = client.common_vocab()},
-                                                     {}, head.vocab, head.softcap);
-  client.name_ids(part.pending, largest.ids);
+// The largest logits of each row over the ids that both know, in the order of a teacher's top-k.
+// They are constants of the loss. One product with the head serves all teachers that know as many.
+void DistillObjective::name_ids(std::vector<Part>& parts, const models::Head& head,
+                                const at::Tensor& rows) {
+  std::map<int64_t, at::Tensor> largest;  // by the number of ids that both know
+  for (Part& part : parts) {
+    if (part.num_rows == 0) continue;
+    roles::FrozenAnswers& client = *teachers_[part.teacher].client;
+    at::Tensor& ids = largest[client.common_vocab()];
+    if (!ids.defined())
+      ids = roles::make_payload(rows.detach(), head.weight.detach(),
+                                {.kind = roles::PayloadKind::kTopK,
+                                 .top_k = options_.named_ids,
+                                 .common_vocab = client.common_vocab()},
+                                {}, head.vocab, head.softcap)
+                .ids;
+    client.name_ids(part.pending, part.rows.defined() ? ids.index_select(0, part.rows) : ids);
+  }
 }
 
 losses::TeacherShare DistillObjective::receive(Part& part, const at::Device& device,
@@ -201,9 +207,7 @@ at::Tensor DistillObjective::batch_loss(const models::Head& head, const at::Tens
         .loss_sum;
 
   // All teachers are told before the first is waited for.
-  if (options_.named_ids > 0)
-    for (Part& part : parts)
-      if (part.num_rows > 0) name_ids(part, head, rows);
+  if (options_.named_ids > 0) name_ids(parts, head, rows);
 
   std::vector<losses::TeacherShare> shares;
   std::vector<double> weights;

@@ -87,7 +87,7 @@ class DistillObjective : public BatchObjective {
   std::vector<Part> split(const data::MicroBatch& batch) const;
   // Tells the part's teacher the largest ids of the student there. With a split vocabulary two
   // all-gathers a chunk on its group.
-  void name_ids(Part& part, const models::Head& head, const at::Tensor& rows);
+  void name_ids(std::vector<Part>& parts, const models::Head& head, const at::Tensor& rows);
   // What its teacher has said of the part's rows; waits for the answer.
   losses::TeacherShare receive(Part& part, const at::Device& device, StepSums& sums);
   double new_bytes();

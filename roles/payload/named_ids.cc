@@ -5,6 +5,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/sort.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <tuple>
@@ -22,6 +23,18 @@ bool repeats_an_id(const at::Tensor& ids) {
   return sorted.narrow(1, 0, k - 1).eq(sorted.narrow(1, 1, k - 1)).any().item<bool>();
 }
 
+// Which of `second` [n, m] stand in the same row of `first` [n, k]. Sorted together, an id of both
+// has two places that follow each other, that of `second` behind. Memory: int64 [n, k + m] thrice.
+at::Tensor known_to(const at::Tensor& first, const at::Tensor& second) {
+  const int64_t all = first.size(1) + second.size(1);
+  const auto [sorted, order] =
+      at::sort(at::cat({first, second}, 1), /*stable=*/true, /*dim=*/1, /*descending=*/false);
+  const at::Tensor repeats = sorted.narrow(1, 1, all - 1).eq(sorted.narrow(1, 0, all - 1));
+  return at::zeros(sorted.sizes(), repeats.options())
+      .scatter(1, order.narrow(1, 1, all - 1), repeats)
+      .narrow(1, first.size(1), second.size(1));
+}
+
 }  // namespace
 
 at::Tensor named_on(at::Device device, const PayloadSpec& spec, const at::Tensor& named,
@@ -33,13 +46,14 @@ at::Tensor named_on(at::Device device, const PayloadSpec& spec, const at::Tensor
                 "the student must name " + std::to_string(k) + " ids of each row");
   if (named.numel() > 0 && (named.min().item<int64_t>() < 0 ||
                             named.max().item<int64_t>() >= vocab || repeats_an_id(named)))
-    throw Error(ErrorCode::kInvalidArgument, "a named id stands twice in its row, or outside the " +
-                                                 std::to_string(vocab) + " that both know");
+    throw Error(ErrorCode::kInvalidArgument,
+                "ids that the student names must lie in [0, " + std::to_string(vocab) +
+                    "), which both know, each once in its row");
   return named.to(device, at::kLong);
 }
 
 SupportRows union_of(const SupportRows& first, const SupportRows& second, int64_t width) {
-  const at::Tensor known = second.ids.unsqueeze(2).eq(first.ids.unsqueeze(1)).any(2);
+  const at::Tensor known = known_to(first.ids, second.ids);
   const at::Tensor ids = at::cat({first.ids, second.ids.masked_fill(known, -1)}, 1);
   const at::Tensor values = at::cat({first.values, second.values.masked_fill(known, kNegInf)}, 1);
 
@@ -80,8 +94,10 @@ void check_union(const Payload& payload, int64_t vocab_size) {
   const bool empty =
       payload.logps.to(at::kFloat).masked_select(none).eq(kNegInf).all().item<bool>();
   if (!inside || ends || !empty)
-    throw Error(ErrorCode::kCorrupt, "the ids of a union lie outside the vocabulary of " +
-                                         std::to_string(vocab_size) + ", or its padding is none")
+    throw Error(ErrorCode::kCorrupt,
+                "a row of a union has an id outside the vocabulary of " +
+                    std::to_string(vocab_size) +
+                    ", or -1 (no id) before an id or with a probability above zero")
         .with("teacher", payload.label.teacher);
 }
 

@@ -4,6 +4,11 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/log.h"
 #include "roles/payload/draws.h"
 #include "roles/teacher/requests.h"
 #include "roles/teacher/shared_packs.h"
@@ -22,57 +27,105 @@ bool AnswerComputer::forms_answers() const {
   return place.stage == place.pp - 1;
 }
 
-// The final hidden states of each request, undefined where the pipeline does not end.
-std::vector<at::Tensor> AnswerComputer::rows_of(const std::vector<ForwardRequest>& requests,
-                                                int64_t now_ms) {
-  // What was kept needs no forward pass. Every rank keeps and forgets alike.
-  std::vector<at::Tensor> rows(requests.size());
-  std::vector<size_t> places;  // of those without
-  std::vector<ForwardRequest> missing;
-  for (size_t i = 0; i < requests.size(); ++i) {
-    const bool named = requests[i].spec.names_ids() && requests[i].ids.defined();
-    if (named && kept_.take(kept_key(requests[i]), now_ms, rows[i])) continue;
-    places.push_back(i);
-    missing.push_back(requests[i]);
-  }
-  if (missing.empty()) return rows;
+int64_t AnswerComputer::row_bytes(const ForwardRequest& request) const {
+  return request.positions.numel() * decoder_.config().hidden_size *
+         static_cast<int64_t>(c10::elementSize(decoder_.dtype()));
+}
 
+// Whether rows are to be computed ahead for one that asks to keep them.
+bool AnswerComputer::keeps(const ForwardRequest& request) {
+  if (kept_.contains(kept_key(request))) return false;
+  if (kept_.has_room(row_bytes(request))) return true;
+  if (!std::exchange(said_full_, true)) {
+    RETORT_LOG(kWarning) << "no room to keep " << row_bytes(request) << " bytes beside the "
+                         << kept_.bytes() << " of rows that wait for the student's ids (support): "
+                         << "such rows are computed once the ids are there, not ahead; a smaller "
+                         << "distill.prefetch needs less";
+  }
+  return false;
+}
+
+// Answers what needs no forward pass; the rest is left for one. Every rank finds the same.
+AnswerComputer::Pass AnswerComputer::answer_kept(const std::vector<ForwardRequest>& requests,
+                                                 const Deliver& deliver) {
+  Pass pass;
+  std::map<std::string, size_t> places;  // in the pass, of requests that keep or name
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const ForwardRequest& request = requests[i];
+    if (!request.spec.names_ids()) {
+      pass.requests.push_back(request);
+      pass.wanted_by.push_back({i});
+      continue;
+    }
+
+    const std::string key = kept_key(request);
+    if (!asks_to_keep(request)) {
+      kept_.forget_before(request.step);
+      at::Tensor rows;
+      if (kept_.take(key, rows)) {
+        if (forms_answers()) deliver(i, answer(request, rows));
+        continue;
+      }
+    } else if (!places.contains(key) && !keeps(request)) {
+      if (forms_answers()) deliver(i, Payload{});
+      continue;
+    }
+
+    // One that keeps and one that names may be here together: the same rows.
+    const auto [place, is_new] = places.try_emplace(key, pass.requests.size());
+    if (is_new) {
+      pass.requests.push_back(request);
+      pass.wanted_by.emplace_back();
+    }
+    pass.wanted_by[place->second].push_back(i);
+  }
+  return pass;
+}
+
+// The final hidden states of each request, undefined where the pipeline does not end.
+std::vector<at::Tensor> AnswerComputer::rows_of(const std::vector<ForwardRequest>& requests) {
   // What sequences begin with alike, as completions of one prompt do, is computed once; not on a
   // device, whose kernels know no forks.
-  MergedPacks merged = merge_packs(missing, decoder_.config().vocab_size);
+  MergedPacks merged = merge_packs(requests, decoder_.config().vocab_size);
   if (decoder_.device().is_cpu()) share_prefixes(merged);
   merged.tokens.wanted = at::cat(merged.rows);
   const at::Tensor hidden =
       pipeline_ ? pipeline_->hidden(merged.tokens) : decoder_.hidden(merged.tokens);
   ++forwards_;
-  if (!forms_answers()) return rows;
 
+  std::vector<at::Tensor> rows(requests.size());
+  if (!forms_answers()) return rows;
   int64_t begin = 0;  // of the request's rows
-  for (size_t i = 0; i < places.size(); ++i) {
+  for (size_t i = 0; i < requests.size(); ++i) {
     const int64_t count = merged.rows[i].numel();
-    rows[places[i]] = hidden.narrow(0, begin, count);
+    rows[i] = hidden.narrow(0, begin, count);
     begin += count;
   }
   return rows;
 }
 
-void AnswerComputer::compute(const std::vector<ForwardRequest>& requests, int64_t now_ms,
-                             const Deliver& deliver) {
+void AnswerComputer::compute(const std::vector<ForwardRequest>& requests, const Deliver& deliver) {
   // Not inference mode if there are collectives: their tensors are also used by threads of their
   // own.
   const c10::InferenceMode inference(pipeline_ == nullptr);
   const c10::NoGradGuard no_grad;
 
-  std::vector<at::Tensor> rows = rows_of(requests, now_ms);
-  const int64_t row_bytes =
-      decoder_.config().hidden_size * static_cast<int64_t>(c10::elementSize(decoder_.dtype()));
-  for (size_t i = 0; i < requests.size(); ++i) {
-    const at::Tensor own = std::move(rows[i]);
-    const bool keeps = asks_to_keep(requests[i]);
-    if (keeps)
-      kept_.keep(kept_key(requests[i]), own, requests[i].positions.numel() * row_bytes, now_ms);
-    ++served_;
-    if (forms_answers()) deliver(i, keeps ? Payload{} : answer(requests[i], own));
+  served_ += static_cast<int64_t>(requests.size());
+  const Pass pass = answer_kept(requests, deliver);
+  if (pass.requests.empty()) return;
+  std::vector<at::Tensor> rows = rows_of(pass.requests);
+  for (size_t p = 0; p < rows.size(); ++p) {
+    const at::Tensor own = std::move(rows[p]);
+    const std::vector<size_t>& wanted_by = pass.wanted_by[p];
+    for (const size_t i : wanted_by)
+      if (forms_answers())
+        deliver(i, asks_to_keep(requests[i]) ? Payload{} : answer(requests[i], own));
+
+    // Kept for ids that are yet to come.
+    const ForwardRequest& first = pass.requests[p];
+    const bool all_wait = std::ranges::all_of(
+        wanted_by, [&](size_t i) { return asks_to_keep(requests[i]); });
+    if (all_wait) kept_.keep(kept_key(first), first.step, own, row_bytes(first));
   }
 }
 

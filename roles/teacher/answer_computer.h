@@ -41,23 +41,32 @@ class AnswerComputer {
   // the head. Of its label only the number of rows and the spec are set.
   using Deliver = std::function<void(size_t index, Payload whole)>;
   // One forward pass over all requests (check_request), laid end to end, but for those whose rows
-  // are kept since an earlier one. Where the pipeline ends, each answer is delivered as soon as it
-  // is formed, in the order of the requests; of one that asks to keep it has no tensors. `now_ms`:
-  // on one clock of all ranks, for leases.
-  void compute(const std::vector<ForwardRequest>& requests, int64_t now_ms, const Deliver& deliver);
+  // are kept since an earlier one, and those that ask to keep rows that find no room. Where the
+  // pipeline ends, each answer is delivered as soon as it is formed: first those that need no pass,
+  // then the others, each in the order of the requests. Of one that asks to keep it has no tensors.
+  void compute(const std::vector<ForwardRequest>& requests, const Deliver& deliver);
 
   int64_t forwards() const { return forwards_; }
   int64_t requests_served() const { return served_; }
   const KeptRows& kept() const { return kept_; }
 
  private:
-  std::vector<at::Tensor> rows_of(const std::vector<ForwardRequest>& requests, int64_t now_ms);
+  // Requests whose rows a pass computes, and who wants them.
+  struct Pass {
+    std::vector<ForwardRequest> requests;
+    std::vector<std::vector<size_t>> wanted_by;  // of each: indices of what was asked
+  };
+  Pass answer_kept(const std::vector<ForwardRequest>& requests, const Deliver& deliver);
+  std::vector<at::Tensor> rows_of(const std::vector<ForwardRequest>& requests);
+  bool keeps(const ForwardRequest& request);
+  int64_t row_bytes(const ForwardRequest& request) const;
   Payload answer(const ForwardRequest& request, const at::Tensor& hidden_rows) const;
 
   models::Decoder decoder_;
   const bool on_device_;
   std::unique_ptr<Pipeline> pipeline_;  // null: this rank has all of the model
   KeptRows kept_;
+  bool said_full_ = false;  // that there was no room to keep
   int64_t forwards_ = 0;
   int64_t served_ = 0;
 };

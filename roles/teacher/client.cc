@@ -118,8 +118,9 @@ PendingPayload TeacherClient::send(uint64_t request_id, int64_t step,
 // One rank of the student has the rows computed, for all of them. Whether that works shows when ids
 // are named: then a replica that has no rows computes them.
 void TeacherClient::keep_rows(PendingPayload& pending, size_t preferred) {
-  pending.replica = replicas_.choose(preferred).value_or(preferred);
-  if (part() != 0) return;
+  const auto found = replicas_.choose(preferred);
+  pending.replica = found.value_or(preferred);
+  if (!found || part() != 0) return;
   ForwardRequest first = pending.request;
   first.parts = 1;
   pending.kept = agent_.call(options_.replicas[pending.replica].leader, kTeacherForward, first,

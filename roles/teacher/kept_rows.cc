@@ -7,33 +7,29 @@
 
 namespace retort::roles {
 
-void KeptRows::forget_old(int64_t now_ms) {
-  std::erase_if(kept_, [&](const auto& item) {
-    const bool old = item.second.until_ms <= now_ms;
-    if (old) bytes_ -= item.second.bytes;
-    return old;
-  });
-}
-
-void KeptRows::keep(const std::string& key, const at::Tensor& rows, int64_t bytes, int64_t now_ms) {
-  forget_old(now_ms);
-  if (bytes_ + bytes > options_.max_bytes || kept_.contains(key)) return;
+void KeptRows::keep(const std::string& key, int64_t step, const at::Tensor& rows, int64_t bytes) {
+  if (!has_room(bytes) || contains(key)) return;
 
   // Without the rest of the forward pass that they were cut from.
   const bool shared = rows.defined() && rows.storage().nbytes() > rows.nbytes();
-  kept_[key] = {.rows = shared ? rows.clone() : rows,
-                .bytes = bytes,
-                .until_ms = now_ms + options_.lease.count()};
+  kept_[key] = {.step = step, .rows = shared ? rows.clone() : rows, .bytes = bytes};
   bytes_ += bytes;
 }
 
-bool KeptRows::take(const std::string& key, int64_t now_ms, at::Tensor& rows) {
-  forget_old(now_ms);
+bool KeptRows::take(const std::string& key, at::Tensor& rows) {
   auto entry = kept_.extract(key);
   if (entry.empty()) return false;
   bytes_ -= entry.mapped().bytes;
   rows = std::move(entry.mapped().rows);
   return true;
+}
+
+void KeptRows::forget_before(int64_t step) {
+  std::erase_if(kept_, [&](const auto& item) {
+    const bool old = item.second.step < step;
+    if (old) bytes_ -= item.second.bytes;
+    return old;
+  });
 }
 
 }  // namespace retort::roles

@@ -3,40 +3,44 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <string>
 
 namespace retort::roles {
 
-// Rows of requests, each to be taken once. What is not there, or no longer, is computed again from
-// the request, which always comes whole: so a lost lease costs a forward pass and changes no bit.
+// Rows of requests, each to be taken once. What is not there is computed from the request that
+// wants it, which always comes whole: so what finds no room costs time and changes no bit.
+//
 // Every rank of a replica keeps the same books, also one that has no rows, so that all agree on
-// whether a forward pass follows: sizes are stated, and time is the leader's. Threads: compute.
+// whether a forward pass follows: what is kept and forgotten is a function of the requests alone,
+// of their stated sizes and steps. Threads: compute.
 class KeptRows {
  public:
   struct Options {
     int64_t max_bytes = int64_t{1} << 30;
-    std::chrono::milliseconds lease{240'000};
   };
   explicit KeptRows(Options options) : options_(options) {}
 
-  // What does not fit is not kept: the older ones are wanted sooner. `rows` may be undefined.
-  void keep(const std::string& key, const at::Tensor& rows, int64_t bytes, int64_t now_ms);
+  bool contains(const std::string& key) const { return kept_.contains(key); }
+  bool has_room(int64_t bytes) const { return bytes_ + bytes <= options_.max_bytes; }
+  // What finds no room is not kept: what is there is wanted sooner. `rows` may be undefined.
+  void keep(const std::string& key, int64_t step, const at::Tensor& rows, int64_t bytes);
   // Whether they are there; moves them to `rows`.
-  bool take(const std::string& key, int64_t now_ms, at::Tensor& rows);
+  bool take(const std::string& key, at::Tensor& rows);
+  // Of steps before this one, whose rows nobody asks for any more: a step's ids are named once all
+  // of the step before have their answers.
+  void forget_before(int64_t step);
 
   int64_t bytes() const { return bytes_; }
   size_t size() const { return kept_.size(); }
 
  private:
   struct Kept {
+    int64_t step = 0;
     at::Tensor rows;
     int64_t bytes = 0;
-    int64_t until_ms = 0;
   };
-  void forget_old(int64_t now_ms);
 
   Options options_;
   std::map<std::string, Kept> kept_;

@@ -91,10 +91,9 @@ std::string kept_key(const ForwardRequest& request);
 struct RequestBatch {
   std::vector<ForwardRequest> requests;
   std::vector<std::string> keys;  // result_key of each
-  int64_t now_ms = 0;             // on the leader's clock, so that all ranks forget rows alike
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(requests, keys, now_ms);
+    archive(requests, keys);
   }
 };
 

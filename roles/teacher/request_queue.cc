@@ -52,7 +52,28 @@ void RequestQueue::add(const std::string& key, const ForwardRequest& request,
   entry->second.asked[part] = true;
   caller.clock->wait();
   entry->second.callers.push_back(caller);
-  if (is_new) waiting_.push_back({key, request});
+  if (!is_new) return;
+  if (request.ids.defined())
+    put_first({key, request});
+  else
+    waiting_.push_back({key, request});
+}
+
+// Behind what is urgent already. Where its rows are not even computed, they come first.
+void RequestQueue::put_first(Waiting urgent) {
+  urgent.is_urgent = true;
+  auto place = std::find_if(waiting_.begin(), waiting_.end(),
+                            [](const Waiting& one) { return !one.is_urgent; });
+  const auto rows =
+      std::find_if(place, waiting_.end(), [key = kept_key(urgent.request)](const Waiting& one) {
+        return one.key == key;
+      });
+  if (rows != waiting_.end()) {
+    rows->is_urgent = true;
+    std::rotate(place, rows, rows + 1);
+    ++place;
+  }
+  waiting_.insert(place, std::move(urgent));
 }
 
 RequestBatch RequestQueue::take(int64_t max_tokens) {

@@ -13,8 +13,9 @@
 
 namespace retort::roles {
 
-// Requests of one or several parts, in the order of their arrival, each to be computed once however
-// many ranks ask for its parts. Threads: compute.
+// Requests of one or several parts, each to be computed once however many ranks ask for its parts:
+// in the order of their arrival, but those that name ids before all others. A student waits for
+// these, the rest is computed ahead (KeptRows). Threads: compute.
 class RequestQueue {
  public:
   // `lease`: for how long a part of a computed request may be asked for, AnswerStore::Options.
@@ -25,7 +26,7 @@ class RequestQueue {
   void add(const std::string& key, const ForwardRequest& request, const rpc::CallContext& caller);
   bool empty() const { return waiting_.empty(); }
   size_t size() const { return waiting_.size(); }
-  // The oldest that waits, and those behind it as long as all together have at most `max_tokens`.
+  // The first that waits, and those behind it as long as all together have at most `max_tokens`.
   // Those whose callers have all gone are dropped.
   RequestBatch take(int64_t max_tokens);
   // It could not be computed, or a piece of it is no longer there: whoever asks for a part of it
@@ -47,7 +48,9 @@ class RequestQueue {
   struct Waiting {
     std::string key;
     ForwardRequest request;
+    bool is_urgent = false;  // these stand before all others
   };
+  void put_first(Waiting urgent);
   void mark_taken(Entries::iterator entry);
   void forget_old();
 

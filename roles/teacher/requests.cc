@@ -73,7 +73,7 @@ void check_named(const ForwardRequest& request, int64_t vocab) {
     refuse("a named id is outside the " + std::to_string(vocab) + " that both know", request);
   const at::Tensor sorted = std::get<0>(at::sort(ids, 1));
   if (sorted.narrow(1, 0, k - 1).eq(sorted.narrow(1, 1, k - 1)).any().item<bool>())
-    refuse("an id is named twice in a row", request);
+    refuse("a row names one id twice", request);
 }
 
 void check_spec(const ForwardRequest& request, int64_t vocab_rows) {

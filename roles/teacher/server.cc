@@ -151,10 +151,7 @@ bool Teacher::jobs_come_first() {
 
 bool Teacher::work() {
   if (jobs_come_first()) return true;
-  RequestBatch batch = requests_.take(max_tokens_per_forward_);
-  batch.now_ms = std::chrono::duration_cast<std::chrono::milliseconds>(
-                     std::chrono::steady_clock::now().time_since_epoch())
-                     .count();
+  const RequestBatch batch = requests_.take(max_tokens_per_forward_);
   try {
     if (batch.requests.empty()) {
       link_.keep_alive();
@@ -194,7 +191,7 @@ void Teacher::stop() {
 }
 
 void Teacher::compute(const RequestBatch& batch) {
-  computer_.compute(batch.requests, batch.now_ms, [&](size_t index, Payload whole) {
+  computer_.compute(batch.requests, [&](size_t index, Payload whole) {
     deliver(batch.keys.at(index), batch.requests[index], std::move(whole));
   });
 }

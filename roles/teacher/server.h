@@ -88,8 +88,8 @@ class Teacher {
   HeadReply head(const HeadRequest& request) const;
   // On the leader: what teacher.forward does. The future gets this rank's piece of request.part
   // when work() has computed it; where this rank has none, at once an answer without tensors.
-  // Requests are computed in the order of their arrival; one whose callers have all gone is not
-  // computed. kInvalidArgument when ids, offsets or positions are outside what they index.
+  // RequestQueue says in which order requests are computed; one whose callers have all gone is not.
+  // kInvalidArgument when ids, offsets or positions are outside what they index.
   Future<Payload> enqueue(const ForwardRequest& request, const rpc::CallContext& caller);
 
   // On the leader, between jobs (run_serving_loop): one forward pass for what waits, once no job

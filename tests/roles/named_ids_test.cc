@@ -13,12 +13,12 @@
 #include <cmath>
 #include <functional>
 #include <set>
-#include <thread>
 #include <tuple>
 #include <vector>
 
 #include "models/checkpoint.h"
 #include "roles/payload/payload.h"
+#include "roles/teacher/answer_computer.h"
 #include "roles/teacher/kept_rows.h"
 #include "tests/roles/ask_teacher.h"
 #include "tests/support/source_folder.h"
@@ -26,8 +26,6 @@
 
 namespace retort::roles {
 namespace {
-
-using namespace std::chrono_literals;
 
 std::string support_model() {
   return (test::source_folder() / "tests/recipes/goldens/teacher").string();
@@ -198,18 +196,22 @@ struct Answered {
   Payload payload;
   int64_t forwards = 0;
 };
-Answered answered_with(KeptRows::Options kept, Support support,
-                       std::chrono::milliseconds pause = 0ms) {
+Answered answered_with(KeptRows::Options kept, Support support, int64_t next_step = 1) {
   Teacher teacher("teacher/0", models::load_decoder(support_model(), at::kFloat),
                   models::Tokenizer::load(support_model()), {.kept = kept});
   ForwardRequest request = support_request(7, support);
   const Payload first = ask_teacher(teacher, request);
   EXPECT_FALSE(first.ids.defined() || first.logps.defined() || first.hidden.defined());
-  // Another request of the same tokens is another request.
-  request.request_id = 8;
+  // Asked once more it is there already. Another request of the same tokens is another request.
   ask_teacher(teacher, request);
-  request.request_id = 7;
-  std::this_thread::sleep_for(pause);
+  ForwardRequest other = request;
+  other.request_id = 8;
+  other.step = next_step;
+  ask_teacher(teacher, other);
+  if (next_step > 1) {  // whose ids are named before those of the first
+    other.ids = some_ids(6, 5);
+    ask_teacher(teacher, other);
+  }
   request.ids = some_ids(6, 5);
   Answered answered{.payload = ask_teacher(teacher, request)};
   answered.forwards = teacher.forwards();
@@ -222,10 +224,11 @@ TEST(NamedIds, WhatIsLostIsComputedAgainWithTheSameBits) {
     const Answered kept = answered_with({}, support);
     EXPECT_EQ(kept.forwards, 2) << "the second request needs no forward pass";
     EXPECT_EQ(kept.payload.ids.defined(), support == Support::kUnion);
-    const Answered budget = answered_with({.max_bytes = 0}, support);
-    const Answered expired = answered_with({.lease = 1ms}, support, 5ms);
-    for (const Answered& lost : {budget, expired}) {
-      EXPECT_EQ(lost.forwards, 3);
+    const Answered no_room = answered_with({.max_bytes = 0}, support);
+    EXPECT_EQ(no_room.forwards, 1) << "what cannot be kept is not computed ahead";
+    const Answered forgotten = answered_with({}, support, 2);
+    EXPECT_EQ(forgotten.forwards, 3);
+    for (const Answered& lost : {no_room, forgotten}) {
       EXPECT_TRUE(at::equal(lost.payload.logps, kept.payload.logps));
       EXPECT_TRUE(at::equal(lost.payload.log_tail, kept.payload.log_tail));
       EXPECT_TRUE(support == Support::kStudent || at::equal(lost.payload.ids, kept.payload.ids));
@@ -246,22 +249,59 @@ TEST(NamedIds, AnAnswerToOtherIdsIsRefused) {
   EXPECT_EQ(test::code_of([&] { check_label(other, answer.label); }), ErrorCode::kMismatch);
 }
 
-TEST(KeptRows, HaveABudgetAndALease) {
-  KeptRows rows({.max_bytes = 100, .lease = 1000ms});
+// One pass serves a request that keeps and the one that names, whichever stands first, and leaves
+// nothing behind.
+TEST(NamedIds, ComputedTogetherShareTheirRows) {
+  AnswerComputer computer(models::load_decoder(support_model(), at::kFloat), nullptr);
+  const ForwardRequest keeps = support_request(7, Support::kStudent);
+  ForwardRequest names = keeps;
+  names.ids = some_ids(6, 5);
+  const auto logps_of = [&](const std::vector<ForwardRequest>& requests) {
+    at::Tensor logps;
+    size_t delivered = 0;
+    computer.compute(requests, [&](size_t index, Payload whole) {
+      ++delivered;
+      EXPECT_EQ(whole.logps.defined(), !asks_to_keep(requests[index]));
+      if (whole.logps.defined()) logps = whole.logps;
+    });
+    EXPECT_EQ(delivered, requests.size());
+    EXPECT_EQ(computer.kept().size(), 0u);
+    return logps;
+  };
+  const at::Tensor alone = logps_of({names});
+  EXPECT_TRUE(at::equal(logps_of({keeps, names}), alone));
+  EXPECT_TRUE(at::equal(logps_of({names, keeps}), alone));
+  EXPECT_EQ(computer.forwards(), 3);
+
+  // What has its rows does not wait for the pass of what stands before it.
+  computer.compute({keeps}, [](size_t, const Payload&) {});
+  std::vector<size_t> order;
+  computer.compute({support_request(8, Support::kStudent), names},
+                   [&](size_t index, const Payload&) { order.push_back(index); });
+  EXPECT_EQ(order, (std::vector<size_t>{1, 0}));
+  EXPECT_EQ(computer.kept().size(), 1u) << "the other's";
+}
+
+TEST(KeptRows, HaveABudgetAndForgetOldSteps) {
+  KeptRows rows({.max_bytes = 100});
   const at::Tensor all = at::arange(40, at::kFloat).view({10, 4});
   at::Tensor taken;
-  rows.keep("a", all.narrow(0, 2, 2), 60, 0);
-  rows.keep("b", all, 50, 10);  // does not fit: the older one is wanted sooner
+  rows.keep("a", 1, all.narrow(0, 2, 2), 60);
+  EXPECT_FALSE(rows.has_room(50));
+  rows.keep("b", 1, all, 50);  // does not fit: the older one is wanted sooner
   EXPECT_EQ(rows.size(), 1u);
-  EXPECT_FALSE(rows.take("b", 10, taken));
-  rows.keep("c", {}, 40, 500);
+  EXPECT_FALSE(rows.take("b", taken));
+  rows.keep("c", 2, {}, 30);
+  rows.keep("d", 3, {}, 10);
   EXPECT_EQ(rows.bytes(), 100);
-  ASSERT_TRUE(rows.take("a", 999, taken));
+  ASSERT_TRUE(rows.take("a", taken));
   EXPECT_TRUE(at::equal(taken, all.narrow(0, 2, 2)));
   EXPECT_EQ(taken.storage().nbytes(), taken.nbytes()) << "what it was cut from is kept too";
-  EXPECT_FALSE(rows.take("a", 999, taken)) << "rows are taken once";
-  EXPECT_FALSE(rows.take("c", 1500, taken)) << "its lease is over";
-  EXPECT_EQ(rows.bytes(), 0);
+  EXPECT_FALSE(rows.take("a", taken)) << "rows are taken once";
+  rows.forget_before(3);
+  EXPECT_FALSE(rows.contains("c"));
+  EXPECT_TRUE(rows.contains("d"));
+  EXPECT_EQ(rows.bytes(), 10);
 }
 
 }  // namespace

@@ -56,6 +56,40 @@ TEST_F(RequestQueueTest, TakesInOrderAsManyAsFit) {
   EXPECT_EQ(take(9), (Ids{}));
 }
 
+ForwardRequest keeps(uint64_t id) {
+  ForwardRequest one = request(id, 4);
+  one.spec = {.kind = PayloadKind::kTopK, .top_k = 1, .support = Support::kStudent};
+  return one;
+}
+ForwardRequest names(uint64_t id, int64_t part = 0, int64_t parts = 1) {
+  ForwardRequest one = keeps(id);
+  one.part = part;
+  one.parts = parts;
+  one.ids = at::zeros({1, 1}, at::kInt);
+  return one;
+}
+
+// A student waits for these. What is computed ahead for later steps waits, but for their own rows.
+TEST_F(RequestQueueTest, TakesRequestsThatNameIdsFirst) {
+  for (uint64_t id = 1; id <= 4; ++id)
+    add(keeps(id));
+  add(names(9));  // whose rows are there, or lost
+  add(names(3, 0, 2));
+  add(names(3, 1, 2));
+  EXPECT_EQ(take(0), (Ids{9}));
+  EXPECT_EQ(take(0), (Ids{3})) << "its rows";
+  EXPECT_FALSE(queue.empty());
+  add(names(1));
+  const RequestBatch batch = queue.take(12);
+  ASSERT_EQ(batch.requests.size(), 3u);
+  EXPECT_EQ(batch.requests[0].request_id, 3u);
+  EXPECT_TRUE(batch.requests[0].ids.defined());
+  EXPECT_EQ(batch.requests[1].request_id, 1u);
+  EXPECT_FALSE(batch.requests[1].ids.defined());
+  EXPECT_TRUE(batch.requests[2].ids.defined());
+  EXPECT_EQ(take(100), (Ids{2, 4}));
+}
+
 TEST_F(RequestQueueTest, DropsThoseWhoseCallersHaveAllGone) {
   const auto cancelled = std::make_shared<std::atomic<bool>>(false);
   add(request(1, 4), some_call(cancelled));
