@@ -59,8 +59,8 @@ class RecipeType {
   // What can only be seen by looking at several blocks: refuses with the place of a key.
   virtual void check(const Recipe&, const RecipePlaces&) const {}
   virtual std::vector<InputPath> inputs(const Recipe&) const { return {}; }
-  // What is known of them only once they are opened, before anything starts: throws Error.
-  virtual void check_inputs(const Recipe&) const {}
+  // What is known of models and inputs only once they are opened: refuses with the place of a key.
+  virtual void check_inputs(const Recipe&, const RecipePlaces&) const {}
 
   // `retort plan`.
   virtual RecipePlan plan(const Recipe&) const { return {}; }

@@ -9,6 +9,7 @@
 #include "launch/links/measure_links.h"
 #include "launch/yaml/recipe_file.h"
 #include "models/loaded_model.h"
+#include "models/lora/adapter.h"
 #include "recipes/registry.h"
 #include "recipes/run/student_model.h"
 #include "recipes/run/template_day.h"
@@ -35,11 +36,20 @@ void check_links(const recipes::Recipe& recipe) {
         "a connection that the run needs, or one like it, cannot be had; the table says why");
 }
 
-// In float32, with the head that it is trained with.
+// In float32, with the head that it is trained with, and what an adapter adds that training starts
+// from.
 models::LoadedModel load_checked_student(const recipes::Recipe& recipe) {
   const std::string& folder = recipe.student().model;
   const auto classifier = recipes::student_classifier(recipe);
-  if (!classifier) return models::load_model(folder, "float32");
+  if (!classifier) {
+    models::LoadedModel student = models::load_model(folder, "float32");
+    const auto& lora = recipe.student().lora;
+    if (!lora || !lora->adapter) return student;
+    models::attach_adapter(student.decoder, *lora->adapter);
+    models::merge_adapter(student.decoder);
+    return student;
+  }
+
   models::LoadedModel student{.decoder = models::load_classifier(folder, at::kFloat, *classifier),
                               .tokenizer = models::Tokenizer::load(folder),
                               .chat = models::ChatTemplate::load(folder),

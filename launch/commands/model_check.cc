@@ -89,7 +89,6 @@ void check_models(const recipes::Recipe& recipe) {
   check_heads(recipe);
   check_tokenizers(recipe);
   check_generator(recipe);
-  recipes::recipe_type(recipe).check_inputs(recipe);
 }
 
 }  // namespace retort::launch

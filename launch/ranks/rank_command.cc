@@ -51,7 +51,7 @@ recipes::RankContext make_context(const RoleCommand& command, const ChildContext
   recipes::RankContext context;
   context.run_folder = command.run_folder;
   // Whoever started the run has checked it for the hosts that its processes are on.
-  const LoadOptions options{.cuda = true, .is_launched = false};
+  const LoadOptions options{.cuda = true, .check_inputs = false, .is_launched = false};
   context.recipe = child.recipe.empty()
                        ? load_recipe(context.run_folder / kResolvedRecipe, {}, options)
                        : parse_recipe(child.recipe, "the run's recipe", options);

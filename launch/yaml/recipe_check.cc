@@ -307,6 +307,14 @@ class FileCheck {
                        "the model of '" + name + "' has " +
                            std::to_string(config.classifier.num_labels) +
                            " labels, counted from 0");
+      if (config.max_position_embeddings < recipe_.data.max_length)
+        places_.refuse({"roles", name, "model"},
+                       "'" + role.model + "' scores at most " +
+                           std::to_string(config.max_position_embeddings) +
+                           " tokens (max_position_embeddings in its config.json), and what is "
+                           "scored has up to data.max_length = " +
+                           std::to_string(recipe_.data.max_length) +
+                           "; lower that, or take another reward model");
     }
     const int64_t labels = recipes::recipe_type(recipe_).score_labels(recipe_);
     if (name != recipes::Recipe::kDrivingRole || labels == 0) return;
@@ -347,7 +355,9 @@ void check_recipe(const recipes::Recipe& recipe, const recipes::RecipePlaces& pl
   recipes::recipe_type(recipe).check(recipe, places);
   // Those of pods are not here.
   const bool here = recipe.launch.backend != recipes::Backend::kKubernetes;
-  if (options.check_files && here) FileCheck(recipe, places).run();
+  if (!options.check_files || !here) return;
+  FileCheck(recipe, places).run();
+  if (options.check_inputs) recipes::recipe_type(recipe).check_inputs(recipe, places);
 }
 
 }  // namespace retort::launch

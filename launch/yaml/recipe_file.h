@@ -13,7 +13,8 @@ namespace retort::launch {
 
 struct LoadOptions {
   bool cuda = false;        // the CUDA module is there, or nothing is to be computed
-  bool check_files = true;  // models and data must exist
+  bool check_files = true;   // models and data must exist
+  bool check_inputs = true;  // and are opened, as RecipeType::check_inputs says
   bool is_launched = true;  // by retort launch, which knows where each process of the run is
 };
 

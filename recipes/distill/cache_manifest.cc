@@ -154,7 +154,7 @@ class Complaint {
     refuse(text.str());
   }
   [[noreturn]] void refuse(const std::string& what) const {
-    throw Error(ErrorCode::kMismatch, "distill.teachers: the cache '" + folder_ +
+    throw Error(ErrorCode::kMismatch, "the cache '" + folder_ +
                                           "' does not fit: " + what +
                                           "; change the recipe, or write another cache with "
                                           "`retort cache`");
@@ -197,10 +197,10 @@ CacheManifest read_manifest(const fs::path& folder) {
   if (fs::is_regular_file(folder / kManifestName)) return parse_manifest(folder / kManifestName);
   if (fs::is_regular_file(folder / kBegunName))
     throw Error(ErrorCode::kInvalidArgument,
-                "distill.teachers: the cache '" + folder.string() +
+                "the cache '" + folder.string() +
                     "' is not complete; run the same `retort cache` again, which goes on with it");
   throw Error(ErrorCode::kInvalidArgument,
-              "distill.teachers: '" + folder.string() +
+              "'" + folder.string() +
                   "' is no cache of a teacher's payloads (no manifest.json); write one with "
                   "`retort cache RECIPE --output " +
                   folder.string() + "`");

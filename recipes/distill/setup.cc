@@ -219,17 +219,40 @@ models::LossSizes plan_loss(const Recipe& recipe) {
 }
 
 // What caps a teacher's logits is not sent with its head.
-void check_hidden_states(const Recipe& recipe) {
+void check_hidden_states(const Recipe& recipe, const RecipePlaces& places) {
   if (recipe.distill->payload != roles::PayloadKind::kHiddenStates) return;
   for (const TeacherOptions& teacher : recipe.distill->teachers) {
     if (teacher.is_cached()) continue;
     const RoleOptions& role = recipe.roles.at(teacher.role);
     if (role.external || models::read_model_config(role.model).final_logit_softcapping == 0)
       continue;
-    throw Error(ErrorCode::kInvalidArgument,
-                "role '" + teacher.role + "': the logits of " + role.model +
-                    " are capped (final_logit_softcapping in its config.json), which payload: "
-                    "hidden_states does not carry; use payload: topk, full or sampled");
+    places.refuse({"roles", teacher.role, "model"},
+                  "the logits of " + role.model +
+                      " are capped (final_logit_softcapping in its config.json), which payload: "
+                      "hidden_states does not carry; use payload: topk, full or sampled");
+  }
+}
+
+// A cache must hold what the recipe asks for.
+void check_caches(const Recipe& recipe, const RecipePlaces& places) {
+  const auto& teachers = recipe.distill->teachers;
+  if (std::ranges::none_of(teachers, &TeacherOptions::is_cached)) return;
+  const std::string& model = recipe.student().model;
+  const models::Tokenizer tokenizer = models::Tokenizer::load(model);
+  const int64_t vocab_rows = models::read_model_config(model).vocab_size;
+  for (size_t i = 0; i < teachers.size(); ++i) {
+    const std::string& folder = teachers[i].cache;
+    if (folder.empty()) continue;
+    try {
+      const CacheManifest manifest = read_manifest(folder);
+      check_cached_payload(manifest, recipe.distill->payload_spec(recipe.seed),
+                           {.folder = folder, .tokenizer = tokenizer, .vocab_rows = vocab_rows});
+      check_cached_teacher(manifest, folder);
+    } catch (const Error& error) {
+      places.refuse({"distill", "teachers", std::to_string(i), "cache"}, error.message(),
+                    error.code() == ErrorCode::kMismatch ? ErrorCode::kInvalidArgument
+                                                         : error.code());
+    }
   }
 }
 
@@ -272,21 +295,9 @@ class DistillType : public RecipeType {
     return paths;
   }
 
-  void check_inputs(const Recipe& recipe) const override {
-    check_hidden_states(recipe);
-    const auto cached = std::ranges::count_if(recipe.distill->teachers, &TeacherOptions::is_cached);
-    if (cached == 0) return;
-    const std::string& model = recipe.student().model;
-    const models::Tokenizer tokenizer = models::Tokenizer::load(model);
-    const int64_t vocab_rows = models::read_model_config(model).vocab_size;
-    for (const TeacherOptions& teacher : recipe.distill->teachers) {
-      if (!teacher.is_cached()) continue;
-      const CacheManifest manifest = read_manifest(teacher.cache);
-      check_cached_payload(
-          manifest, recipe.distill->payload_spec(recipe.seed),
-          {.folder = teacher.cache, .tokenizer = tokenizer, .vocab_rows = vocab_rows});
-      check_cached_teacher(manifest, teacher.cache);
-    }
+  void check_inputs(const Recipe& recipe, const RecipePlaces& places) const override {
+    check_hidden_states(recipe, places);
+    check_caches(recipe, places);
   }
 
   void check_cache(const Recipe& recipe) const override { check_cache_recipe(recipe); }

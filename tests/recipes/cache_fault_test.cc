@@ -70,9 +70,10 @@ TEST_F(CacheRefuses, ARowThatHasChanged) {
 }
 
 TEST_F(CacheRefuses, AnotherPayload) {
-  expect_refused(reads({"distill.loss_top_k=4"}), 1, "distill.loss_top_k is 8 in the cache and 4");
-  expect_refused(reads({"distill.temperature=2"}), 1, "distill.temperature is 1 in the cache");
-  expect_refused(reads({"distill.payload=full", "distill.loss_top_k=null"}), 1,
+  expect_refused(reads({"distill.loss_top_k=4"}), 2, "distill.teachers.0.cache: the cache '");
+  expect_refused(reads({"distill.loss_top_k=4"}), 2, "distill.loss_top_k is 8 in the cache and 4");
+  expect_refused(reads({"distill.temperature=2"}), 2, "distill.temperature is 1 in the cache");
+  expect_refused(reads({"distill.payload=full", "distill.loss_top_k=null"}), 2,
                  "distill.payload is topk in the cache and full");
 }
 
@@ -95,7 +96,7 @@ TEST_F(CacheRefuses, ATeacherThatHasChanged) {
   bytes[bytes.size() - 2] = static_cast<char>(bytes[bytes.size() - 2] ^ 1);
   std::ofstream(teacher / "model.safetensors", std::ios::binary) << bytes;
   for (const CommandResult& result : {reads({}), checks({})})
-    expect_refused(result, 1, "has other weights than when the cache was written");
+    expect_refused(result, 2, "has other weights than when the cache was written");
   // Nor does the writer go on with it.
   expect_refused(retort(cache_command(folder_ / "second" / "recipe.yaml", cache_)), 1,
                  "was begun with another teacher");
@@ -116,7 +117,7 @@ TEST_F(CacheRefuses, AStudentWithAnotherTokenizer) {
   vocab[first] = 21;
   vocab[second] = 20;
   std::ofstream(student / "tokenizer.json") << json.dump();
-  expect_refused(reads({"roles.student.model=" + student.string()}), 1,
+  expect_refused(reads({"roles.student.model=" + student.string()}), 2,
                  "the tokenizer of the student");
 }
 

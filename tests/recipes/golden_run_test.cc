@@ -115,7 +115,7 @@ TEST(CappedTeacher, SendsWhatItComputesItself) {
   for (const char* command : {"launch", "plan", "check"}) {
     const auto result = retort({command, path});
     EXPECT_EQ(result.exit_code, 2) << command;
-    EXPECT_NE(result.output.find("role 'teacher'"), std::string::npos) << result.output;
+    EXPECT_NE(result.output.find("roles.teacher.model: "), std::string::npos) << result.output;
     EXPECT_NE(result.output.find("final_logit_softcapping"), std::string::npos) << result.output;
   }
 }

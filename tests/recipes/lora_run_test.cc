@@ -276,6 +276,25 @@ TEST(Start, RefusesABadAdapter) {
   EXPECT_NE(alone.find("is a LoRA adapter"), std::string::npos) << alone;
 }
 
+// `retort check` computes with the adapter that training starts from.
+TEST(Start, IsCheckedWithItsAdapter) {
+  TemporaryFolder folder;
+  const std::string recipe = fresh_recipe("sft", "");
+  launch_in(folder.path(), recipe, {"--dry-run"});
+  const auto cross_entropy = [&](std::vector<std::string> args) {
+    args.insert(args.begin(), {"check", (folder / "recipe.yaml").string()});
+    const auto result = retort(args);
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    const size_t line = result.output.find("cross-entropy against fp64");
+    EXPECT_NE(line, std::string::npos) << result.output;
+    return result.output.substr(line, result.output.find('\n', line) - line);
+  };
+  const std::string base = cross_entropy({"roles.student.lora=null"});
+  EXPECT_EQ(cross_entropy({}), base) << "a new adapter changes nothing";
+  EXPECT_NE(cross_entropy({"roles.student.lora.adapter=" + (goldens() / "lora_qwen3").string()}),
+            base);
+}
+
 // The student without its adapter is the reference that a role with the same model is.
 TEST(Reference, IsTheStudentWithoutItsAdapter) {
   TemporaryFolder folder;

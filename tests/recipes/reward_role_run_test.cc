@@ -241,6 +241,14 @@ TEST(ModelRewardCommands, PlanCheckAndRefuse) {
   said("check", by_model().model, 0, "reward taste");
   said("launch", (goldens() / "reward_one").string(), 2, "has 1 labels, counted from 0");
 
+  // What is drawn may be longer than what it knows; told before anything starts.
+  const fs::path brief = folder / "brief";
+  fs::copy(goldens() / "reward_two", brief, fs::copy_options::recursive);
+  auto config = nlohmann::json::parse(read_file(brief / "config.json"));
+  config["max_position_embeddings"] = 63;
+  std::ofstream(brief / "config.json") << config.dump();
+  said("plan", brief.string(), 2, "scores at most 63 tokens");
+
   // Ids are scored as they were drawn.
   const fs::path other = folder / "other";
   fs::copy(goldens() / "reward_two", other, fs::copy_options::recursive);
