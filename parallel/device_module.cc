@@ -16,6 +16,37 @@ std::string default_path() {
   return module_beside_program("libretort_cuda.so", "RETORT_CUDA_MODULE");
 }
 
+// Throws unless the host of `r` has a device for each of the `here` ranks there.
+void check_host(const RankHost& r, int64_t here, bool share) {
+  const auto refuse = [&](ErrorCode code, const std::string& message) {
+    throw Error(code, message).with("host", r.host);
+  };
+  const std::string has = std::to_string(r.num_devices) + " devices";
+  const auto usable = std::ssize(r.devices);
+  const std::string ranks = "the role has " + std::to_string(here) + " ranks on a host";
+  if (r.num_devices == 0)
+    refuse(ErrorCode::kUnavailable,
+           "world.device: cuda, but a host shows 0 devices to its ranks; use device: cpu there");
+  for (const int64_t index : r.devices)
+    if (index >= r.num_devices)
+      refuse(ErrorCode::kUnavailable, "the role's `devices` name device " + std::to_string(index) +
+                                          ", but a host has " + has +
+                                          ", counted from 0; name others, or use another host");
+  if (usable == 0)
+    refuse(ErrorCode::kUnavailable, ranks + " with " + has +
+                                        ", all of which the `devices` of other roles name; leave "
+                                        "it some");
+  if (here <= usable || share) return;
+  if (r.is_named)
+    refuse(ErrorCode::kInvalidArgument, "the role's `devices` name " + std::to_string(usable) +
+                                            " devices, but " + ranks + "; name one for each");
+  const std::string others = usable == r.num_devices ? ""
+                                                     : ", of which `devices` of other roles name " +
+                                                           std::to_string(r.num_devices - usable);
+  refuse(ErrorCode::kUnavailable, "more ranks than devices: " + ranks + " with " + has + others +
+                                      "; lower tp * pp * dp or use another host");
+}
+
 }  // namespace
 
 bool DeviceModule::present() { return std::filesystem::exists(default_path()); }
@@ -33,6 +64,17 @@ DeviceModule::~DeviceModule() = default;
 std::string DeviceModule::versions() const { return backends_->versions(); }
 int64_t DeviceModule::num_devices() const { return backends_->num_devices(); }
 
+RankHost rank_host(std::string host, int64_t num_devices, const std::vector<DeviceUser>& users,
+                   const std::string& role) {
+  const bool is_named = std::ranges::any_of(users, [&](const DeviceUser& user) {
+    return user.role == role && !user.devices.empty();
+  });
+  return {.host = std::move(host),
+          .num_devices = num_devices,
+          .devices = devices_for(users, role, num_devices),
+          .is_named = is_named};
+}
+
 DeviceChoice choose_device(const std::vector<RankHost>& ranks, int64_t rank, bool share) {
   RETORT_CHECK(rank >= 0 && rank < std::ssize(ranks)) << "rank " << rank << " of " << ranks.size();
   const auto on = [](const std::string& host) {
@@ -43,23 +85,13 @@ DeviceChoice choose_device(const std::vector<RankHost>& ranks, int64_t rank, boo
   bool shared = false;
   for (const RankHost& r : ranks) {
     const int64_t here = std::ranges::count_if(ranks, on(r.host));
-    if (r.num_devices == 0)
-      throw Error(
-          ErrorCode::kUnavailable,
-          "world.device: cuda, but a host shows 0 devices to its ranks; use device: cpu there")
-          .with("host", r.host);
-    if (here > r.num_devices && !share)
-      throw Error(ErrorCode::kUnavailable, "more ranks than devices: the role has " +
-                                               std::to_string(here) + " ranks on a host with " +
-                                               std::to_string(r.num_devices) +
-                                               " devices; lower tp * pp * dp or use another host")
-          .with("host", r.host);
-    shared = shared || here > r.num_devices;
+    check_host(r, here, share);
+    shared = shared || here > std::ssize(r.devices);
   }
 
   const RankHost& mine = ranks[to_size(rank)];
   const int64_t before_me = std::count_if(ranks.begin(), ranks.begin() + rank, on(mine.host));
-  return {.index = before_me % mine.num_devices, .shared = shared};
+  return {.index = mine.devices[to_size(before_me) % mine.devices.size()], .shared = shared};
 }
 
 }  // namespace retort::parallel

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "parallel/role_devices.h"
+
 namespace retort::parallel {
 
 namespace detail {
@@ -41,7 +43,15 @@ class DeviceModule {
 struct RankHost {
   std::string host;         // the same string for all ranks on one machine
   int64_t num_devices = 0;  // that the driver shows to this rank
+  // Which of them are for the role's ranks there, in the order in which they take them; whether
+  // the recipe names them.
+  std::vector<int64_t> devices = {};
+  bool is_named = false;
 };
+
+// With the devices of `role`, one of `users`, on that host.
+RankHost rank_host(std::string host, int64_t num_devices, const std::vector<DeviceUser>& users,
+                   const std::string& role);
 
 // Where one rank computes.
 struct DeviceChoice {
@@ -51,12 +61,13 @@ struct DeviceChoice {
   bool shared = false;
 };
 
-// The device of rank `rank`: its number among the ranks of the role on its host, modulo the host's
-// number of devices. `ranks` are in rank order. A pure function with the same outcome on every
-// rank.
+// The device of rank `rank`: of those for the role on its host the one at its number among the
+// ranks there, modulo how many these are. `ranks` are in rank order. A pure function with the same
+// outcome on every rank.
 //
-// Errors: kUnavailable for a host without devices; also for a host with more ranks than devices,
-//   naming both numbers, unless `share` allows several ranks on one.
+// Errors: kUnavailable for a host without devices, and for a device by name that it does not have;
+//   also for a host with more ranks than devices, naming both numbers, unless `share` allows several
+//   ranks on one; kInvalidArgument for more ranks than names.
 DeviceChoice choose_device(const std::vector<RankHost>& ranks, int64_t rank, bool share);
 
 }  // namespace retort::parallel

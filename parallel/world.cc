@@ -140,7 +140,8 @@ void connect_devices(Group::Impl& group, const StoreClient& store, const World::
                                    group.device_backend);
 }
 
-// This rank's device: one of its host's, which the ranks there share out by their order.
+// This rank's device: one of its host's, which the roles there share out, and their ranks by their
+// order.
 DeviceChoice share_out_devices(const World::Options& options) {
   const World::Options::DeviceSharers sharers = options.device_sharers.value_or(
       World::Options::DeviceSharers{.rank = options.rank,
@@ -150,8 +151,14 @@ DeviceChoice share_out_devices(const World::Options& options) {
   if (sharers.size > 1)
     store.emplace(options.store_host, options.store_port, sharers.store_prefix, options.timeout,
                   options.connect_store);
-  return detail::take_device(*options.device_module, store ? &*store : nullptr, sharers.rank,
-                             sharers.size, options.share_devices, Deadline::after(options.timeout));
+  detail::DeviceTaker taker{.role = options.role,
+                            .users = options.device_users,
+                            .rank = sharers.rank,
+                            .size = sharers.size,
+                            .share = options.share_devices};
+  if (taker.users.empty()) taker.users = {{.role = options.role}};
+  return detail::take_device(*options.device_module, store ? &*store : nullptr, taker,
+                             Deadline::after(options.timeout));
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "parallel/device_module.h"
 #include "parallel/group.h"
 #include "parallel/layout.h"
+#include "parallel/role_devices.h"
 
 namespace c10d {
 class Store;
@@ -91,7 +92,10 @@ class World {
 
     // What follows is for layout.device kCuda, which needs the module (kUnavailable without it).
     std::shared_ptr<DeviceModule> device_module;
-    // Several ranks may have one device: slow, for tests and demonstrations.
+    // The roles that share out the devices of this rank's host, this one among them; empty: this
+    // one alone.
+    std::vector<DeviceUser> device_users = {};
+    // Several ranks of the role may have one device: slow, for tests and demonstrations.
     bool share_devices = false;
     // Who shares out the devices of a host; none: the ranks of this world. For a world that is one
     // replica of a role: this rank's place among all ranks of the role, and their keys in the

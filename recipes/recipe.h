@@ -56,6 +56,7 @@ struct RoleOptions {
   Batching batching = Batching::kAsSent;
   int64_t restarts = 3;
   std::vector<std::string> hosts;
+  std::vector<int64_t> devices;
   std::map<std::string, std::string> env;
 
   template <class V>
@@ -75,9 +76,12 @@ struct RoleOptions {
           "is lost; 0: its loss ends the run. With backend: kubernetes the default is 0, and slurm "
           "never starts one again");
     visit("hosts", hosts, "of launch.hosts, where its processes may be; []: any of them");
+    visit("devices", devices,
+          "with world.device: cuda: indices of the devices that its ranks take on each host, in "
+          "their order; []: those there that no role names are shared out among the roles");
     visit("env", env,
           "environment variables of this role's processes, before the launcher's own: NCCL_*, "
-          "GLOO_*, CUDA_VISIBLE_DEVICES where roles share a machine's devices");
+          "GLOO_*, CUDA_VISIBLE_DEVICES");
   }
 };
 

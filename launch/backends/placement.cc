@@ -90,6 +90,20 @@ size_t Placement::host_of(const std::string& role, int64_t rank) const {
   return hosts.at(role).at(static_cast<size_t>(rank));
 }
 
+recipes::RanksOnHost Placement::ranks_on(size_t host) const {
+  recipes::RanksOnHost ranks;
+  for (const auto& [role, places] : hosts)
+    if (const auto here = std::ranges::count(places, host); here > 0) ranks[role] = here;
+  return ranks;
+}
+
+recipes::RanksOnHost all_ranks(const Recipe& recipe) {
+  recipes::RanksOnHost ranks;
+  for (const auto& [name, role] : recipe.roles)
+    ranks[name] = role.world.world_size();
+  return ranks;
+}
+
 Placement place_processes(const Recipe& recipe, const LostHosts& lost) {
   check_names(recipe.launch.hosts);
   Placement placement;
@@ -103,6 +117,17 @@ Placement place_processes(const Recipe& recipe, const LostHosts& lost) {
   }
   placement.processes = slots.used();
   return placement;
+}
+
+std::vector<KnownHost> known_hosts(const Recipe& recipe) {
+  if (recipe.launch.backend == recipes::Backend::kLocal)
+    return {{.name = "", .ranks = all_ranks(recipe)}};
+  if (recipe.launch.backend != recipes::Backend::kSsh) return {};
+  const Placement placement = place_processes(recipe);
+  std::vector<KnownHost> hosts;
+  for (size_t i = 0; i < recipe.launch.hosts.size(); ++i)
+    hosts.push_back({.name = recipe.launch.hosts[i].host, .ranks = placement.ranks_on(i)});
+  return hosts;
 }
 
 void place_again(const Recipe& recipe, const std::string& role, std::span<const int64_t> ranks,

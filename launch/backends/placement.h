@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "recipes/device_users.h"
 #include "recipes/recipe.h"
 
 namespace retort::launch {
@@ -18,7 +19,12 @@ struct Placement {
   std::vector<int64_t> processes;                    // on each of launch.hosts
 
   size_t host_of(const std::string& role, int64_t rank) const;
+  // On that one of launch.hosts.
+  recipes::RanksOnHost ranks_on(size_t host) const;
 };
+
+// Those of a run that is on one host.
+recipes::RanksOnHost all_ranks(const recipes::Recipe& recipe);
 
 // Hosts that are lost, by index in launch.hosts: nothing is placed on them.
 using LostHosts = std::set<size_t>;
@@ -28,6 +34,14 @@ using LostHosts = std::set<size_t>;
 // leaves a role the hosts that it names. kInvalidArgument, naming the role and what is free, when
 // something does not fit, and for hosts that nobody listed or that are listed twice.
 Placement place_processes(const recipes::Recipe& recipe, const LostHosts& lost = {});
+
+// The hosts that `retort launch` starts processes on, and how many of which: launch.hosts, or "",
+// the one that it runs on. None where somebody else places them.
+struct KnownHost {
+  std::string name;
+  recipes::RanksOnHost ranks;
+};
+std::vector<KnownHost> known_hosts(const recipes::Recipe& recipe);
 
 // Moves those of a role's `ranks`, in ascending order and whole groups of tp ranks, that are on
 // lost hosts to free slots of others; the rest stays where it is. kUnavailable, changing nothing,

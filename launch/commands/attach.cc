@@ -74,6 +74,7 @@ std::vector<ProcessSpec> attached_specs(const Recipe& recipe, const RunFolder& f
     context.restart = context.life = process.restarts;
     context.threads =
         threads_per_process(recipe.roles.at(process.role).world.threads, recipe.num_processes());
+    context.ranks_on_host = all_ranks(recipe);
     ProcessSpec spec = child_spec(recipe, folder, std::move(context));
     if (places) places->place(spec);
     spec.joined = JoinedSpec{.pid = process.pid, .is_replaceable = true};

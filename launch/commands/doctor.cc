@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "base/host_name.h"
+#include "launch/backends/placement.h"
 #include "launch/commands/commands.h"
 #include "launch/doctor/checks.h"
 #include "launch/doctor/other_hosts.h"
@@ -18,9 +19,7 @@ using doctor::HostShare;
 // The launcher's host, on which all processes are unless the recipe has hosts.
 HostShare share_of_launcher(const recipes::Recipe& recipe) {
   HostShare share{.recipe = &recipe, .ranks = {}, .bind = recipe.rpc.bind};
-  if (recipe.launch.backend == recipes::Backend::kLocal)
-    for (const auto& [name, role] : recipe.roles)
-      share.ranks[name] = role.world.world_size();
+  if (recipe.launch.backend == recipes::Backend::kLocal) share.ranks = all_ranks(recipe);
   if (recipe.launch.rendezvous.address) share.rendezvous = *recipe.launch.rendezvous.address;
   return share;
 }

@@ -70,6 +70,7 @@ std::vector<ProcessSpec> process_specs(const recipes::Recipe& recipe, const RunF
     for (int64_t rank = 0; rank < role.world.world_size(); ++rank) {
       ChildContext context = rank_context_of(recipe, start, name, rank);
       context.threads = threads_per_process(role.world.threads, processes);
+      context.ranks_on_host = all_ranks(recipe);
       ProcessSpec spec = child_spec(recipe, folder, std::move(context));
       if (places) places->place(spec);
       specs.push_back(std::move(spec));
@@ -169,6 +170,7 @@ void fit_to_cache(recipes::Recipe& recipe, const std::string& folder) {
   recipe.output_dir = folder;
   recipes::RoleOptions& student = recipe.roles.at(recipes::Recipe::kDrivingRole);
   if (student.world.device == parallel::Device::kCuda) student.env.clear();
+  student.devices.clear();
   student.world = {.dp = student.world.dp, .threads = student.world.threads};
   recipe.rpc.device_maps.clear();
   recipe.train.max_steps.reset();

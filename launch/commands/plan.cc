@@ -99,6 +99,22 @@ void print_roles(const Plan& plan) {
         "was measured\n");
 }
 
+void print_devices(const Plan& plan) {
+  bool any = false;
+  for (const RolePlan& role : plan.roles)
+    for (const DevicePlan& there : role.devices) {
+      std::printf("devices of %s%s:", role.name.c_str(),
+                  (there.host.empty() ? "" : " on " + there.host).c_str());
+      for (const int64_t index : there.devices)
+        std::printf(" %lld", static_cast<long long>(index));
+      std::printf("%s\n", there.own ? " of its CUDA_VISIBLE_DEVICES" : "");
+      any = true;
+    }
+  if (any)
+    std::printf("devices: on a host that has fewer, roles share them, as far as each rank of a "
+                "role has one\n");
+}
+
 void print_transfers(const Plan& plan, double link_gbit) {
   if (plan.transfers.empty()) return;
   std::printf("between hosts, at %g Gbit/s a link (--link-gbit):\n", link_gbit);
@@ -160,6 +176,7 @@ void print_text(const Plan& plan, double link_gbit, bool is_one_host) {
       std::printf(" %s", process.c_str());
     std::printf("\n");
   }
+  print_devices(plan);
   std::printf("tokens per step: at most %.0f\n", plan.tokens_per_step);
   for (const LinkPlan& link : plan.links)
     print_link(link);
@@ -174,7 +191,13 @@ void print_text(const Plan& plan, double link_gbit, bool is_one_host) {
 
 std::string plan_json(const Recipe& recipe, double link_gbit) {
   const Plan plan = make_plan(recipe);
-  const auto of_role = [](const RolePlan& role) {
+  const auto of_devices = [](const DevicePlan& there) {
+    return JsonLine()
+        .add("host", std::string_view(there.host))
+        .raw("devices", json_array(there.devices, [](int64_t i) { return std::to_string(i); }))
+        .str();
+  };
+  const auto of_role = [&](const RolePlan& role) {
     return JsonLine()
         .add("role", std::string_view(role.name))
         .add("ranks", role.ranks)
@@ -188,6 +211,7 @@ std::string plan_json(const Recipe& recipe, double link_gbit) {
         .add("kv_cache_bytes_per_rank", role.kv_cache)
         .add("peak_bytes_per_rank", role.peak())
         .add("measured", role.measured)
+        .raw("devices", json_array(role.devices, of_devices))
         .str();
   };
   const auto of_link = [](const LinkPlan& link) {

@@ -136,7 +136,7 @@ std::vector<RolePlan> plan_roles(const Recipe& recipe) {
   const RecipePlan own = recipes::recipe_type(recipe).plan(recipe);
   std::vector<RolePlan> plans;
   for (const auto& [name, role] : recipe.roles)
-    plans.push_back(plan_role(recipe, name, role, own));
+    plans.emplace_back(plan_role(recipe, name, role, own)).devices = plan_devices(recipe, name);
   return plans;
 }
 

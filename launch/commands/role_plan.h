@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "launch/commands/device_plan.h"
 #include "models/memory_estimate.h"
 #include "recipes/recipe.h"
 
@@ -26,6 +27,7 @@ struct RolePlan {
   // Whether the formulas were held against runs: on the CPU (models/memory_estimate.h)
   bool measured = true;
   double flops_per_token = 0;
+  std::vector<DevicePlan> devices = {};  // on each host that has ranks of it
   int64_t peak() const { return memory.peak() + kv_cache + (pushed_on_host ? 0 : pushed_weights); }
   double flops_per_rank() const { return flops_per_token / static_cast<double>(ranks); }
 };

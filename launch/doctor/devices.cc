@@ -1,9 +1,13 @@
 // Devices and their driver, through the CUDA module where there is one.
+#include <algorithm>
 #include <fstream>
+#include <set>
+#include <vector>
 
 #include "base/error.h"
 #include "launch/doctor/checks.h"
 #include "parallel/device_module.h"
+#include "recipes/device_users.h"
 
 namespace retort::launch::doctor {
 namespace {
@@ -22,6 +26,38 @@ int64_t ranks_on_devices(const HostShare& share) {
     if (share.recipe->roles.at(role).world.device == parallel::Device::kCuda)
       most = std::max(most, ranks);
   return most;
+}
+
+// The first role whose ranks do not find a device each, and why; "" if all do.
+std::string misfit(const HostShare& share, int64_t num_devices) {
+  for (const auto& [role, ranks] : share.ranks) {
+    if (share.recipe->roles.at(role).world.device != parallel::Device::kCuda) continue;
+    const auto users = recipes::device_users(*share.recipe, role, share.ranks);
+    const std::vector<parallel::RankHost> on_host(
+        static_cast<size_t>(ranks), parallel::rank_host("", num_devices, users, role));
+    try {
+      if (ranks > 0) parallel::choose_device(on_host, 0, /*share=*/false);
+    } catch (const Error& error) {
+      return "roles." + role + ": " + error.message();
+    }
+  }
+  return "";
+}
+
+// "; student shares devices with teacher"; "" if each device has ranks of one role alone.
+std::string shared_devices(const HostShare& share, int64_t num_devices) {
+  std::string shared;
+  for (const auto& [role, ranks] : share.ranks) {
+    if (share.recipe->roles.at(role).world.device != parallel::Device::kCuda) continue;
+    const auto users = recipes::device_users(*share.recipe, role, share.ranks);
+    std::set<std::string> others;  // that come later: one line for two roles
+    for (const int64_t index : parallel::taken_devices(users, role, num_devices))
+      for (const std::string& other : parallel::other_roles_on(users, role, num_devices, index))
+        if (other > role) others.insert(other);
+    for (const std::string& other : others)
+      shared += "; " + role + " shares devices with " + other;
+  }
+  return shared;
 }
 
 struct Devices {
@@ -68,8 +104,14 @@ std::optional<Finding> check_devices(const HostShare& share) {
       "; a role has " + std::to_string(ranks) + " ranks with device: cuda here";
   if (devices.count == 0)
     return problem(what + wanted, "install the driver, or let the container see the devices");
-  if (ranks > devices.count)
-    return problem(what + wanted, "place fewer ranks of a role on this host (slots, hosts, dp)");
+  if (const std::string why = misfit(share, devices.count); !why.empty())
+    return problem(what + "; " + why,
+                   "correct roles.<name>.devices, or place fewer ranks of a role on this host "
+                   "(slots, hosts, dp)");
+  if (const std::string shared = shared_devices(share, devices.count); !shared.empty())
+    return warning(what + shared,
+                   "each takes memory of them; roles.<name>.devices says otherwise, where the host "
+                   "has more");
   return fine(what + wanted);
 }
 

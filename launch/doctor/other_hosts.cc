@@ -110,16 +110,6 @@ class Visit {
   std::map<std::string, std::string> prints_;
 };
 
-// Which roles have how many ranks on a host.
-std::map<std::string, int64_t> ranks_on(const recipes::Recipe& recipe, const Placement& placement,
-                                        size_t host) {
-  std::map<std::string, int64_t> ranks;
-  for (const auto& [name, role] : recipe.roles)
-    for (int64_t rank = 0; rank < role.world.world_size(); ++rank)
-      if (placement.host_of(name, rank) == host) ++ranks[name];
-  return ranks;
-}
-
 void visit_all(std::list<Visit>& visits, const SignalCatcher& signals) {
   while (!std::ranges::all_of(visits, &Visit::done)) {
     std::vector<pollfd> entries{{signals.fd(), POLLIN, 0}};
@@ -153,7 +143,7 @@ OtherHosts examine_hosts(const recipes::Recipe& recipe, const SignalCatcher& sig
   std::list<Visit> visits;
   size_t host = 0;
   for (HostLinkOptions& link : links_to_hosts(recipe, run_folder, mark.text(), scratch.path()))
-    visits.emplace_back(recipe, ranks_on(recipe, placement, host++), std::move(link));
+    visits.emplace_back(recipe, placement.ranks_on(host++), std::move(link));
   visit_all(visits, signals);
 
   std::map<std::string, std::map<std::string, std::string>> prints;

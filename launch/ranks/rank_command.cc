@@ -72,6 +72,7 @@ recipes::RankContext make_context(const RoleCommand& command, const ChildContext
   context.resume = child.resume;
   context.writes_cache = child.writes_cache;
   context.threads = child.threads;
+  context.ranks_on_host = child.ranks_on_host;
   return context;
 }
 

@@ -34,6 +34,7 @@ std::string encode_context(const ChildContext& context) {
       .add("bind", context.bind)
       .add("advertise", context.advertise)
       .add("cuda", context.cuda)
+      .raw("ranks_on_host", nlohmann::json(context.ranks_on_host).dump())
       .add("heartbeat_interval_ms", static_cast<int64_t>(context.heartbeat_interval.count()))
       .add("peer_timeout_ms", static_cast<int64_t>(context.peer_timeout.count()))
       .add("resume", context.resume)
@@ -63,6 +64,7 @@ ChildContext decode_context(std::string_view text) {
     context.bind = json.at("bind").get<std::string>();
     context.advertise = json.at("advertise").get<std::string>();
     context.cuda = json.at("cuda").get<bool>();
+    context.ranks_on_host = json.at("ranks_on_host").get<std::map<std::string, int64_t>>();
     context.heartbeat_interval = Duration(json.at("heartbeat_interval_ms").get<int64_t>());
     context.peer_timeout = Duration(json.at("peer_timeout_ms").get<int64_t>());
     context.resume = json.at("resume").get<bool>();

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -29,6 +30,9 @@ struct ChildContext {
   // that; empty: rpc.advertise.
   std::string bind = "auto", advertise;
   bool cuda = false;  // it computes on a device, so that NCCL needs the interface
+  // role -> how many of its ranks are on the same host, which shares out its devices; empty: not
+  // known
+  std::map<std::string, int64_t> ranks_on_host;
   // Of the supervision connection; the recipe's, which the process has not read yet.
   Duration heartbeat_interval{1'000};
   Duration peer_timeout{15'000};

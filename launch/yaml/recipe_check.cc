@@ -8,6 +8,7 @@
 
 #include "launch/backends/child_process.h"
 #include "launch/backends/placement.h"
+#include "launch/yaml/device_check.h"
 #include "launch/yaml/effect_check.h"
 #include "models/config.h"
 #include "models/lora/lora_config.h"
@@ -347,6 +348,7 @@ void check_recipe(const recipes::Recipe& recipe, const recipes::RecipePlaces& pl
   RoleCheck(recipe, places, options).run();
   check_data(recipe, places);
   check_effects(recipe, places);
+  check_devices(recipe, places, options.is_launched);
   check_ports(recipe, places, options.is_launched);
   recipes::check_reward_roles(recipe, places);
   if (recipe.generation) recipes::check_generation(recipe, places);

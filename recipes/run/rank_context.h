@@ -10,6 +10,7 @@
 #include "base/process_name.h"
 #include "parallel/device_module.h"
 #include "parallel/world.h"
+#include "recipes/device_users.h"
 #include "recipes/recipe.h"
 
 namespace retort::recipes {
@@ -32,6 +33,8 @@ struct RankContext {
   bool resume = false;
   bool writes_cache = false;  // `retort cache`: the driving role keeps what its teacher says
   int64_t threads = 1;
+  // What is on its host with it; empty: not known.
+  RanksOnHost ranks_on_host;
   // of a role with world.device: cuda
   std::shared_ptr<parallel::DeviceModule> device_module;
   std::function<bool()> stop_requested;
@@ -53,6 +56,7 @@ struct RankContext {
             .timeout = recipe.launch.collective_timeout,
             .connect_store = connect_store,
             .device_module = device_module,
+            .device_users = device_users(recipe, role, ranks_on_host),
             .address = address};
   }
 };

@@ -34,8 +34,12 @@ namespace retort::test {
 namespace {
 
 constexpr at::DeviceType kType = at::DeviceType::PrivateUse1;
-const at::Device kDevice(kType, 0);
+std::atomic<int64_t> device_in_use{0};
 std::atomic<int64_t> operators{0}, copies_to_host{0}, pinned_blocks{0}, recorded_uses{0};
+
+at::Device current_device() {
+  return {kType, static_cast<at::DeviceIndex>(device_in_use.load())};
+}
 
 size_t pages(size_t bytes) { return std::max<size_t>((bytes + 4095) / 4096 * 4096, 4096); }
 
@@ -119,7 +123,7 @@ class Memory : public at::Allocator {
   at::DataPtr allocate(size_t bytes) override {
     allocation_log().add(bytes);
     void* memory = blocks().add(bytes);
-    return {memory, memory, &release, kDevice};
+    return {memory, memory, &release, current_device()};
   }
   void copy_data(void*, const void*, size_t) const override {
     throw std::runtime_error("the allocator does not copy");
@@ -150,10 +154,13 @@ struct Guard : c10::impl::NoOpDeviceGuardImpl<kType> {
   void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {
     ++recorded_uses;
   }
-  c10::Device exchangeDevice(c10::Device) const override { return kDevice; }
-  c10::Device getDevice() const override { return kDevice; }
+  c10::Device exchangeDevice(c10::Device) const override { return current_device(); }
+  c10::Device getDevice() const override { return current_device(); }
   c10::Stream getStream(c10::Device) const noexcept override {
-    return c10::Stream(c10::Stream::DEFAULT, kDevice);
+    return c10::Stream(c10::Stream::DEFAULT, current_device());
+  }
+  c10::DeviceIndex deviceCount() const noexcept override {
+    return static_cast<c10::DeviceIndex>(stand_in_devices());
   }
 };
 
@@ -162,7 +169,9 @@ struct Hooks : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
-  c10::DeviceIndex deviceCount() const override { return 1; }
+  c10::DeviceIndex deviceCount() const override {
+    return static_cast<c10::DeviceIndex>(stand_in_devices());
+  }
   at::Allocator* getPinnedMemoryAllocator() const override {
     static PinnedMemory the_memory;
     return &the_memory;
@@ -371,8 +380,18 @@ at::Device stand_in_device() {
     return true;
   }();
   (void)registered;
-  return kDevice;
+  return current_device();
 }
+
+int64_t stand_in_devices() {
+  static const int64_t count = [] {
+    const char* said = std::getenv("STAND_IN_DEVICES");
+    return said == nullptr ? int64_t{1} : std::stoll(said);
+  }();
+  return count;
+}
+
+void use_stand_in_device(int64_t index) { device_in_use = index; }
 
 int64_t stand_in_operators() { return operators; }
 int64_t stand_in_copies_to_host() { return copies_to_host; }

@@ -19,6 +19,11 @@ namespace retort::test {
 // autograd counts the devices then.
 at::Device stand_in_device();
 
+// Several are there where the environment has STAND_IN_DEVICES. A process computes on one of them:
+// the first, or that of its last call of use_stand_in_device, which comes before its first tensor.
+int64_t stand_in_devices();
+void use_stand_in_device(int64_t index);
+
 // How many operators it has computed in this process: code that should have run there did.
 int64_t stand_in_operators();
 // How many tensors of it were copied to the host in this process, other than by operators: code

@@ -1,7 +1,7 @@
 // The stand-in device as a module of the program: what libretort_cuda.so is for CUDA, with the
 // device of tests/losses/stand_in_device.h. A role with `world.device: cuda` computes on it where
-// RETORT_CUDA_MODULE names this file. One device in each process, and no collectives of its own:
-// ranks of a role that share it would go through host memory.
+// RETORT_CUDA_MODULE names this file. One device, or as many as STAND_IN_DEVICES says, and no
+// collectives of its own: ranks of a role that share one would go through host memory.
 #include <memory>
 
 #include "base/error.h"
@@ -17,8 +17,8 @@ class StandInBackends final : public parallel::detail::DeviceBackends {
  public:
   at::DeviceType device_type() const override { return stand_in_device().type(); }
   std::string versions() const override { return "a stand-in of the tests"; }
-  int64_t num_devices() const override { return 1; }
-  void use_device(int64_t) override {}
+  int64_t num_devices() const override { return stand_in_devices(); }
+  void use_device(int64_t index) override { use_stand_in_device(index); }
   void synchronize() override {}
   c10::intrusive_ptr<c10d::Backend> connect(const parallel::detail::DeviceGroupSpec& group,
                                             const c10::intrusive_ptr<c10d::Store>&) override {
