@@ -67,6 +67,7 @@ TEST(ChildContextTest, RoundTrip) {
                                      .bind = "10.0.0.0/8",
                                      .advertise = "gpu1:7000",
                                      .cuda = true,
+                                     .ranks_on_host = {{"student", 2}, {"teacher", 4}},
                                      .heartbeat_interval = Duration(200),
                                      .peer_timeout = Duration(2'000),
                                      .resume = true,

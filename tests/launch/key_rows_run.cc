@@ -28,6 +28,10 @@ std::vector<KeyRow> role_rows() {
       acts(kSftBase, "roles.student.dtype=float16", plan),
       in_run("roles.<name>.dtype", "tests/recipes/float16_run_test.cc", "expect_float16_follows("),
       refused(kGrpoBase, "roles.student.dtype=float16", "must have the student's dtype"),
+      acts(kSftBase, "roles.student.devices=[3]", plan, {"roles.student.world.device=cuda"}),
+      in_run("roles.<name>.devices", "tests/recipes/device_run_test.cc",
+             "roles.student.devices=[2]"),
+      refused(kSftBase, "roles.student.devices=[0]", "with world.device: cpu"),
       acts(kSftBase, "roles.student.env={GLOO_SOCKET_IFNAME: lo}", environment),
       refused(kSftBase, "roles.student.env={NCCL_DEBUG: INFO}", "with world.device: cpu"),
 

@@ -92,9 +92,16 @@ class RealModels : public RecipeTest {
 };
 
 TEST_F(RealModels, AnEightBTeacherOnEightGpus) {
-  expect_in_page(plan("qwen3_8b_to_1.7b", {"roles.student.model=FOLDER/models/Qwen3-1.7B",
-                                           "roles.teacher.model=FOLDER/models/Qwen3-8B",
-                                           "data.train=[{path: FOLDER/rows.jsonl}]"}));
+  const json all = plan("qwen3_8b_to_1.7b", {"roles.student.model=FOLDER/models/Qwen3-1.7B",
+                                             "roles.teacher.model=FOLDER/models/Qwen3-8B",
+                                             "data.train=[{path: FOLDER/rows.jsonl}]"});
+  expect_in_page(all);
+  // Each rank has a GPU of its own.
+  const auto devices = [&](size_t role) {
+    return all.at("roles").at(role).at("devices").at(0).at("devices").get<std::vector<int>>();
+  };
+  EXPECT_EQ(devices(0), (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_EQ(devices(1), (std::vector<int>{4, 5, 6, 7}));
 }
 
 TEST_F(RealModels, GrpoBesideAVllmServer) {

@@ -28,8 +28,13 @@ std::string value_of(const Error& error, const std::string& key) {
   return "(no " + key + ")";
 }
 
+// Of a role that shares its hosts with no other.
+RankHost on(const std::string& host, int64_t num_devices) {
+  return rank_host(host, num_devices, {{.role = "student"}}, "student");
+}
+
 TEST(ChooseDevice, RanksOfAHostCountThroughItsDevices) {
-  const std::vector<RankHost> ranks{{"a", 2}, {"b", 4}, {"a", 2}, {"b", 4}, {"b", 4}};
+  const std::vector<RankHost> ranks{on("a", 2), on("b", 4), on("a", 2), on("b", 4), on("b", 4)};
   const std::vector<int64_t> expected{0, 0, 1, 1, 2};
   for (int64_t r = 0; r < 5; ++r) {
     const DeviceChoice choice = choose_device(ranks, r, false);
@@ -39,7 +44,7 @@ TEST(ChooseDevice, RanksOfAHostCountThroughItsDevices) {
 }
 
 TEST(ChooseDevice, MoreRanksThanDevicesNamesBothNumbers) {
-  const std::vector<RankHost> ranks{{"a", 2}, {"a", 2}, {"a", 2}, {"b", 1}};
+  const std::vector<RankHost> ranks{on("a", 2), on("a", 2), on("a", 2), on("b", 1)};
   for (int64_t r = 0; r < 4; ++r) {  // on every rank, also on the host that has enough
     const Error error = error_of([&] { choose_device(ranks, r, false); });
     EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
@@ -50,7 +55,7 @@ TEST(ChooseDevice, MoreRanksThanDevicesNamesBothNumbers) {
 }
 
 TEST(ChooseDevice, SharedWhereAllowedAndThenOnEveryRank) {
-  const std::vector<RankHost> ranks{{"a", 2}, {"a", 2}, {"a", 2}, {"b", 1}};
+  const std::vector<RankHost> ranks{on("a", 2), on("a", 2), on("a", 2), on("b", 1)};
   const std::vector<int64_t> expected{0, 1, 0, 0};
   for (int64_t r = 0; r < 4; ++r) {
     const DeviceChoice choice = choose_device(ranks, r, true);
@@ -60,7 +65,7 @@ TEST(ChooseDevice, SharedWhereAllowedAndThenOnEveryRank) {
 }
 
 TEST(ChooseDevice, AHostWithoutDevicesIsAnError) {
-  const Error error = error_of([] { choose_device({{"a", 1}, {"b", 0}}, 0, true); });
+  const Error error = error_of([] { choose_device({on("a", 1), on("b", 0)}, 0, true); });
   EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
   EXPECT_EQ(value_of(error, "host"), "b");
 }
@@ -83,8 +88,8 @@ TEST(TakeDevice, ARankAloneTakesTheFirst) {
   auto owned = std::make_unique<FakeBackends>();
   const FakeBackends& fake = *owned;
   DeviceModule module(std::move(owned));
-  const DeviceChoice choice =
-      detail::take_device(module, nullptr, 0, 1, false, Deadline::after(1s));
+  const DeviceChoice choice = detail::take_device(
+      module, nullptr, {.role = "student", .users = {{.role = "student"}}}, Deadline::after(1s));
   EXPECT_EQ(choice.index, 0);
   EXPECT_EQ(fake.used, 0);
 }
@@ -97,12 +102,17 @@ TEST(TakeDevice, RanksAgreeThroughTheStore) {
     ranks.emplace_back([&, r] {
       DeviceModule module(std::make_unique<FakeBackends>());
       StoreClient store("127.0.0.1", server.port(), "run/student/0/", 60s);
-      choices[to_size(r)] = detail::take_device(module, &store, r, 3, false, Deadline::after(60s));
+      const detail::DeviceTaker taker{.role = "teacher",
+                                      .users = {{.role = "student", .ranks = 1},
+                                                {.role = "teacher", .ranks = 3}},
+                                      .rank = r,
+                                      .size = 3};
+      choices[to_size(r)] = detail::take_device(module, &store, taker, Deadline::after(60s));
     });
   for (auto& rank : ranks)
     rank.join();
   for (int64_t r = 0; r < 3; ++r)
-    EXPECT_EQ(choices[to_size(r)].index, r);
+    EXPECT_EQ(choices[to_size(r)].index, (r + 1) % 3) << "behind the student's";
 }
 
 TEST(DeviceModule, AMissingFileSaysSo) {
