@@ -159,7 +159,8 @@ void expect_same_column(const fs::path& run, const fs::path& other, const std::s
         << key << " of row " << i;
 }
 
-int role_process(const fs::path& folder, const std::string& role, int64_t rank) {
+int role_process(const fs::path& folder, const std::string& role, int64_t rank,
+                 std::chrono::seconds limit) {
   int pid = -1;
   wait_until(
       [&] {
@@ -167,7 +168,7 @@ int role_process(const fs::path& folder, const std::string& role, int64_t rank) 
             {folder.string() + "/", "--role " + role + " ", "--rank " + std::to_string(rank)});
         return pid > 0;
       },
-      std::chrono::seconds(30));
+      limit);
   return pid;
 }
 

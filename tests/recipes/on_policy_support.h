@@ -46,9 +46,10 @@ void expect_same_samples(const fs::path& run, const fs::path& other);
 void expect_same_column(const fs::path& run, const fs::path& other, const std::string& key,
                         double tolerance);
 
-// The process of the run in `folder` with this role's name and rank; waits for it. -1: none in 30
-// s.
-int role_process(const fs::path& folder, const std::string& role, int64_t rank = 0);
+// The process of the run in `folder` with this role's name and rank; waits for it. -1: none within
+// `limit`.
+int role_process(const fs::path& folder, const std::string& role, int64_t rank = 0,
+                 std::chrono::seconds limit = std::chrono::seconds(30));
 // Lines of the run's metrics, so far.
 size_t metrics_rows(const fs::path& run);
 // No process whose command line holds `text` is left, within 20 s.

@@ -1,5 +1,6 @@
 // Rewards that models of ours give in whole grpo runs: a reward model's scores and a judge's words,
-// against the same models in this process; roles that are lost in the middle change nothing.
+// against the same models in this process; roles that are lost in the middle change nothing, nor
+// does a student that is killed and resumed.
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
@@ -18,7 +19,7 @@
 #include "models/loaded_model.h"
 #include "models/packed.h"
 #include "models/sequence_scores.h"
-#include "tests/recipes/on_policy_support.h"
+#include "tests/recipes/killed_run.h"
 
 namespace retort::test {
 namespace {
@@ -223,6 +224,25 @@ TEST_P(ScoringRoleLost, ChangesNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Roles, ScoringRoleLost, testing::Values("model", "judge"),
+                         [](const auto& info) { return info.param; });
+
+class ScoredRunKilled : public testing::TestWithParam<std::string> {};
+
+// Samples that are drawn again are scored again, for students of two ranks by one process.
+TEST_P(ScoredRunKilled, ResumesBitForBit) {
+  constexpr int64_t kSteps = 20;
+  const LaunchIn scored = [](const TemporaryFolder& data, const fs::path& folder) {
+    const Scoring scoring = GetParam() == "judge" ? by_judge(data) : by_model();
+    std::vector<std::string> arguments = launch(data, folder, scoring, kSteps);
+    for (const char* setting :
+         {"roles.student.world.dp=2", "train.per_device_train_batch_size=4", "train.save_steps=3"})
+      arguments.push_back(setting);
+    return arguments;
+  };
+  expect_same_after_kills({.name = GetParam(), .steps = kSteps, .launch = scored, .rank = 1});
+}
+
+INSTANTIATE_TEST_SUITE_P(Roles, ScoredRunKilled, testing::Values("model", "judge"),
                          [](const auto& info) { return info.param; });
 
 TEST(ModelRewardCommands, PlanCheckAndRefuse) {
