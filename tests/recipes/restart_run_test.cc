@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <functional>
+#include <map>
 
 #include "base/file.h"
 #include "tests/recipes/on_policy_support.h"
@@ -19,14 +20,23 @@ constexpr int64_t kLongRun = 400;
 using Write = std::function<fs::path(const TemporaryFolder& data, const fs::path& folder)>;
 
 Write distill(int64_t replicas, const std::string& world = {},
-              const std::string& payload = "topk") {
+              const std::map<std::string, std::string>& settings = {{"payload", "topk"}}) {
   return [=](const TemporaryFolder&, const fs::path& folder) {
     return write_recipe(folder, {.teacher = "teacher",
                                  .steps = replicas > 1 ? kLongRun : 40,
                                  .teacher_replicas = replicas,
-                                 .distill = {{"payload", payload}},
+                                 .distill = settings,
                                  .teacher_world = world});
   };
+}
+
+const std::map<std::string, std::string> kSampled{
+    {"payload", "sampled"}, {"num_samples", "6"}, {"replacement", "false"}};
+
+Write support(const std::string& whose, const std::string& world = {}) {
+  return distill(
+      1, world,
+      {{"payload", "topk"}, {"support", whose}, {"loss_top_k", "5"}, {"loss_type", "reverse_kl"}});
 }
 
 Write on_policy(OnPolicyRecipe recipe) {
@@ -110,7 +120,15 @@ INSTANTIATE_TEST_SUITE_P(
         Loss{.name = "distill_tp",
              .role = "teacher",
              .rank = 1,
-             .write = distill(1, ", tp: 2", "hidden_states")},
+             .write = distill(1, ", tp: 2", {{"payload", "hidden_states"}})},
+        // With it goes what it has drawn, or kept until ids are named.
+        Loss{.name = "sampled", .role = "teacher", .write = distill(1, "", kSampled)},
+        Loss{.name = "support_student", .role = "teacher", .write = support("student")},
+        Loss{.name = "support_union", .role = "teacher", .write = support("union")},
+        Loss{.name = "support_tp",
+             .role = "teacher",
+             .rank = 1,
+             .write = support("union", ", tp: 2")},
         // While its answers are not cached yet.
         Loss{.name = "dpo", .role = "reference", .write = dpo(), .at = {0}},
         Loss{.name = "grpo", .role = "generator", .write = grpo(1)},
