@@ -319,6 +319,18 @@ TEST(Reference, IsTheStudentWithoutItsAdapter) {
   EXPECT_NE(cache.find("kto.reference_cache: has no effect"), std::string::npos) << cache;
 }
 
+// A run of an adapter on the recipe's student; the test fails unless it ends well.
+fs::path run_adapter(const fs::path& folder, const OnPolicyRecipe& recipe,
+                     const std::vector<std::string>& settings) {
+  std::vector<std::string> arguments{"launch", write_on_policy(folder, recipe).string(),
+                                     "roles.student.lora={r: 4, lora_alpha: 32}",
+                                     "train.learning_rate=0.02"};
+  arguments.insert(arguments.end(), settings.begin(), settings.end());
+  const auto result = retort(arguments);
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  return folder / "run";
+}
+
 // Generators are sent merged weights: what they say of their tokens is what the student says.
 TEST(Grpo, DrawsWithMergedWeights) {
   TemporaryFolder folder;
@@ -326,13 +338,8 @@ TEST(Grpo, DrawsWithMergedWeights) {
   recipe.block = {
       {"beta", "0.05"}, {"sampling_correction", "token_truncate"}, {"reference", "student"}};
   recipe.generation["save_samples"] = "true";
-  const auto launch = [&](const std::string& name, std::vector<std::string> settings) {
-    settings.insert(settings.begin(),
-                    {"launch", write_on_policy(folder / name, recipe).string(),
-                     "roles.student.lora={r: 4, lora_alpha: 32}", "train.learning_rate=0.02"});
-    const auto result = retort(settings);
-    EXPECT_EQ(result.exit_code, 0) << result.output;
-    return folder / name / "run";
+  const auto launch = [&](const std::string& name, const std::vector<std::string>& settings) {
+    return run_adapter(folder / name, recipe, settings);
   };
   const fs::path run = launch("own", {});
   ASSERT_FALSE(HasFailure());
@@ -342,17 +349,39 @@ TEST(Grpo, DrawsWithMergedWeights) {
   for (const double value : difference)
     EXPECT_LT(std::abs(value), 1e-5);
 
-  // The same over tensor-parallel ranks, and with a role for the reference.
+  // The same over tensor-parallel ranks, over stages, and with a role for the reference.
   const fs::path split = launch("split", {"roles.student.world.tp=2"});
+  const fs::path stages = launch("stages", {"roles.student.world.pp=2"});
   recipe.reference = "qwen3";
   recipe.block.erase("reference");
   const fs::path role = launch("role", {});
   ASSERT_FALSE(HasFailure());
-  for (const fs::path& other : {split, role}) {
+  for (const fs::path& other : {split, stages, role}) {
     expect_same_samples(other, run);
     for (const char* key : {"loss", "kl", "reward", "grad_norm"})
       expect_same_column(other, run, key, 1e-4);
   }
+}
+
+// Each rank draws and asks for its own rows; the factors' gradients are those of one process.
+TEST(OnPolicyDistill, OfAnAdapterIsThatOfOneProcess) {
+  TemporaryFolder folder;
+  const OnPolicyRecipe recipe{.recipe = "on_policy_distill",
+                              .data = write_prompts(folder),
+                              .teacher = "teacher",
+                              .rows = 4,
+                              .block = {{"payload", "topk"}, {"loss_top_k", "8"}},
+                              .generation = {{"max_new_tokens", "10"}, {"save_samples", "true"}},
+                              .data_extra = "  packing: false\n"};
+  const fs::path one = run_adapter(folder / "one", recipe, {});
+  const fs::path two =
+      run_adapter(folder / "two", recipe,
+                  {"roles.student.world.dp=2", "roles.student.world.distributed_optimizer=true",
+                   "train.per_device_train_batch_size=2"});
+  ASSERT_FALSE(HasFailure());
+  expect_same_samples(two, one);
+  for (const char* key : {"loss", "kd_loss", "grad_norm", "num_tokens"})
+    expect_same_column(two, one, key, 1e-4);
 }
 
 }  // namespace

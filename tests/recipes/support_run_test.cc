@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "base/file.h"
-#include "tests/recipes/run_support.h"
+#include "tests/recipes/on_policy_support.h"
 
 namespace retort::test {
 namespace {
@@ -67,10 +67,63 @@ TEST_P(SupportRun, IsThatOfOneProcessInOtherLayouts) {
   recipe.student_world = ", tp: 2";
   recipe.teacher_world = ", tp: 2";
   expect_near_columns(launch_supported(folder / "tp", recipe), one, 1e-3);
+  recipe.student_world = ", pp: 2";
+  expect_near_columns(launch_supported(folder / "pp", recipe), one, 1e-3);
   recipe.student_world = "";
   recipe.dp = 2;
   recipe.rows = 2;  // of the same batch
   expect_near_columns(launch_supported(folder / "dp", recipe), one, 1e-3);
+}
+
+// Two roles that hold one model, whether both answer each row or each its own rows, teach what that
+// model teaches alone.
+TEST_P(SupportRun, OfTwoTeachersWithOneModelIsThatOfOne) {
+  TemporaryFolder folder;
+  const GoldenRecipe recipe = supported(GetParam());
+  const fs::path one = launch_supported(folder / "one", recipe);
+  const std::string second =
+      "roles.second={model: " + (goldens() / "teacher").string() + ", world: {threads: 1}}";
+  const std::string mixed =
+      "distill.teachers=[{role: teacher, weight: 0.25}, {role: second, weight: 0.75}]";
+  const std::string routed =
+      "distill.teachers=[{role: teacher, when: {domain: a}}, {role: second, when: {domain: b}}]";
+  const std::string tp = "roles.student.world.tp=2", pp = "roles.student.world.pp=2";
+  expect_near_columns(launch_supported(folder / "mixed", recipe, {second, mixed, pp}), one, 1e-3);
+  expect_near_columns(launch_supported(folder / "routed", recipe, {second, routed, tp}), one, 1e-3);
+}
+
+// The student names ids at what it has just drawn too; lmbda 0.5: and in between at rows of the
+// data.
+TEST_P(SupportRun, OfDrawnBatchesIsThatOfOneProcessInOtherLayouts) {
+  TemporaryFolder folder;
+  OnPolicyRecipe recipe{.recipe = "distill",
+                        .data = write_prompts(folder),
+                        .teacher = "teacher",
+                        .rows = 4,
+                        .steps = 6,
+                        .block = supported(GetParam()).distill,
+                        .generation = {{"max_new_tokens", "10"}, {"save_samples", "true"}},
+                        .data_extra = "  packing: false\n"};
+  recipe.block["lmbda"] = "0.5";
+  const auto launch = [&](const std::string& name, const std::string& world) {
+    recipe.student_world = world;
+    const CommandResult result =
+        retort({"launch", write_on_policy(folder / name, recipe).string()});
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    return folder / name / "run";
+  };
+  const fs::path one = launch("one", "");
+  ASSERT_FALSE(HasFailure());
+  const size_t drawn = read_samples(one).size();
+  EXPECT_GT(drawn, 0u);
+  EXPECT_LT(drawn, 6u * 4) << "or all batches are drawn";
+
+  for (const std::string split : {"tp", "pp"}) {
+    const fs::path other = launch(split, ", " + split + ": 2");
+    ASSERT_FALSE(HasFailure());
+    expect_same_samples(other, one);
+    expect_near_columns(other, one, 1e-3);
+  }
 }
 
 // All ids, from whichever side: the divergence itself.
