@@ -85,7 +85,10 @@ StepInfo RewardModelObjective::next_step(int64_t step) {
         make_scored_pairs(std::move(batch), options_.reward_model, options_.pad_token_id));
   const size_t count = drawn.size();
   drawn_.push_back(std::move(drawn));
-  return {.micro_batches = count, .after = batches.after, .epoch = batches.epoch};
+  return {.micro_batches = count,
+          .after = batches.after,
+          .epoch = batches.epoch,
+          .data_wait_time = batches.waited};
 }
 
 std::string RewardModelObjective::origins(size_t index) const {

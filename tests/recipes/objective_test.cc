@@ -16,6 +16,7 @@
 #include "recipes/dpo/objective.h"
 #include "recipes/losses/linear_cross_entropy.h"
 #include "recipes/losses/linear_distill.h"
+#include "recipes/reward_model/objective.h"
 #include "recipes/sft/objective.h"
 #include "rpc/agent.h"
 #include "tests/recipes/fake_frozen_role.h"
@@ -176,6 +177,18 @@ data::PairBatchStream::Step pairs(int64_t) {
   step.micro_batches.push_back(
       data::make_pair_micro_batch({pair_of(3, {9, 8, 7}, {5, 4}), pair_of(20, {1}, {2, 3, 4})}));
   return step;
+}
+
+// The metric data_wait_time of the step.
+TEST_F(ObjectiveTest, RewardModelSaysHowLongItsRowsWereWaitedFor) {
+  RewardModelObjective objective(
+      [](int64_t step) {
+        data::PairBatchStream::Step batches = pairs(step);
+        batches.waited = 0.25;
+        return batches;
+      },
+      {});
+  EXPECT_EQ(objective.next_step(1).data_wait_time, 0.25);
 }
 
 TEST_F(ObjectiveTest, DpoAtTheReferenceIsLnTwoAndAsksForEachCompletionOnce) {
