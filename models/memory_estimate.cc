@@ -115,6 +115,17 @@ int64_t operator_layer_bytes(const ModelConfig& config, const Slice& slice, cons
   return rows.residual * norms + rows.all * each;
 }
 
+// What a layer keeps of a row behind its attention.
+int64_t bytes_behind_attention(const ModelConfig& config, const Slice& slice,
+                               const TrainingSizes& sizes) {
+  const int64_t b = sizes.dtype_bytes, hidden = slice.hidden;
+  if (!made_of_operators(sizes))
+    return kFloatBytes *
+           (2 * hidden + 1 + (config.output_norms ? 2 * hidden + 2 : 0) + 3 * slice.inner);
+  const int64_t norm = hidden * (kFloatBytes + normed_bytes(config, b)) + kFloatBytes;
+  return norm * (config.output_norms ? 3 : 1) + b * (hidden + slice.q + 4 * slice.inner);
+}
+
 // Elements of the masks that AttentionPlan makes for one window, all sequences of one length; the
 // halves of one that forks are a sequence and a branch.
 int64_t mask_elements(int64_t window, const TrainingSizes& sizes) {
@@ -154,6 +165,12 @@ class Estimate {
  public:
   Estimate(const ModelConfig& config, const TrainingSizes& sizes)
       : config_(config), sizes_(sizes), slice_(config, sizes.layout.tp), rows_(sizes) {
+    // Any row may have a target, but a classifier reads one of each sequence and branch.
+    if (config.classifies() && !sizes.layout.sequence_parallel) {
+      const int64_t scored = sizes.sequences * (sizes.forks ? 2 : 1);
+      end_.all = end_.residual = std::min(rows_.all, parallel::padded_rows(scored));
+    }
+
     // The layers of this stage, and which of them backward computes again.
     const Placement placement{
         .pp = sizes.layout.pp, .stage = sizes.stage, .virtual_pp = sizes.layout.virtual_pp};
@@ -197,9 +214,10 @@ class Estimate {
   // What the final norm keeps beside its result: its input, and made of operators that in fp32
   // and times 1 / rms.
   int64_t final_norm() const {
-    return made_of_operators(sizes_) ? rows_.residual * slice_.hidden *
-                                           (kFloatBytes + normed_bytes(config_, sizes_.dtype_bytes))
-                                     : residual();
+    const int64_t elements = end_.residual * slice_.hidden;
+    return made_of_operators(sizes_)
+               ? elements * (kFloatBytes + normed_bytes(config_, sizes_.dtype_bytes))
+               : bytes(elements);
   }
   int64_t parameters() const {
     return before_layers_ + layers_ * layer_parameters_ + after_layers_;
@@ -214,10 +232,17 @@ class Estimate {
                     : 0;
     return own + reduced + capped_score_bytes(config_, slice_, sizes_);
   }
+  // What layer() has of rows that do not go on behind the attention of the model's last layer.
+  int64_t left_out(int64_t index) const {
+    if (!last_ || index != layers_ - 1) return 0;
+    return (rows_.all - end_.all) * bytes_behind_attention(config_, slice_, sizes_);
+  }
   // Of one micro-batch, with the first `layers` not yet through backward.
   int64_t kept(int64_t layers) const {
     const int64_t again = std::accumulate(again_.begin(), again_.begin() + layers, int64_t{0});
-    return again * residual() + (layers - again) * layer() +
+    const bool keeps_last = layers > 0 && again_[static_cast<size_t>(layers - 1)] == 0;
+    return again * residual() + (layers - again) * layer() -
+           (keeps_last ? left_out(layers - 1) : 0) +
            rotary_tables(config_) * rows_.all * slice_.head_dim * kFloatBytes + masks_ +
            (last_ ? final_norm() + chosen_rows(layers) : residual());
   }
@@ -226,7 +251,7 @@ class Estimate {
   int64_t chosen_rows(int64_t layers) const {
     const bool keeps = layers == layers_ && layers > 0 && again_.back() == 0 &&
                        !sizes_.layout.sequence_parallel && !made_of_operators(sizes_);
-    return keeps ? bytes(rows_.all * slice_.q) : 0;
+    return keeps ? bytes(end_.all * slice_.q) : 0;
   }
   int64_t arrivals(int64_t gradient_elements) const;
   int64_t in_loss() const;
@@ -236,6 +261,7 @@ class Estimate {
   const TrainingSizes& sizes_;
   Slice slice_;
   Rows rows_;
+  Rows end_ = rows_;         // those that go on behind the last attention
   std::vector<char> again_;  // of this stage's layers: 1 if it is computed again
   int64_t masks_ = 0;        // bytes
   int64_t layers_ = 0;
@@ -260,7 +286,7 @@ int64_t Estimate::arrivals(int64_t gradient_elements) const {
 // added up.
 int64_t Estimate::in_loss() const {
   // A classifier forms a few numbers from its rows.
-  if (config_.classifies()) return bytes(rows_.all * slice_.hidden);
+  if (config_.classifies()) return bytes(end_.all * slice_.hidden);
   const LossSizes& loss = sizes_.loss;
   const bool on_device = sizes_.layout.device != parallel::Device::kCpu;
   const bool half = sizes_.dtype_bytes < kFloatBytes;
@@ -272,8 +298,8 @@ int64_t Estimate::in_loss() const {
   // those rows are chosen behind the model, and lie there twice.
   const int64_t chosen_behind = sizes_.layout.sequence_parallel ? rows : 0;
   const int64_t kept_rows = sizes_.float16 ? sizes_.tokens * slice_.hidden * kFloatBytes : rows;
-  const int64_t formed =
-      bytes(rows_.all * slice_.hidden) + chosen_behind + loss.parts * (kept_rows + weight_gradient);
+  const int64_t given = bytes(rows_.all * slice_.hidden) + chosen_behind;
+  const int64_t formed = given + loss.parts * (kept_rows + weight_gradient);
 
   // A chunk's buffers, and weights that are not fp32 once more.
   const int64_t most = on_device ? kDeviceLogitsBytes : loss.logits_bytes;
@@ -290,7 +316,7 @@ int64_t Estimate::in_loss() const {
   const int64_t scaled = loss.parts > 1 ? weight_gradient : 0;
   const bool adds_up = !sizes_.lora && (half || loss.parts > 1);
   const int64_t sum = adds_up ? bytes(slice_.vocab * slice_.hidden) : 0;
-  return formed + std::max(running, scaled + sum);
+  return std::max(given + loss.naming, formed + std::max(running, scaled + sum));
 }
 
 // Behind the swiglu: the gradients of the residual stream, of gate and up. Of a layer computed
@@ -301,7 +327,7 @@ int64_t Estimate::in_layer_backward(int64_t index) const {
   if (again_[static_cast<size_t>(index)] == 0) return mlp;
   const int64_t down = sizes_.lora ? sizes_.lora->num_elements(slice_.hidden, slice_.inner)
                                    : slice_.hidden * slice_.inner;
-  const int64_t again = layer() + mlp + bytes(down);
+  const int64_t again = layer() - left_out(index) + mlp + bytes(down);
   const int64_t at_end =
       3 * residual() +
       bytes(rows_.all * (slice_.q + 2 * slice_.kv + 2 * slice_.hidden) + layer_trained_);

@@ -25,6 +25,9 @@ struct LossSizes {
   // At most, of gradients by logits that a loss of log-probabilities keeps for backward, where the
   // vocabulary is whole and on the CPU; the chunks that are kept are no others than those.
   int64_t kept_logits_bytes = 0;
+  // Bytes that are there once before the loss and gone in it: the student finds the ids that it
+  // names to its teachers.
+  int64_t naming = 0;
 };
 
 struct TrainingSizes {
@@ -85,6 +88,8 @@ struct TrainingMemory {
 // Norms behind attention and MLP (Gemma) keep their input and, of operators, that times 1 / rms,
 // which with an offset is fp32; capped scores (Gemma 2), which are formed whole, 8 heads bytes for
 // each token and token of its sequence.
+// A classifier reads one row of each sequence and branch: behind its last attention no others go
+// on, and that layer and the final norm keep what they keep of those alone.
 // An adapter has r * (in + out) elements for each adapted matrix of the slice, and each keeps
 // x A^T of a micro-batch besides: R r b. dW of the head is not formed then.
 //
@@ -94,8 +99,8 @@ struct TrainingMemory {
 // takes the chunk operator_buffers times; on a device it is of 256 MiB.
 //
 // Measured on the CPU in float32 and bfloat16 (tests/recipes/step_memory_test.cc: whole steps of
-// sft, dpo, kto, grpo and distill within 10 %; docs/parallel.md: layouts). Devices by formula
-// alone. kInvalidArgument as check_layout, or for a stage that is not there.
+// sft, dpo, kto, grpo, reward_model and distill within 10 %; docs/parallel.md: layouts). Devices by
+// formula alone. kInvalidArgument as check_layout, or for a stage that is not there.
 TrainingMemory estimate_training_memory(const ModelConfig& config, const TrainingSizes& sizes);
 
 // Bytes that a forward pass without gradients holds at one time beside the weights: the rotary

@@ -279,8 +279,7 @@ int64_t payload_working_bytes(const PayloadSpec& spec, int64_t rows, int64_t hid
   if (spec.kind == PayloadKind::kHiddenStates) return payload;
   const int64_t weight = dtype_bytes == 4 ? 0 : 4 * vocab_size * hidden_size;
   const int64_t logits = 4 * std::min(rows, rows_per_chunk(vocab_size)) * vocab_size;
-  const bool chooses = spec.kind == PayloadKind::kTopK || spec.kind == PayloadKind::kSampled;
-  return payload + weight + logits * (chooses ? 3 : 2);
+  return payload + weight + logits * (spec.kind == PayloadKind::kTopK ? 3 : 2);
 }
 
 int64_t named_bytes_per_row(const PayloadSpec& spec, int64_t vocab_size) {

@@ -63,8 +63,8 @@ struct PayloadLabel {
 
 // R rows. Bytes per row on the wire: hidden H*sizeof(dtype); top-k K*(4+4)+4 (bfloat16: K*(4+2)+4);
 // full V*4; target log-probabilities 4; sampled N*(4+4), without replacement +4. Support student:
-// K*4+4, and the request K*4; union: 2K*(4+4)+4, and the request K*4 (bfloat16 saves 2 for each
-// log-probability).
+// K*4+4; union: 2K*(4+4)+4 (bfloat16 saves 2 for each log-probability); and the request K*4, from
+// each tp rank of the student, which asks for its part of the rows and names the ids of all.
 struct Payload {
   PayloadLabel label;
   at::Tensor hidden;  // kHiddenStates: [R, Ht] in the teacher's dtype
@@ -134,8 +134,8 @@ void check_payload(const Payload& payload, const PayloadLabel& expected, int64_t
                    int64_t hidden_size);
 
 // The most that make_payload holds at one time beside its inputs: the payload; but for hidden
-// states the weight in fp32, unless it is, and a chunk of logits with one more (kTopK, kSampled:
-// two) of its size. `vocab_size`: the rows of the weight, whose dtype has `dtype_bytes`.
+// states the weight in fp32, unless it is, and a chunk of logits with one more (kTopK: two) of its
+// size. `vocab_size`: the rows of the weight, whose dtype has `dtype_bytes`.
 int64_t payload_working_bytes(const PayloadSpec& spec, int64_t rows, int64_t hidden_size,
                               int64_t vocab_size, int64_t dtype_bytes);
 
@@ -144,7 +144,8 @@ int64_t payload_working_bytes(const PayloadSpec& spec, int64_t rows, int64_t hid
 Payload blank_payload(const PayloadSpec& spec, int64_t rows, int64_t hidden_size,
                       int64_t vocab_rows, at::ScalarType dtype);
 
-// Tensor bytes of one row of a request beside its tokens: the ids that the student names.
+// Tensor bytes of one row of a request beside its tokens: the ids that the student names. Each tp
+// rank of a student sends them.
 int64_t named_bytes_per_row(const PayloadSpec& spec, int64_t vocab_size);
 // Tensor bytes of one row, by the formula above.
 int64_t payload_bytes_per_row(const PayloadSpec& spec, int64_t hidden_size, int64_t vocab_size,

@@ -29,6 +29,7 @@
 #include "recipes/kto/objective.h"
 #include "recipes/losses/distill_shares.h"
 #include "recipes/registry.h"
+#include "recipes/reward_model/objective.h"
 #include "recipes/run/reference_cache.h"
 #include "recipes/run/train_loop.h"
 #include "recipes/sft/objective.h"
@@ -100,6 +101,10 @@ data::PairBatchStream::Step pairs(int64_t step) {
   return all;
 }
 
+std::unique_ptr<Objective> reward_model() {
+  return std::make_unique<RewardModelObjective>(pairs, RewardModelObjective::Options{});
+}
+
 // Rows of two labels; the completion of each one's neighbour is its mismatched one.
 data::UnpairedBatchStream::Step labelled(int64_t step) {
   std::vector<data::UnpairedRow> rows;
@@ -144,6 +149,10 @@ class ShapedAnswers : public roles::FrozenAnswers {
     return pending;
   }
 
+  void name_ids(roles::PendingPayload& pending, const at::Tensor& ids) override {
+    pending.request.ids = ids;
+  }
+
   roles::Payload receive(roles::PendingPayload pending, double*) override {
     const int64_t count = pending.request.positions.numel();
     roles::Payload payload;
@@ -153,10 +162,7 @@ class ShapedAnswers : public roles::FrozenAnswers {
         payload.hidden = at::zeros({count, kTeacherHidden}, dtype_);
         break;
       case PayloadKind::kTopK:
-        payload.ids = at::empty({count, kTopK}, at::kInt);
-        for (int64_t r = 0; r < count; ++r)
-          for (int64_t k = 0; k < kTopK; ++k)
-            payload.ids.mutable_data_ptr<int32_t>()[r * kTopK + k] = static_cast<int32_t>(k);
+        payload.ids = pending.request.ids.defined() ? pending.request.ids : first_ids(count);
         payload.logps = at::full({count, kTopK}, -std::log(2.0 * kTopK), at::kFloat);
         payload.log_tail = at::full({count}, -std::log(2.0), at::kFloat);
         break;
@@ -166,7 +172,11 @@ class ShapedAnswers : public roles::FrozenAnswers {
       case PayloadKind::kTargetLogProbs:
         payload.logps = at::full({count}, -std::log(1.0 * kVocab), at::kFloat);
         break;
-      case PayloadKind::kSampled: RETORT_CHECK(false) << "no case of this test"; break;
+      case PayloadKind::kSampled:
+        payload.ids = first_ids(count);
+        payload.logps = at::full({count, kTopK}, -std::log(2.0 * kTopK), at::kFloat);
+        payload.kappa = at::zeros({count}, at::kFloat);
+        break;
     }
     return payload;
   }
@@ -175,6 +185,13 @@ class ShapedAnswers : public roles::FrozenAnswers {
   int64_t common_vocab() const override { return 0; }
 
  private:
+  static at::Tensor first_ids(int64_t rows) {
+    at::Tensor all = at::empty({rows, kTopK}, at::kInt);
+    for (int64_t i = 0; i < all.numel(); ++i)
+      all.mutable_data_ptr<int32_t>()[i] = static_cast<int32_t>(i % kTopK);
+    return all;
+  }
+
   PayloadKind kind_;
   at::ScalarType dtype_;
   at::Tensor head_;
@@ -182,7 +199,7 @@ class ShapedAnswers : public roles::FrozenAnswers {
 
 struct Case {
   std::string name;
-  std::string recipe = "sft";  // sft | dpo | distill | kto | grpo
+  std::string recipe = "sft";  // sft | dpo | distill | kto | grpo | reward_model
   models::Family family = models::Family::kLlama;
   PayloadKind payload = PayloadKind::kHiddenStates;
   int64_t teachers = 1;
@@ -190,7 +207,13 @@ struct Case {
   int64_t iterations = 1;  // of grpo on a round
   int64_t lora_r = 0;      // an adapter of this rank is trained instead; 0: the model is
   bool float16 = false;    // too, which takes the CPU long
+  bool names_ids = false;  // the student does, kTopK of a row
 };
+
+models::ModelConfig config_of(const Case& c) {
+  const models::ModelConfig config = config_of(c.family);
+  return c.recipe == "reward_model" ? models::as_classifier(config, 1, -1) : config;
+}
 
 models::LoraConfig lora_of(const Case& c) {
   models::LoraConfig lora{.r = c.lora_r, .lora_alpha = 16, .target_modules = {}};
@@ -219,6 +242,7 @@ class StepMemory : public testing::TestWithParam<Case> {
     if (c.recipe == "kto") return kto(dtype, trainer);
     if (c.recipe == "grpo") return grpo(c, dtype, trainer);
     if (c.recipe == "sft") return std::make_unique<SftObjective>(rows);
+    if (c.recipe == "reward_model") return reward_model();
     if (c.recipe == "dpo")
       return std::make_unique<DpoObjective>(
           pairs, nullptr,
@@ -230,7 +254,9 @@ class StepMemory : public testing::TestWithParam<Case> {
       routes.push_back(std::move(route));
     }
     return std::make_unique<DistillObjective>(
-        rows, agent, std::move(routes), DistillObjective::Options{.divergence = {.kd_ratio = 0.5}});
+        rows, agent, std::move(routes),
+        DistillObjective::Options{.divergence = {.kd_ratio = 0.5},
+                                  .named_ids = c.names_ids ? kTopK : 0});
   }
 
   std::unique_ptr<Objective> kto(at::ScalarType dtype, const roles::Trainer& trainer) {
@@ -269,7 +295,7 @@ class StepMemory : public testing::TestWithParam<Case> {
     const test::PeakMemory memory;
     {
       models::Decoder decoder =
-          models::own_tensors(models::Decoder::random(config_of(c.family), 1, dtype));
+          models::own_tensors(models::Decoder::random(config_of(c), 1, dtype));
       if (c.lora_r > 0) models::attach_new_adapter(decoder, lora_of(c), 1);
       decoder.set_gradient_checkpointing(c.checkpointing);
       roles::Trainer trainer(std::move(decoder), world_, {.schedule = {.max_steps = 2}});
@@ -307,7 +333,7 @@ class StepMemory : public testing::TestWithParam<Case> {
                                 .gradient_checkpointing = c.checkpointing,
                                 .sequences = kSequences};
     if (c.lora_r > 0) sizes.lora = lora_of(c);
-    if (c.recipe == "dpo") {
+    if (c.recipe == "dpo" || c.recipe == "reward_model") {
       sizes.sequences = kSequences / 2;
       sizes.forks = true;
     }
@@ -321,16 +347,20 @@ class StepMemory : public testing::TestWithParam<Case> {
     }
     if (c.recipe == "distill") {
       const bool heads = c.payload == PayloadKind::kHiddenStates;
-      const int64_t per_row = roles::payload_bytes_per_row({.kind = c.payload, .top_k = kTopK},
-                                                           kTeacherHidden, kVocab, dtype_bytes);
+      const roles::PayloadSpec spec{.kind = c.payload, .top_k = kTopK, .num_samples = kTopK};
+      const int64_t per_row =
+          roles::payload_bytes_per_row(spec, kTeacherHidden, kVocab, dtype_bytes);
       sizes.loss =
           LossSizes{.teacher_heads = heads ? c.teachers * kVocab * kTeacherHidden * dtype_bytes : 0,
                     .widened_teacher_heads = heads ? c.teachers * kVocab * kTeacherHidden : 0,
                     .teacher_dtype_bytes = dtype_bytes,
                     .answers = c.teachers * kTokens * per_row};
       if (c.teachers > 1) sizes.loss.logits_bytes = losses::kSharesChunkBytes;
+      if (c.names_ids)
+        sizes.loss.naming = roles::payload_working_bytes(
+            spec, kTokens, config_of(c).hidden_size, kVocab, dtype_bytes);
     }
-    return models::estimate_training_memory(config_of(c.family), sizes);
+    return models::estimate_training_memory(config_of(c), sizes);
   }
 
   parallel::World world_{{.role = "student", .layout = {}}};
@@ -360,9 +390,17 @@ std::vector<Case> cases() {
           {.name = "sft_lora_checkpointing", .checkpointing = true, .lora_r = 64},
           {.name = "kto_lora", .recipe = "kto", .family = Family::kQwen3, .lora_r = 8},
           {.name = "dpo", .recipe = "dpo"},
+          {.name = "dpo_lora", .recipe = "dpo", .lora_r = 16},
+          {.name = "reward_model", .recipe = "reward_model"},
+          {.name = "reward_model_checkpointing", .recipe = "reward_model", .checkpointing = true},
           {.name = "distill_hidden", .recipe = "distill"},
           {.name = "distill_topk", .recipe = "distill", .payload = PayloadKind::kTopK},
           {.name = "distill_full", .recipe = "distill", .payload = PayloadKind::kFull},
+          {.name = "distill_sampled", .recipe = "distill", .payload = PayloadKind::kSampled},
+          {.name = "distill_named",
+           .recipe = "distill",
+           .payload = PayloadKind::kTopK,
+           .names_ids = true},
           {.name = "distill_two", .recipe = "distill", .teachers = 2},
           {.name = "kto", .recipe = "kto"},
           {.name = "kto_checkpointing", .recipe = "kto", .checkpointing = true},
@@ -410,7 +448,8 @@ TEST_P(AnswerMemory, IsWhatThePlanSays) {
 
 INSTANTIATE_TEST_SUITE_P(Payloads, AnswerMemory,
                          testing::Values(PayloadKind::kHiddenStates, PayloadKind::kTopK,
-                                         PayloadKind::kFull, PayloadKind::kTargetLogProbs),
+                                         PayloadKind::kFull, PayloadKind::kTargetLogProbs,
+                                         PayloadKind::kSampled),
                          [](const auto& info) { return std::string(enum_name(info.param)); });
 
 }  // namespace
