@@ -20,8 +20,10 @@ struct LinkPlan {
   double bytes_per_step = 0;
   int64_t prefetch = 0;       // steps whose answers may be in flight
   double prefetch_bytes = 0;  // that a rank of the student holds for them
-  // that the student sends beside its tokens: the ids that it names
+  // that the student sends beside its tokens: the ids that it names, each tp rank all of them
   double named_bytes_per_token = 0;
+  // that a rank of the role keeps, where answers are formed, until the student has named ids
+  double kept_bytes = 0;
   roles::PayloadSpec payload;
   // What `retort cache` writes of it: bytes_per_token for each target token of data.train, and
   double cache_bytes_per_sequence = 0;

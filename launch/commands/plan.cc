@@ -85,7 +85,8 @@ void print_roles(const Plan& plan) {
         mib(role.memory.activations), mib(role.pushed_weights), mib(role.kv_cache),
         mib(role.peak()), role.measured ? " " : "*", role.model.c_str());
   std::printf(
-      "MiB: of the rank that needs most; answers: teachers' heads, and payloads that have arrived; "
+      "MiB: of the rank that needs most; answers: teachers' heads, and payloads that have arrived, "
+      "and in a teacher hidden states that wait for ids of the student's; "
       "kept: activations between forward and backward; pushed: "
       "a copy of the weights that were pushed last, while the generator may be started again (with "
       "device: cuda in the host's memory, which is not in the peak), and in the generator of those "

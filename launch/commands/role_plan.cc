@@ -34,13 +34,13 @@ RolePlan plan_external(const Recipe& recipe, const std::string& name, const Role
   return plan;
 }
 
-// What a frozen role holds while it answers for a micro-batch: in the forward pass, or behind it
-// the hidden states, those at the positions asked for, and the payload. 0 of another role.
-int64_t answer_bytes(const Recipe& recipe, const std::string& name, const RoleOptions& role,
-                     const models::ModelConfig& config, const RecipePlan& own) {
-  const auto link = std::find_if(own.links.begin(), own.links.end(),
-                                 [&](const recipes::LinkPlan& one) { return one.role == name; });
-  if (link == own.links.end()) return 0;
+// What a frozen role holds beside its weights: hidden states that wait for ids; and while it
+// answers for a micro-batch, in the forward pass, or behind it the hidden states, those at the
+// positions asked for, and the payload. Nothing of another role.
+void add_answers(const Recipe& recipe, const RoleOptions& role, const models::ModelConfig& config,
+                 const RecipePlan& own, RolePlan& plan) {
+  const auto link = std::ranges::find(own.links, plan.name, &recipes::LinkPlan::role);
+  if (link == own.links.end()) return;
   const int64_t bytes = dtype_bytes(role.dtype);
   const int64_t tokens = recipes::micro_batch_tokens(recipe, own.sequences_per_row);
   const models::TrainingSizes sizes{
@@ -51,8 +51,9 @@ int64_t answer_bytes(const Recipe& recipe, const std::string& name, const RoleOp
   const int64_t payload = roles::payload_working_bytes(
       link->payload, sizes.tokens, config.hidden_size,
       parallel::vocab_rows_per_rank(config.vocab_size, role.world.tp), bytes);
-  return std::max(models::estimate_forward_memory(config, sizes),
-                  2 * sizes.tokens * config.hidden_size * bytes + payload);
+  plan.memory.answers = static_cast<int64_t>(link->kept_bytes);
+  plan.memory.temporary = std::max(models::estimate_forward_memory(config, sizes),
+                                   2 * sizes.tokens * config.hidden_size * bytes + payload);
 }
 
 RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOptions& role,
@@ -97,9 +98,10 @@ RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOpti
     if (most(memory) > most(plan.memory)) plan.memory = memory;
   }
 
-  if (!plan.trains)
-    plan.memory = {.parameters = plan.memory.parameters,
-                   .temporary = answer_bytes(recipe, name, role, config, own)};
+  if (!plan.trains) {
+    plan.memory = {.parameters = plan.memory.parameters};
+    add_answers(recipe, role, config, own, plan);
+  }
 
   // A reward model computes one completion at a time, a judge as a generator does.
   const auto scoring = recipes::reward_roles(recipe);

@@ -16,7 +16,8 @@ struct RolePlan {
   std::string model;
   int64_t ranks = 1, parameters = 0;
   // of the rank that needs most; of a serving role its parameters, of a frozen one also what it
-  // holds while it answers for one micro-batch
+  // holds while it answers for one micro-batch, and as answers the hidden states that it keeps
+  // until the student has named ids
   models::TrainingMemory memory;
   // of the student the copy of what it pushed last, for a generator that is started again without
   // it; of a generator what is pushed, beside the weights in use

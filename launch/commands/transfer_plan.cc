@@ -33,9 +33,14 @@ TransferPlan plan_gradients(const parallel::Layout& world, const RolePlan& stude
 std::vector<TransferPlan> plan_transfers(const Recipe& recipe, const std::vector<RolePlan>& roles,
                                          const std::vector<recipes::LinkPlan>& links) {
   std::vector<TransferPlan> transfers;
-  for (const recipes::LinkPlan& link : links)
+  for (const recipes::LinkPlan& link : links) {
     transfers.push_back(
         {.what = "payload " + link.role + " -> student", .bytes = link.bytes_per_step});
+    if (link.named_bytes_per_token > 0)
+      transfers.push_back(
+          {.what = "ids student -> " + link.role,
+           .bytes = link.named_bytes_per_token * link.bytes_per_step / link.bytes_per_token});
+  }
   const auto student = std::ranges::find(roles, Recipe::kDrivingRole, &RolePlan::name);
   if (recipe.generation) transfers.push_back(plan_push(recipe, *student));
   const parallel::Layout& world = recipe.student().world;

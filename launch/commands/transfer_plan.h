@@ -14,6 +14,7 @@ namespace retort::launch {
 // of these links carries in one direction.
 //
 //   payload    bytes_per_step of the role's LinkPlan                                 each step
+//   ids        named_bytes_per_token of the role's LinkPlan for each token           each step
 //   push       P * min(2, replicas): the first of a tree of generators gets P bytes, and
 //              whoever has them sends two copies                      each weight_sync.every_steps
 //   gradients  2 (n - 1) / n * G: a ring all-reduce of a rank's fp32 gradients over n = dp ranks;

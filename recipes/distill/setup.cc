@@ -20,6 +20,7 @@
 #include "recipes/run/role_connections.h"
 #include "recipes/run/sample_run.h"
 #include "roles/payload/payload.h"
+#include "roles/teacher/kept_rows.h"
 
 namespace retort::recipes {
 namespace {
@@ -130,6 +131,30 @@ class DistillRun : public SampleRun {
   const DistillOptions& options_;
 };
 
+// The hidden states that a teacher has computed ahead, in requests that its replicas share.
+double plan_kept_rows(const Recipe& recipe, const RoleOptions& teacher, int64_t hidden_size) {
+  const int64_t steps = prefetched_steps(*recipe.distill) + 1;
+  const int64_t requests =
+      steps * recipe.train.gradient_accumulation_steps * recipe.student().world.dp;
+  const int64_t of_replica = (requests + teacher.world.dp - 1) / teacher.world.dp;
+  const double bytes = static_cast<double>(of_replica * micro_batch_tokens(recipe, 1)) *
+                       static_cast<double>(hidden_size * dtype_bytes(teacher.dtype));
+  return std::min(bytes, static_cast<double>(roles::KeptRows::Options{}.max_bytes));
+}
+
+// Ids that the student names take another way than answers that were asked for ahead.
+void plan_named_ids(const Recipe& recipe, const RoleOptions& teacher,
+                    const models::ModelConfig& config, LinkPlan& link) {
+  if (!link.payload.names_ids()) return;
+  const auto named =
+      static_cast<double>(roles::named_bytes_per_row(link.payload, config.vocab_size));
+  link.named_bytes_per_token = named * static_cast<double>(recipe.student().world.tp);
+  // Of answers one micro-batch's are in flight, beside the ids.
+  link.prefetch_bytes =
+      (link.bytes_per_token + named) * static_cast<double>(micro_batch_tokens(recipe, 1));
+  link.kept_bytes = plan_kept_rows(recipe, teacher, config.hidden_size);
+}
+
 LinkPlan plan_teacher_link(const Recipe& recipe, const std::string& role) {
   const RoleOptions& teacher = recipe.roles.at(role);
   const models::ModelConfig config = models::read_model_config(teacher.model);
@@ -139,12 +164,7 @@ LinkPlan plan_teacher_link(const Recipe& recipe, const std::string& role) {
   LinkPlan link = plan_link(recipe, role, bytes_per_token, tokens_per_step(recipe, 1),
                             prefetched_steps(*recipe.distill));
   link.payload = recipe.distill->payload_spec(recipe.seed);
-  if (link.payload.names_ids()) {
-    // Of answers to named ids one micro-batch's are in flight.
-    link.named_bytes_per_token =
-        static_cast<double>(roles::named_bytes_per_row(link.payload, config.vocab_size));
-    link.prefetch_bytes = bytes_per_token * static_cast<double>(micro_batch_tokens(recipe, 1));
-  }
+  plan_named_ids(recipe, teacher, config, link);
 
   // What `retort cache` writes of it, where it may.
   const bool is_kept = !teacher.external && recipe.distill->lmbda == 0 && !link.payload.names_ids();
@@ -186,6 +206,19 @@ TeacherHead head_of(const Recipe& recipe, const TeacherOptions& teacher) {
           .dtype_bytes = dtype_bytes(role.dtype)};
 }
 
+// The student finds its ids as a teacher does its own.
+int64_t plan_naming(const Recipe& recipe) {
+  const DistillOptions& options = *recipe.distill;
+  if (!options.payload_spec(recipe.seed).names_ids()) return 0;
+  const RoleOptions& student = recipe.student();
+  const models::ModelConfig config = models::read_model_config(student.model);
+  return roles::payload_working_bytes(
+      {.kind = roles::PayloadKind::kTopK, .top_k = options.loss_top_k},
+      micro_batch_tokens(recipe, 1), config.hidden_size,
+      parallel::vocab_rows_per_rank(config.vocab_size, student.world.tp),
+      dtype_bytes(student.dtype));
+}
+
 // Several teachers, or one of some rows, are a part for each where the vocabulary is split or on a
 // device, and one with larger chunks elsewhere (losses/distill_shares.h). A teacher's head lies
 // with each rank of the student, which holds its part of the vocabulary.
@@ -197,6 +230,7 @@ models::LossSizes plan_loss(const Recipe& recipe) {
     return loss;
   }
   loss.operator_buffers = 10;  // docs/losses.md
+  loss.naming = plan_naming(recipe);
   const auto count = static_cast<int64_t>(options.teachers.size());
   const parallel::Layout& world = recipe.student().world;
   const bool shared = world.tp == 1 && world.device == parallel::Device::kCpu;

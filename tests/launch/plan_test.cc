@@ -131,6 +131,16 @@ TEST_F(Plan, APushIsTheModelOnceOrTwice) {
       2 * weights);
 }
 
+// What is pushed are whole weights, also where an adapter is trained.
+TEST_F(Plan, APushOfAnAdapterIsThatOfTheModel) {
+  const std::string what = "push student -> generator";
+  const double whole = transfer(of(kGrpoBase), what);
+  ASSERT_GT(whole, 0);
+  EXPECT_EQ(transfer(of(kGrpoBase, {"roles.student.lora={r: 4}"}), what), whole);
+  EXPECT_EQ(transfer(of(kGrpoBase, {"roles.student.lora={r: 8, target_modules: q_proj}"}), what),
+            whole);
+}
+
 // The number of a role's entry that stands behind `key`.
 int64_t of_role(const std::string& role, const std::string& plan, const std::string& key) {
   const std::string name = '"' + key + "\": ";
@@ -225,6 +235,96 @@ TEST_F(Plan, ATeacherHoldsWhatItAnswersWith) {
   };
   EXPECT_GE(beside({"distill.payload=full"}), 2 * 16 * 4 * 100);
   EXPECT_GE(beside({"distill.payload=full", "roles.teacher.dtype=bfloat16"}), 4 * 100 * 96);
+}
+
+// Steps of 2 x 16 rows of 96 numbers, of which this one and three more are under way.
+TEST_F(Plan, ATeacherKeepsHiddenStatesUntilTheStudentNamesIds) {
+  const auto kept = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"distill.payload=topk", "distill.prefetch=3"});
+    return of_role("teacher", of(kDistillBase, more), "answer_bytes_per_rank");
+  };
+  const std::string student = "distill.support=student", both = "distill.support=union";
+  const int64_t all = 4 * (2 * 16) * 96 * 4;
+  EXPECT_EQ(kept({student}), all);
+  EXPECT_EQ(kept({both}), all);
+  EXPECT_EQ(kept({"distill.support=teacher"}), 0);
+  EXPECT_EQ(kept({student, "roles.teacher.dtype=bfloat16"}), all / 2);
+  EXPECT_EQ(kept({student, "roles.student.world.dp=2"}), 2 * all);
+  EXPECT_EQ(kept({student, "train.gradient_accumulation_steps=2"}), 2 * all);
+  EXPECT_EQ(kept({student, "roles.teacher.world.dp=3"}), all / 2) << "two requests of four";
+  EXPECT_EQ(kept({student, "train.per_device_train_batch_size=100000"}), int64_t{1} << 30);
+  const std::string on_policy =
+      of(kOnPolicyBase, {"distill.payload=topk", "distill.support=student"});
+  EXPECT_EQ(of_role("teacher", on_policy, "answer_bytes_per_rank"), all / 4);
+}
+
+TEST_F(Plan, WhatATeacherKeepsIsInItsPeak) {
+  const auto peak = [&](const char* support, const char* prefetch) {
+    return of_role("teacher",
+                   of(kDistillBase, {"distill.payload=topk", "distill.loss_top_k=8", support,
+                                     prefetch}),
+                   "peak_bytes_per_rank");
+  };
+  const char* student = "distill.support=student";
+  EXPECT_EQ(peak(student, "distill.prefetch=5") - peak(student, "distill.prefetch=3"),
+            2 * (2 * 16) * 96 * 4);
+  const char* teacher = "distill.support=teacher";
+  EXPECT_EQ(peak(teacher, "distill.prefetch=5"), peak(teacher, "distill.prefetch=3"));
+}
+
+// 8 ids of 4 bytes a row from each tp rank. The student holds them beside their log-probabilities
+// and the rest's, and finds them with two chunks of logits beside the first, here all 32 x 100.
+TEST_F(Plan, AStudentNamesIdsFromEachOfItsRanks) {
+  const auto plan = [&](const char* support, const char* tp) {
+    return of(kDistillBase, {"distill.payload=topk", "distill.loss_top_k=8", support, tp});
+  };
+  const char *student = "distill.support=student", *one = "roles.student.world.tp=1",
+             *two = "roles.student.world.tp=2";
+  expect_holds(plan(student, one), R"("named_bytes_per_target_token": 32)");
+  expect_holds(plan(student, two), R"("named_bytes_per_target_token": 64)");
+  EXPECT_EQ(transfer(plan(student, one), "ids student -> teacher"), 32 * (2 * 16));
+  EXPECT_EQ(transfer(plan(student, two), "ids student -> teacher"), 64 * (2 * 16));
+  EXPECT_EQ(transfer(plan("distill.support=teacher", one), "ids student -> teacher"), -1);
+  EXPECT_EQ(of_student(plan(student, two), "answer_bytes_per_rank"), (32 + 4 + 32) * (2 * 16));
+  EXPECT_EQ(of_student(plan("distill.support=union", one), "answer_bytes_per_rank"),
+            (2 * 64 + 4 + 32) * (2 * 16));
+}
+
+// A head of two rows, and a forward pass of one completion; no cache.
+TEST_F(Plan, ARewardModelHoldsItsWeightsAndAForwardPass) {
+  const auto plan = [&](const char* length) {
+    return of(kGrpoBase, {"roles.judge={model: FOLDER/scorer}",
+                          "rewards=[{type: model, role: judge}]", length});
+  };
+  const std::string shorter = plan("data.max_length=16"), longer = plan("data.max_length=64");
+  const auto beside = [&](const std::string& of_plan) {
+    return of_role("judge", of_plan, "peak_bytes_per_rank") -
+           of_role("judge", of_plan, "weight_bytes_per_rank");
+  };
+  EXPECT_EQ(of_role("judge", shorter, "weight_bytes_per_rank"),
+            4 * (of_student(shorter, "parameters") - 98 * 48));
+  EXPECT_EQ(of_role("judge", shorter, "kv_cache_bytes_per_rank"), 0);
+  EXPECT_GE(beside(shorter), 4 * 16 * (8 * 48 + 3 * 64));
+  EXPECT_EQ(beside(longer), 4 * beside(shorter));
+}
+
+TEST_F(Plan, AJudgeHoldsItsWeightsAndItsCache) {
+  const std::string plan =
+      of(kGrpoBase, {"roles.judge={model: FOLDER/student}", "generation.kv_cache=64MiB",
+                     "rewards=[{type: judge, role: judge, template: FOLDER/train.jsonl, "
+                     "pattern: '(4)'}]"});
+  const int64_t weights = of_role("judge", plan, "weight_bytes_per_rank");
+  EXPECT_EQ(weights, 4 * of_student(plan, "parameters"));
+  EXPECT_EQ(of_role("judge", plan, "kv_cache_bytes_per_rank"), int64_t{64} << 20);
+  EXPECT_EQ(of_role("judge", plan, "peak_bytes_per_rank"), weights + (int64_t{64} << 20));
+}
+
+// A head of one row in the place of 100.
+TEST_F(Plan, ARewardModelThatTrainsHasASmallHead) {
+  const std::string plan = of(kRewardModelBase);
+  EXPECT_EQ(of_student(of(kSftBase), "parameters") - of_student(plan, "parameters"), 99 * 48);
+  expect_holds(plan, R"("links": [])");
+  expect_holds(plan, R"("max_tokens_per_step": 64)");
 }
 
 }  // namespace

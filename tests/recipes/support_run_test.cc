@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numeric>
 
 #include "base/file.h"
 #include "tests/recipes/on_policy_support.h"
@@ -163,6 +164,35 @@ TEST_P(SupportRun, IsPlannedAndChecked) {
       << plan.output;
   const CommandResult check = retort({"check", recipe.string()});
   EXPECT_EQ(check.exit_code, 0) << check.output;
+}
+
+// 40 ids more are 160 bytes more for each target token on their way back, of each row once, and as
+// many on their way there from each tp rank of the student: what the plan counts.
+TEST(SupportBytes, OfNamedIdsComeFromEachTpRank) {
+  TemporaryFolder folder;
+  const auto bytes = [&](int64_t tp, const std::string& k) {
+    GoldenRecipe recipe = supported("student", k);
+    recipe.student_world = ", tp: " + std::to_string(tp);
+    const fs::path run = launch_supported(folder / (std::to_string(tp) + "_" + k), recipe);
+    const auto sum = [&](const char* key) {
+      const std::vector<double> all = column(run, key);
+      return std::accumulate(all.begin(), all.end(), 0.0);
+    };
+    return std::pair(sum("rpc/teacher/teacher.forward/bytes_sent"),
+                     sum("rpc/teacher/teacher.forward/bytes_received"));
+  };
+  for (const int64_t tp : {1, 2}) {
+    const auto few = bytes(tp, "5"), many = bytes(tp, "45");
+    const double sent = many.first - few.first, received = many.second - few.second;
+    ASSERT_GT(received, 0);
+    EXPECT_NEAR(sent, static_cast<double>(tp) * received, 0.02 * sent) << "tp: " << tp;
+
+    const fs::path recipe = folder / (std::to_string(tp) + "_5") / "recipe.yaml";
+    const CommandResult plan = retort({"plan", recipe.string()});
+    const std::string line =
+        "link student -> teacher: " + std::to_string(20 * tp) + " bytes per target token";
+    EXPECT_NE(plan.output.find(line), std::string::npos) << plan.output;
+  }
 }
 
 TEST_P(SupportRun, IsRefusedWhereItCannotBe) {
