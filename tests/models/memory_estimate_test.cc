@@ -1,6 +1,7 @@
 // The estimate against what a decoder really holds.
 #include "models/memory_estimate.h"
 
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -78,7 +79,9 @@ void expect_activations(const ModelConfig& config, at::ScalarType dtype, int64_t
   decoder.set_requires_grad(true);
   decoder.set_gradient_checkpointing(every > 0, std::max<int64_t>(every, 1));
   const std::vector<int32_t> row(250, 7);
-  const PackedTokens tokens = pack_rows({row, row});
+  PackedTokens tokens = pack_rows({row, row});
+  if (config.classifies()) tokens.wanted = at::tensor(std::vector<int64_t>{249, 499}, at::kLong);
+  const int64_t rows = config.classifies() ? 2 : 512;
   const test::PeakMemory memory;
   const at::Tensor hidden = decoder.hidden(tokens);
   const int64_t bytes = dtype == at::kFloat ? 4 : 2;
@@ -90,7 +93,7 @@ void expect_activations(const ModelConfig& config, at::ScalarType dtype, int64_t
                                         .gradient_checkpointing_every = std::max<int64_t>(every, 1),
                                         .sequences = 2});
   const auto measured = static_cast<double>(memory.live_bytes());
-  EXPECT_NEAR(static_cast<double>(estimate.activations + 512 * 96 * bytes), measured,
+  EXPECT_NEAR(static_cast<double>(estimate.activations + rows * 96 * bytes), measured,
               0.02 * measured)
       << bytes << " bytes, one of " << every << " layers again";
 }
@@ -100,6 +103,14 @@ TEST(MemoryEstimate, ActivationsAreWhatForwardLeaves) {
     for (const auto dtype : {at::kFloat, at::kBFloat16})
       for (const int64_t every : {0, 1, 2})
         expect_activations(config_of(family, false), dtype, every);
+}
+
+// A classifier reads the last row of each sequence, and its last layer keeps little of the others.
+TEST(MemoryEstimate, ActivationsOfAClassifierAreWhatForwardLeaves) {
+  for (const Family family : {Family::kLlama, Family::kQwen3, Family::kGemma3})
+    for (const auto dtype : {at::kFloat, at::kBFloat16})
+      for (const int64_t every : {0, 1})
+        expect_activations(as_classifier(config_of(family, false), 1, -1), dtype, every);
 }
 
 // Masks of one window for two layers, and of another: of 250 x 250 tokens at the most.
