@@ -48,7 +48,10 @@ class Check {
       case Purpose::kGivenLogProbs: check_scores(); break;
       case Purpose::kTopK:
         check_scores();
-        check_top_k();
+        if (needs_.names_ids)
+          check_named();
+        else
+          check_top_k();
         break;
       case Purpose::kHiddenStates: check_hidden_states(); break;
       case Purpose::kRewards:
@@ -232,6 +235,27 @@ class Check {
           std::to_string(needs_.temperature) +
           "; this engine's log-probabilities are of temperature 1, from which only a bound of it "
           "follows: use tail: renormalize, or temperature 1");
+  }
+
+  // That the numbers are what they are taken for the probe has compared.
+  void check_named() const {
+    if (contract_.named_ids == 0)
+      refuse("log-probabilities at ids that the student names are needed, and this engine gives "
+             "none" +
+             (contract_.named_why.empty() ? std::string() : " (" + contract_.named_why + ")") +
+             "; use support: teacher, or a teacher of ours (`model`)");
+    if (contract_.named_ids < needs_.top_k)
+      refuse("the student names " + std::to_string(needs_.top_k) +
+             " ids of a position, and this engine takes " + std::to_string(contract_.named_ids) +
+             "; lower loss_top_k, or start vLLM with --max-logprobs " +
+             std::to_string(needs_.top_k));
+    if (needs_.temperature != 1)
+      refuse(
+          "log-probabilities at ids that the student names are those at temperature 1, and "
+          "temperature is " +
+          std::to_string(needs_.temperature) + "; use temperature 1, or support: teacher");
+    steady(contract_.named, "when their ids are named and when the engine lists them",
+           "what it says of named ids is something else: use support: teacher");
   }
 
   void check_hidden_states() const {

@@ -66,6 +66,9 @@ struct Contract {
 
   bool draws = false, scores = false, gives_hidden_states = false;
   int64_t top_k = 0;  // the widest that came as it was asked for
+  // Ids of a position that may be named; 0: none, by named_why, or nobody wanted to know.
+  int64_t named_ids = 0;
+  std::string named_why;
 
   IdProof ids = IdProof::kUnproven;
   std::string ids_why;
@@ -89,6 +92,7 @@ struct Contract {
   Difference warmed;            // again, when its prefix may be cached
   Difference extended;          // the same tokens at the beginning of a longer sequence
   Difference batched;           // beside other requests
+  Difference named;             // of an id that is named, and in the top-k
   Difference drawn_and_scored;  // of tokens drawn at temperature 1
   Difference local;             // to the local copy
   int64_t greedy_tokens = 0;    // drawn at temperature 0
@@ -141,6 +145,7 @@ struct Needs {
   int64_t hidden_size = 0;     // 0: any
   int64_t label = 0;           // largest that is asked for, of rewards
   int64_t answer_tokens = 0;   // of the longest answer in words
+  bool names_ids = false;      // of top-k: at ids that the student names
   bool seeds = false;          // a run must be repeatable
 };
 
@@ -176,6 +181,8 @@ void Contract::fields(V& visit) {
   visit("scores", scores, "");
   visit("gives_hidden_states", gives_hidden_states, "");
   visit("top_k", top_k, "");
+  visit("named_ids", named_ids, "");
+  visit("named_why", named_why, "");
 
   // What the numbers mean.
   visit("ids", ids, "");
@@ -198,6 +205,7 @@ void Contract::fields(V& visit) {
   visit("warmed", warmed, "");
   visit("extended", extended, "");
   visit("batched", batched, "");
+  visit("named", named, "");
   visit("drawn_and_scored", drawn_and_scored, "");
   visit("local", local, "");
   visit("greedy_tokens", greedy_tokens, "");

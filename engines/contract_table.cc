@@ -49,6 +49,8 @@ std::string abilities_text(const Contract& contract) {
   add(contract.draws, "draws");
   add(contract.scores, "scores given tokens");
   add(contract.top_k > 0, "top-k up to " + std::to_string(contract.top_k));
+  add(contract.named_ids > 0,
+      "log-probabilities at up to " + std::to_string(contract.named_ids) + " named ids");
   add(contract.gives_hidden_states,
       "hidden states of width " + std::to_string(contract.hidden_size));
   add(contract.rewards > 0, "rewards of " + std::to_string(contract.rewards) +
@@ -92,6 +94,10 @@ void add_numbers(const Contract& contract, Table& table) {
   table.line("with a warm prefix", difference_text(contract.warmed));
   table.line("in a longer sequence", difference_text(contract.extended));
   table.line("in a batch", difference_text(contract.batched));
+  if (contract.named.count > 0)
+    table.line("named ids", difference_text(contract.named));
+  else if (!contract.named_why.empty())
+    table.line("named ids", "REFUSED: " + contract.named_why);
   table.line("local copy", difference_text(contract.local));
   if (contract.greedy_equal_local)
     table.line("greedy tokens", std::to_string(*contract.greedy_equal_local) + " of " +

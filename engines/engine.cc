@@ -60,6 +60,10 @@ Future<at::Tensor> Engine::hidden_states(ScoreRequest, Deadline) {
   return refused<at::Tensor>("give hidden states");
 }
 
+Future<at::Tensor> Engine::log_probs_at(ScoreRequest, at::Tensor, Deadline) {
+  return refused<at::Tensor>("score ids that are named");
+}
+
 Future<double> Engine::reward(RewardRequest, Deadline) {
   return refused<double>("score completions");
 }

@@ -36,6 +36,7 @@ struct Abilities {
   bool seeds = false;          // the same seed draws the same tokens
   int64_t rewards = 0;         // numbers of which reward() gives one; 0: it cannot be asked
   bool writes = false;         // write()
+  int64_t max_named_ids = 0;   // ids of a position that log_probs_at() takes; 0: none
 };
 
 struct DrawRequest {
@@ -119,6 +120,11 @@ class Engine {
   virtual Future<Scored> score(ScoreRequest request, Deadline deadline);
   // [R, H] final hidden states at the positions, in whatever dtype they come.
   virtual Future<at::Tensor> hidden_states(ScoreRequest request, Deadline deadline);
+
+  // [R, N] float32 log-probabilities of ids that the caller names for each position: `ids` [R, N]
+  // int32, at most max_named_ids, on the host. As those of score(): natural logarithm, temperature
+  // 1, over the whole vocabulary. request.top_k is not looked at.
+  virtual Future<at::Tensor> log_probs_at(ScoreRequest request, at::Tensor ids, Deadline deadline);
 
   // What the server's model makes of a completion: a finite number.
   virtual Future<double> reward(RewardRequest request, Deadline deadline);

@@ -1,6 +1,7 @@
 #include "engines/engine_payload.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
@@ -51,6 +52,14 @@ struct Row {
   double log_tail = 0;
 };
 
+void check_sum(double sum) {
+  if (sum > 1 + kSumTolerance)
+    throw Error(ErrorCode::kCorrupt,
+                "the engine's log-probabilities of one position add up to more than 1: they are "
+                "not those of the model alone")
+        .with("sum", sum);
+}
+
 Row known_part(std::span<const int32_t> ids, std::span<const float> log_probs, int64_t k,
                int64_t known) {
   Row row;
@@ -66,11 +75,7 @@ Row known_part(std::span<const int32_t> ids, std::span<const float> log_probs, i
     }
   }
 
-  if (sum > 1 + kSumTolerance)
-    throw Error(ErrorCode::kCorrupt,
-                "the engine's log-probabilities of one position add up to more than 1: they are "
-                "not those of the model alone")
-        .with("sum", sum);
+  check_sum(sum);
   if (row.ids.size() < static_cast<size_t>(k))
     throw Error(ErrorCode::kMismatch,
                 "too few of the engine's most probable ids are the student's as well: their "
@@ -135,6 +140,26 @@ Payload top_k_payload(const PayloadSpec& spec, const std::vector<Scored>& answer
   return payload;
 }
 
+void check_named_spec(const PayloadSpec& spec, int64_t vocab_rows, const Abilities& abilities) {
+  if (abilities.max_named_ids == 0)
+    refuse(
+        "it gives no log-probabilities at ids that the student names for each position, which "
+        "vLLM does; use support: teacher");
+  if (spec.support == roles::Support::kUnion)
+    refuse(
+        "its own most probable ids and those that the student names are two questions, and so of "
+        "two forward passes; use support: student or teacher");
+  if (spec.temperature != 1)
+    refuse("log-probabilities at ids that the student names are those at temperature 1");
+  const int64_t masked = masked_ids(spec, vocab_rows);
+  const int64_t named = std::min(spec.top_k, known_ids(spec, vocab_rows)) + masked;
+  if (abilities.max_named_ids < named)
+    refuse("it takes " + std::to_string(abilities.max_named_ids) + " ids of a position, " +
+           std::to_string(named) + " are needed (" + std::to_string(masked) +
+           " of them for ids that the student's head lacks); lower distill.loss_top_k, or raise "
+           "the engine's own limit (vLLM: --max-logprobs)");
+}
+
 }  // namespace
 
 void check_payload_spec(const PayloadSpec& spec, int64_t vocab_rows, const Abilities& abilities) {
@@ -155,8 +180,7 @@ void check_payload_spec(const PayloadSpec& spec, int64_t vocab_rows, const Abili
         refuse("its head has ids that the student's lacks, and what lies on them it does not say");
       return;
     case PayloadKind::kTopK:
-      if (spec.names_ids())
-        refuse("it gives no log-probabilities at ids that the student names; use support: teacher");
+      if (spec.names_ids()) return check_named_spec(spec, vocab_rows, abilities);
       if (abilities.max_top_k < asked_ids(spec, vocab_rows))
         refuse("it lists " + std::to_string(abilities.max_top_k) + " ids of a position, " +
                std::to_string(asked_ids(spec, vocab_rows)) +
@@ -185,6 +209,50 @@ std::vector<ScoreRequest> questions_of(const roles::ForwardRequest& request, int
     questions.push_back(std::move(one));
   }
   return questions;
+}
+
+at::Tensor named_ids(const PayloadSpec& spec, const at::Tensor& ids, int64_t vocab_rows) {
+  const int64_t masked = masked_ids(spec, vocab_rows);
+  if (masked == 0) return ids;
+  const at::Tensor lacking = at::arange(vocab_rows - masked, vocab_rows, ids.options());
+  return at::cat({ids, lacking.expand({ids.size(0), masked})}, 1);
+}
+
+Payload payload_of_named(const PayloadSpec& spec, const std::vector<at::Tensor>& answers,
+                         int64_t vocab_rows) {
+  const int64_t known = known_ids(spec, vocab_rows), masked = masked_ids(spec, vocab_rows);
+  const int64_t k = std::min(spec.top_k, known);
+  const at::Tensor all =
+      answers.empty() ? at::empty({0, k + masked}, at::kDouble) : at::cat(answers).to(at::kDouble).contiguous();
+  const int64_t rows = all.size(0);
+  RETORT_CHECK(all.size(1) == k + masked) << "numbers of other ids than were named";
+
+  Payload payload;
+  payload.log_tail = at::empty({rows}, at::kFloat);
+  at::Tensor log_probs = at::empty({rows, k}, at::kFloat);
+  const auto* value = all.const_data_ptr<double>();
+  auto* log_prob = log_probs.mutable_data_ptr<float>();
+  auto* tail = payload.log_tail.mutable_data_ptr<float>();
+  for (int64_t r = 0; r < rows; ++r) {
+    Row row;
+    row.log_probs.assign(value, value + k);
+    double sum = 0;
+    for (int64_t i = 0; i < k + masked; ++i) {
+      const double probability = std::exp(value[i]);
+      sum += probability;
+      if (i >= k) row.masked += probability;
+    }
+    check_sum(sum);
+    value += k + masked;
+
+    keep(row, k == known);
+    for (const double one : row.log_probs)
+      *log_prob++ = static_cast<float>(one);
+    *tail++ = static_cast<float>(row.log_tail);
+    payload.masked_mass_sum += row.masked;
+  }
+  payload.logps = spec.bfloat16 ? log_probs.to(at::kBFloat16) : log_probs;
+  return payload;
 }
 
 Payload payload_of(const PayloadSpec& spec, const std::vector<Scored>& answers,

@@ -117,6 +117,7 @@ Contract probe(const ProbeSubject& subject, const ProbeOptions& options, Deadlin
     ask_meaning(session);
   }
   ask_ids(session);
+  if (options.names_ids) ask_named(session);
   if (abilities.hidden_states) ask_hidden_states(session);
   if (abilities.rewards > 0) ask_rewards(session);
 

@@ -33,6 +33,8 @@ struct ProbeOptions {
   // top_k and min_p, so that what they do is tried as well; the rest is for check_contract
   models::SamplingOptions sampling;
   std::optional<double> tolerance;  // the recipe's; Contract::tolerance
+  // Whether ids are named, too: a question that servers may not know, so only for who needs it.
+  bool names_ids = false;
   // Of the ids that stand before the probe's text, so that no cache of the server holds it: a
   // number that no probe of this server had before.
   uint64_t nonce = 0;
@@ -57,7 +59,8 @@ inline constexpr int64_t kMaxProbeLabels = 4;
 //   single tokens at the two least certain places of the text: six at temperature 2, six for each
 //     way of truncating, each then scored. Two tokens of one place need no normaliser:
 //     l_a - l_b is what it is raw, and divided by T where a log-probability is tempered.
-//   hidden states of the text
+//   hidden states of the text; with names_ids its log-probabilities at the ids of its top-k,
+//     named one by one in another order, which must be the same numbers
 //   rewards of the text: all numbers, again, beside three others
 //
 // Requests: at most kMaxProbeRequests, most of them of one token; each of at most

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "engines/engine_payload.h"
 #include "engines/served_info.h"
+#include "engines/settled.h"
 #include "models/checkpoint.h"
 #include "models/safetensors.h"
 #include "roles/payload/parts.h"
@@ -35,6 +36,11 @@ std::exception_ptr for_callers(const std::exception_ptr& error) {
   }
 }
 
+// Whether its answers are Engine::score's.
+bool gets_scores(const roles::PayloadSpec& spec) {
+  return spec.kind != PayloadKind::kHiddenStates && !spec.names_ids();
+}
+
 }  // namespace
 
 // A request whose sequences are asked one by one. Threads: the engine's, once it was asked.
@@ -44,7 +50,7 @@ struct EngineTeacher::Pack {
   roles::PayloadLabel label;
   int64_t vocab_rows = 0;
   std::vector<Scored> scored;
-  std::vector<at::Tensor> hidden;
+  std::vector<at::Tensor> tensors;  // hidden states, or log-probabilities at named ids
   size_t open = 0;  // questions without an answer
   bool failed = false;
   std::vector<std::function<void()>> cancel;  // what is asked
@@ -100,6 +106,7 @@ Future<Payload> EngineTeacher::enqueue(const ForwardRequest& request,
                                        const rpc::CallContext& caller) {
   roles::check_request(request, options_.config.vocab_size);
   check_payload_spec(request.spec, options_.config.vocab_size, engine_->abilities());
+  if (roles::asks_to_keep(request)) return ready(Payload{});
   const std::string key = roles::result_key(request);
   Future<Payload> reply;
   try {
@@ -141,25 +148,28 @@ bool EngineTeacher::work() {
 }
 
 void EngineTeacher::ask(const std::string& key, ForwardRequest request) {
-  const bool hidden = request.spec.kind == PayloadKind::kHiddenStates;
   std::vector<ScoreRequest> questions = questions_of(request, options_.config.vocab_size);
 
   auto pack = std::make_shared<Pack>();
   pack->key = key;
   pack->vocab_rows = options_.config.vocab_size;
   pack->open = questions.size();
-  pack->scored.resize(hidden ? 0 : questions.size());
-  pack->hidden.resize(hidden ? questions.size() : 0);
+  const bool scores = gets_scores(request.spec);
+  pack->scored.resize(scores ? questions.size() : 0);
+  pack->tensors.resize(scores ? 0 : questions.size());
   pack->label = {.request_id = request.request_id,
                  .teacher = options_.name,
                  .weight_version = kServedVersion,
-                 .sequence_hash =
-                     roles::sequence_hash(request.input_ids, request.cu_seqlens, request.positions),
+                 .sequence_hash = roles::hash_of(request),
                  .num_rows = request.positions.numel(),
                  .spec = request.spec};
   pack->request = std::move(request);
   if (questions.empty()) return deliver(*shared_, *pack);
+  ask_each(pack, std::move(questions));
+}
 
+void EngineTeacher::ask_each(const std::shared_ptr<Pack>& pack,
+                             std::vector<ScoreRequest> questions) {
   // The last answer delivers the pack; the first error is that of the whole. Callers are answered
   // without the lock.
   const auto listen = [&](auto future, auto& answers, size_t i) {
@@ -183,12 +193,22 @@ void EngineTeacher::ask(const std::string& key, ForwardRequest request) {
     std::lock_guard lock(shared_->mutex);
     return pack->failed;
   };
+  const roles::PayloadSpec& spec = pack->request.spec;
+  const bool named = spec.names_ids();
+  const at::Tensor ids =
+      named ? named_ids(spec, pack->request.ids, pack->vocab_rows) : at::Tensor();
+  int64_t row = 0;
   for (size_t i = 0; i < questions.size() && !failed(); ++i) {
     const Deadline deadline = deadline_behind(shared_->open++, options_.timeout);
-    if (hidden)
-      listen(engine_->hidden_states(std::move(questions[i]), deadline), pack->hidden, i);
+    const auto rows = static_cast<int64_t>(questions[i].positions.size());
+    if (named)
+      listen(engine_->log_probs_at(std::move(questions[i]), ids.narrow(0, row, rows), deadline),
+             pack->tensors, i);
+    else if (spec.kind == PayloadKind::kHiddenStates)
+      listen(engine_->hidden_states(std::move(questions[i]), deadline), pack->tensors, i);
     else
       listen(engine_->score(std::move(questions[i]), deadline), pack->scored, i);
+    row += rows;
   }
 }
 
@@ -209,9 +229,10 @@ void EngineTeacher::fail(Shared& shared, Pack& pack, const std::exception_ptr& e
 void EngineTeacher::deliver(Shared& shared, Pack& pack) {
   const roles::PayloadSpec& spec = pack.request.spec;
   try {
-    Payload whole = spec.kind == PayloadKind::kHiddenStates
-                        ? payload_of_hidden(pack.hidden)
-                        : payload_of(spec, pack.scored, pack.vocab_rows);
+    Payload whole = gets_scores(spec) ? payload_of(spec, pack.scored, pack.vocab_rows)
+                    : spec.names_ids()
+                        ? payload_of_named(spec, pack.tensors, pack.vocab_rows)
+                        : payload_of_hidden(pack.tensors);
     whole.label = pack.label;
     const roles::PieceMap map{.vocab_rows = pack.vocab_rows, .ranks = 1};
     for (int64_t part = 0; part < pack.request.parts; ++part) {

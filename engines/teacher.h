@@ -29,8 +29,12 @@ namespace retort::engines {
 //   topk           its K most probable ids         temperature 1: as they come, the tail is
 //                                                  1 - their sum; else exact on the K ids, without
 //                                                  a tail (tempered_top_k.h)
+//   topk of the    log-probabilities at the ids    temperature 1 alone: as they come, the tail is
+//   student's ids  that it names                   1 - their sum
 //   hidden_states  the final hidden states         as they come; the head is that of the folder
 //
+// Of ids that the student names the engine is asked when they are there: the request that travels
+// ahead of them is answered with nothing, as an engine keeps no hidden states.
 // Ids that only the engine's head has (a padded vocabulary) are left out of topk, and their mass is
 // taken from the rest; target_logps of such a model are refused.
 // Use: serve(agent, queue), then work() between jobs.
@@ -79,6 +83,7 @@ class EngineTeacher {
   };
   void forget_failed();
   void ask(const std::string& key, roles::ForwardRequest request);
+  void ask_each(const std::shared_ptr<Pack>& pack, std::vector<ScoreRequest> questions);
   static void fail(Shared& shared, Pack& pack, const std::exception_ptr& error);
   static void deliver(Shared& shared, Pack& pack);
 

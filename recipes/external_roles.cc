@@ -263,6 +263,7 @@ engines::Needs engine_needs(const Recipe& recipe, const std::string& role) {
   needs.what = Purpose::kTopK;
   needs.top_k = distill.loss_top_k;
   needs.temperature = distill.temperature;
+  needs.names_ids = distill.support != roles::Support::kTeacher;
   needs.tail_mass = distill.tail != losses::Tail::kRenormalize;
   return needs;
 }

@@ -46,6 +46,18 @@ void check_hidden(const ScoreRequest& request, const at::Tensor& states) {
     throw Error(ErrorCode::kCorrupt, "the engine's answer: hidden states are not finite");
 }
 
+void check_named(const at::Tensor& ids, const at::Tensor& values) {
+  constexpr double kAboveZero = 1e-5;  // rounding of a probability of 1
+  if (!values.defined() || values.sizes() != ids.sizes() || values.scalar_type() != at::kFloat ||
+      !values.is_cpu())
+    throw Error(ErrorCode::kCorrupt, "the engine's answer: log-probabilities at named ids are not "
+                                     "[" + std::to_string(ids.size(0)) + ", " +
+                                         std::to_string(ids.size(1)) + "] float32 on the host");
+  if (!values.le(kAboveZero).all().item<bool>())
+    throw Error(ErrorCode::kCorrupt,
+                "the engine's answer: log-probabilities at named ids are no numbers, or above 0");
+}
+
 }  // namespace
 
 Questions::Questions(Engine& engine, int64_t ids, Deadline deadline)
@@ -130,6 +142,19 @@ at::Tensor Questions::hidden_states(const std::string& what, ScoreRequest reques
     const at::Tensor states = wait_for(std::move(open), deadline_).front();
     check_hidden(request, states);
     return states;
+  });
+}
+
+at::Tensor Questions::log_probs_at(const std::string& what, ScoreRequest request,
+                                   const at::Tensor& ids) {
+  return named(what, [&] {
+    ++requests_;
+    tokens_ += static_cast<int64_t>(request.token_ids.size());
+    std::vector<Future<at::Tensor>> open;
+    open.push_back(engine_.log_probs_at(std::move(request), ids, deadline_));
+    const at::Tensor values = wait_for(std::move(open), deadline_).front();
+    check_named(ids, values);
+    return values.contiguous();
   });
 }
 

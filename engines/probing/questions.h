@@ -24,6 +24,8 @@ class Questions {
   std::vector<Scored> score_together(const std::string& what, std::vector<ScoreRequest> requests);
   // [R, H] floating point, finite, on the host.
   at::Tensor hidden_states(const std::string& what, ScoreRequest request);
+  // [R, N] float32 on the host, log-probabilities.
+  at::Tensor log_probs_at(const std::string& what, ScoreRequest request, const at::Tensor& ids);
   // Finite numbers, one for each request.
   std::vector<double> reward_together(const std::string& what, std::vector<RewardRequest> requests);
   // What the engine writes, one for each request, in order.

@@ -48,6 +48,8 @@ void ask_ids(ProbeSession& session);
 void ask_draws(ProbeSession& session);
 // What log-probabilities of drawn tokens mean. meaning_questions.cc
 void ask_meaning(ProbeSession& session);
+// Log-probabilities at ids that are named, after ask_scores. named_questions.cc
+void ask_named(ProbeSession& session);
 void ask_hidden_states(ProbeSession& session);  // hidden_questions.cc
 void ask_rewards(ProbeSession& session);        // reward_questions.cc
 

@@ -23,6 +23,8 @@ constexpr uint64_t kNumberBytes = 26;
 constexpr uint64_t kTokenTextBytes = 768;
 // "ID":{"logprob":...,"rank":...,"decoded_token":"..."},
 constexpr uint64_t kEntryBytes = 64 + kIdBytes + kNumberBytes + kTokenTextBytes;
+// Four bytes of a number, in base64.
+constexpr uint64_t kNamedBytes = 6;
 // In token_ids, tokens, token_logprobs, top_logprobs, text_offset and text.
 constexpr uint64_t kDrawnBytes = 6 * kIdBytes + 2 * kNumberBytes + 64 + kTokenTextBytes;
 
@@ -127,6 +129,43 @@ Question score_question(const ScoreRequest& request, const std::string& model,
   const auto num_entries = static_cast<uint64_t>(request.top_k) + 1;
   return {.body = text_of(body),
           .body_bytes = kEnvelopeBytes + count * (kIdBytes + num_entries * kEntryBytes)};
+}
+
+Question named_question(const ScoreRequest& request, const at::Tensor& ids,
+                        const std::string& model, const std::string& request_id) {
+  check_score(request);
+  const auto num_wanted = static_cast<int64_t>(request.positions.size());
+  if (!ids.defined() || ids.dim() != 2 || ids.size(0) != num_wanted || ids.size(1) < 1 ||
+      ids.scalar_type() != at::kInt || !ids.is_cpu())
+    refuse("ids: are not int32, some of each wanted position");
+  const auto count = static_cast<size_t>(num_scored_tokens(request));
+  const auto width = static_cast<size_t>(ids.size(1));
+  const at::Tensor rows = ids.contiguous();
+  const auto* named = rows.const_data_ptr<int32_t>();
+
+  // Row i is of the position start + i.
+  Json all = Json::array();
+  size_t next = 0;
+  for (int32_t position = request.positions.front(); position <= request.positions.back();
+       ++position) {
+    if (position == request.positions[next]) ++next;
+    const int32_t* const row = named + (next - 1) * width;
+    all.push_back(std::vector<int32_t>(row, row + width));
+  }
+
+  const auto begin = request.token_ids.begin();
+  const uint64_t num_numbers = all.size() * width;
+  const Json body{{"model", model},
+                  {"token_ids", std::vector<int32_t>(begin, begin + static_cast<long>(count))},
+                  {"stream", false},
+                  {"request_id", request_id},
+                  {"sampling_params",
+                   {{"max_tokens", 1},
+                    {"temperature", 0.0},
+                    {"prompt_logprob_start", request.positions.front()},
+                    {"prompt_logprob_token_ids", std::move(all)}}}};
+  return {.body = text_of(body),
+          .body_bytes = kEnvelopeBytes + count * kIdBytes + num_numbers * kNamedBytes};
 }
 
 std::string limit_question(const std::string& model, int64_t count) {

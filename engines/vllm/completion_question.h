@@ -1,5 +1,8 @@
-// What vLLM's /v1/completions is asked: the body of a draw and of a score.
+// What vLLM's /v1/completions is asked, the body of a draw and of a score; and its
+// /inference/v1/generate, of ids that are named.
 #pragma once
+
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <string>
@@ -32,6 +35,12 @@ Question draw_question(const DrawRequest& request, const std::string& model,
 // that are none (ScoreRequest), or a top_k below 0.
 Question score_question(const ScoreRequest& request, const std::string& model,
                         const std::string& request_id);
+
+// The named ids of each row from the first wanted position to the last, `ids` [R, N] int32 of the
+// wanted ones. Rows between them that nobody wants get those before them: so every row has N, and
+// none is padded. kInvalidArgument as score_question, and for ids of another shape.
+Question named_question(const ScoreRequest& request, const at::Tensor& ids,
+                        const std::string& model, const std::string& request_id);
 
 // Asks for log-probabilities of `count` tokens at each position of a prompt of one token, for the
 // refusal that says how many the server allows. count -1: of all ids.

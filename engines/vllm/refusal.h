@@ -22,6 +22,9 @@ std::optional<LogProbLimit> log_prob_limit(const std::string& text);
 // an id that the server does not know stays kMismatch.
 Error explained(const Error& error);
 
+// The same for what names ids, whose door is shut by default.
+Error explained_named(const Error& error);
+
 // The same for the doors that exist with VLLM_SERVER_DEV_MODE=1 alone.
 Error explained_admin(const Error& error);
 

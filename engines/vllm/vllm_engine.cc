@@ -11,6 +11,7 @@
 #include "engines/settled.h"
 #include "engines/vllm/completion_question.h"
 #include "engines/vllm/completion_reader.h"
+#include "engines/vllm/named_rows.h"
 #include "engines/vllm/refusal.h"
 #include "engines/vllm/server.h"
 #include "engines/vllm/weight_answers.h"
@@ -36,18 +37,23 @@ class Vllm final : public Engine {
     return {.draws = true,
             .scores = true,
             .max_top_k = known ? served->limit->allowed : kDefaultMaxLogProbs,
-            .seeds = true};
+            .seeds = true,
+            .max_named_ids = known ? served->limit->allowed : kDefaultMaxLogProbs};
   }
 
   Future<EngineState> state(Deadline deadline) override;
   Future<Drawn> draw(DrawRequest request, Deadline deadline) override;
   Future<Scored> score(ScoreRequest request, Deadline deadline) override;
+  Future<at::Tensor> log_probs_at(ScoreRequest request, at::Tensor ids,
+                                  Deadline deadline) override;
   Future<Empty> load_weights(std::string path, Deadline deadline) override;
 
  private:
   void check_room(const Served& served, int64_t num_given, int64_t num_new) const;
   Future<Drawn> draw_from(const Served& served, DrawRequest request, Deadline deadline);
   Future<Scored> score_from(const Served& served, const ScoreRequest& asked, Deadline deadline);
+  Future<at::Tensor> named_from(const Served& served, const ScoreRequest& asked,
+                                const at::Tensor& ids, Deadline deadline);
   Future<Empty> reload(const std::string& path, Deadline deadline);
   Future<Empty> reset_cache(Deadline deadline);
 
@@ -156,6 +162,34 @@ Future<Scored> Vllm::score_from(const Served& served, const ScoreRequest& asked,
                                 });
                               });
   return explaining(std::move(scored), explained);
+}
+
+Future<at::Tensor> Vllm::log_probs_at(ScoreRequest request, at::Tensor ids, Deadline deadline) {
+  return server_.served(deadline).then(
+      [this, request = std::move(request), ids = std::move(ids), deadline](Served served) {
+        return once_more([this, request, ids, served = std::move(served), deadline] {
+          return named_from(served, request, ids, deadline);
+        });
+      });
+}
+
+Future<at::Tensor> Vllm::named_from(const Served& served, const ScoreRequest& asked,
+                                    const at::Tensor& ids, Deadline deadline) {
+  Question question = named_question(asked, ids, served.model.name, names_.next());
+  check_room(served, num_scored_tokens(asked), 1);
+  auto rows = std::make_shared<NamedRows>(asked, ids.size(1));
+
+  http::Request request = server_.http().post("/inference/v1/generate", std::move(question.body));
+  request.resends = 0;  // once_more() asks with a reader of its own
+  request.limits.body_bytes = question.body_bytes;
+  request.limits.body_advice = "the server answers more than was asked for; is it vLLM?";
+  request.on_body = [rows](std::string_view piece) { rows->add(piece); };
+  Future<at::Tensor> named = server_.http()
+                                 .send(std::move(request), deadline, Wait::kUntilDeadline)
+                                 .then([this, rows](http::Response) {
+                                   return server_.http().reading([&] { return rows->take(); });
+                                 });
+  return explaining(std::move(named), explained_named);
 }
 
 Future<Empty> Vllm::load_weights(std::string path, Deadline deadline) {

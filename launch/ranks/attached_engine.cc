@@ -61,7 +61,7 @@ models::ModelConfig AttachedEngine::config(const engines::EngineState& state) co
 engines::Contract AttachedEngine::probe(const models::Decoder* local, Deadline deadline) {
   const engines::Needs needs = recipes::engine_needs(context_.recipe, context_.role);
   context_.report("loading", 0, "asking " + shown_url_ + " what its answers mean");
-  const engines::Contract contract = asked(local, needs.sampling, deadline);
+  const engines::Contract contract = asked(local, needs, deadline);
   write_file_atomically(found(".json"), engines::to_json(contract));
   engines::check_contract(contract, needs);
   return contract;
@@ -69,12 +69,11 @@ engines::Contract AttachedEngine::probe(const models::Decoder* local, Deadline d
 
 // An engine that is lost on the way is waited for and asked anew; one that never gets through is
 // not there: its own error.
-engines::Contract AttachedEngine::asked(const models::Decoder* local,
-                                        const models::SamplingOptions& sampling,
+engines::Contract AttachedEngine::asked(const models::Decoder* local, const engines::Needs& needs,
                                         Deadline deadline) {
   for (int losses = 0;; ++losses) {
     try {
-      return probe_engine(*engine_, options_, url_, local, sampling, deadline);
+      return probe_engine(*engine_, options_, url_, local, needs, deadline);
     } catch (const Error& error) {
       if (!engines::is_absent(error) || losses == kMostLosses || deadline.expired()) throw;
       RETORT_LOG(kWarning) << "lost while it was asked what its answers mean: " << error.what();

@@ -47,7 +47,7 @@ class AttachedEngine {
  private:
   // A file of what was found out about this replica's engine.
   std::filesystem::path found(const std::string& ending) const;
-  engines::Contract asked(const models::Decoder* local, const models::SamplingOptions& sampling,
+  engines::Contract asked(const models::Decoder* local, const engines::Needs& needs,
                           Deadline deadline);
   // Runs `fn`; its errors name the engine.
   template <class Fn>

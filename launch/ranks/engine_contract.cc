@@ -37,7 +37,7 @@ std::optional<models::Decoder> local_copy(const std::string& folder) {
 
 engines::Contract probe_engine(engines::Engine& engine, const engines::ExternalOptions& options,
                                const std::string& url, const models::Decoder* local,
-                               const models::SamplingOptions& sampling, Deadline deadline) {
+                               const engines::Needs& needs, Deadline deadline) {
   if (options.engine == engines::EngineKind::kOpenai)
     return engines::probe_words(engine, options.engine, url, deadline);
   const models::Tokenizer tokenizer = models::Tokenizer::load(options.tokenizer);
@@ -50,7 +50,11 @@ engines::Contract probe_engine(engines::Engine& engine, const engines::ExternalO
        .vocab_rows = config.vocab_size,
        .end_tokens = models::end_token_ids(config, tokenizer),
        .local = local},
-      {.sampling = sampling, .tolerance = options.tolerance, .nonce = new_nonce()}, deadline);
+      {.sampling = needs.sampling,
+       .tolerance = options.tolerance,
+       .names_ids = needs.names_ids,
+       .nonce = new_nonce()},
+      deadline);
 }
 
 }  // namespace retort::launch

@@ -19,10 +19,10 @@ std::optional<models::Decoder> local_copy(const std::string& folder);
 // A number that nothing asked of this server before had: what it caches is not asked for again.
 uint64_t new_nonce();
 
-// Asks `engine` what its answers mean. `local`: what it serves, or null. `sampling`: of the role's
-// draws. Requests and errors: engines::probe.
+// Asks `engine` what its answers mean. `local`: what it serves, or null. `needs`: of the role, for
+// what is only asked where it is needed. Requests and errors: engines::probe.
 engines::Contract probe_engine(engines::Engine& engine, const engines::ExternalOptions& options,
                                const std::string& url, const models::Decoder* local,
-                               const models::SamplingOptions& sampling, Deadline deadline);
+                               const engines::Needs& needs, Deadline deadline);
 
 }  // namespace retort::launch

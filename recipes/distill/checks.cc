@@ -30,7 +30,33 @@ void check_draws(const Recipe& recipe, const RecipePlaces& places) {
                     "tp: 1 (with pp or dp), or payload: topk");
 }
 
-// What the student names is new in each step, and an engine lists ids of its own alone.
+// Ids are named for each position, which one engine alone takes; its own most probable ids beside
+// them would be of another forward pass.
+void check_engine_support(const Recipe& recipe, const RecipePlaces& places,
+                          const std::string& role) {
+  const DistillOptions& distill = *recipe.distill;
+  const auto& external = recipe.roles.at(role).external;
+  if (!external) return;
+  const std::string ours = "support: teacher with '" + role + "', or a teacher of ours (`model`)";
+  if (distill.support == roles::Support::kUnion)
+    places.refuse({"distill", "support"},
+                  "union needs the teacher's own ids and the student's of one forward pass, which "
+                  "no engine gives; use support: student with engine: vllm, " +
+                      ours);
+  if (external->engine != engines::EngineKind::kVllm)
+    places.refuse({"distill", "support"},
+                  "student needs the teacher's log-probabilities at ids that the student names for "
+                  "each position; of the engines vLLM alone gives them, and " +
+                      std::string(enum_name(external->engine)) +
+                      " does not: use engine: vllm, " + ours);
+  if (distill.temperature != 1)
+    places.refuse({"distill", "temperature"},
+                  "an engine's log-probabilities at ids that the student names are those at "
+                  "temperature 1; use temperature: 1, " +
+                      ours);
+}
+
+// What the student names is new in each step.
 void check_support(const Recipe& recipe, const RecipePlaces& places) {
   const DistillOptions& distill = *recipe.distill;
   if (distill.support == roles::Support::kTeacher) return;
@@ -41,12 +67,7 @@ void check_support(const Recipe& recipe, const RecipePlaces& places) {
       places.refuse({"distill", "teachers", std::to_string(i), "cache"},
                     "no cache holds the ids that the student names with support: " + support +
                         "; name a role, or use support: teacher");
-    if (recipe.roles.at(teacher.role).external)
-      places.refuse({"distill", "support"},
-                    support +
-                        " needs the teacher's log-probabilities at ids that the student names, "
-                        "which no engine gives; use support: teacher with '" +
-                        teacher.role + "', or a teacher of ours (`model`)");
+    check_engine_support(recipe, places, teacher.role);
   }
 }
 

@@ -1,9 +1,12 @@
 // An engine's answers become what a teacher of ours would have sent.
 #include "engines/engine_payload.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/eye.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/softmax.h>
@@ -121,6 +124,37 @@ TEST(EnginePayload, GivenTokensAreTakenAsTheyCome) {
   EXPECT_TRUE(at::equal(payload.logps, at::tensor({-1.0F, -2.0F, -3.0F})));
 }
 
+// What an engine says of ids that the student names, of which it lacks some itself.
+TEST(EnginePayload, NamedIdsAreThoseOfOurTeachers) {
+  const Rows rows(1);
+  const at::Tensor ids =
+      (at::arange(6).unsqueeze(1) * 5 + at::arange(8) * 3).remainder(kVocab - 4).to(at::kInt);
+  for (const int64_t common : {int64_t{0}, kVocab - 4}) {
+    const PayloadSpec spec{.kind = PayloadKind::kTopK,
+                           .top_k = 8,
+                           .common_vocab = common,
+                           .support = roles::Support::kStudent};
+    const at::Tensor named = named_ids(spec, ids, kVocab);
+    EXPECT_EQ(named.size(1), common == 0 ? 8 : 12) << "and all that the student lacks";
+    const at::Tensor answer = at::log_softmax(rows.logits, 1).gather(1, named.to(at::kLong));
+    const roles::Payload got =
+        payload_of_named(spec, {answer.narrow(0, 0, 4), answer.narrow(0, 4, 2)}, kVocab);
+    const roles::Payload expected = roles::make_payload(rows.logits, at::eye(kVocab), spec, ids);
+    EXPECT_FALSE(got.ids.defined());
+    EXPECT_TRUE(at::allclose(got.logps, expected.logps, 1e-5, 1e-5));
+    EXPECT_TRUE(at::allclose(got.log_tail.exp(), expected.log_tail.exp(), 1e-4, 1e-6));
+    EXPECT_NEAR(got.masked_mass_sum, expected.masked_mass_sum, 1e-5);
+  }
+
+  // Probabilities of one position that are more than 1 are those of something else.
+  const PayloadSpec spec{
+      .kind = PayloadKind::kTopK, .top_k = 8, .support = roles::Support::kStudent};
+  const at::Tensor logits = at::full({6, 8}, -1.0F);
+  EXPECT_EQ(error_of([&] { payload_of_named(spec, {logits}, kVocab); }).code(),
+            ErrorCode::kCorrupt);
+  EXPECT_EQ(payload_of_named(spec, {}, kVocab).logps.sizes(), at::IntArrayRef({0, 8}));
+}
+
 TEST(EnginePayload, RefusesWhatIsNoDistribution) {
   Rows rows(8);
   rows.scored.log_probs = rows.scored.log_probs * 0.5;  // tempered
@@ -149,6 +183,20 @@ TEST(EnginePayload, SaysWhatAnEngineCannotGive) {
   has(refused({.kind = PayloadKind::kTopK, .top_k = 30}, {.max_top_k = 20}), "--max-logprobs");
   has(refused({.kind = PayloadKind::kTargetLogProbs}, {.draws = true}), "does not score");
   EXPECT_NO_THROW(check_payload_spec({.kind = PayloadKind::kTopK, .top_k = 20}, kVocab, kAll));
+
+  // Ids that the student names, and with them those that it lacks.
+  PayloadSpec named{
+      .kind = PayloadKind::kTopK, .top_k = 20, .support = roles::Support::kStudent};
+  has(refused(named, kAll), "which vLLM does");
+  const Abilities some{.scores = true, .max_top_k = kVocab, .max_named_ids = 22};
+  EXPECT_NO_THROW(check_payload_spec(named, kVocab, some));
+  named.common_vocab = kVocab - 3;
+  has(refused(named, some), "23 are needed (3 of them");
+  named.common_vocab = 0;
+  named.temperature = 2;
+  has(refused(named, some), "temperature 1");
+  named.support = roles::Support::kUnion;
+  has(refused(named, some), "two forward passes");
 }
 
 // Two of three sequences are asked about; positions count from their beginnings.

@@ -1,7 +1,9 @@
 // A teacher that an engine plays answers as one of ours, and says so when it cannot.
 #include "engines/teacher.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
@@ -70,6 +72,25 @@ TEST_F(EngineTeacherTest, AnswersAsOneOfOurs) {
       EXPECT_TRUE(at::equal(got.ids, expected.ids));
     }
   }
+}
+
+// The request that travels ahead is no question: an engine keeps nothing for the ids.
+TEST_F(EngineTeacherTest, ScoresIdsThatTheStudentNames) {
+  ForwardRequest request = request_for(PayloadKind::kTopK);
+  request.spec.support = roles::Support::kStudent;
+  auto ahead = asked(request);
+  ASSERT_TRUE(ahead.ready());
+  EXPECT_FALSE(ahead.get().logps.defined());
+  EXPECT_EQ(engine->named, 0);
+
+  request.ids = (at::arange(5).unsqueeze(1) * 7 + at::arange(6) * 3).to(at::kInt);
+  const roles::Payload expected = roles::ask_teacher(ours, request);
+  const roles::Payload got = asked(request).get(Deadline::after(30s));
+  EXPECT_EQ(engine->named, 2) << "one for each sequence";
+  EXPECT_NO_THROW(roles::check_label(got, expected.label));
+  EXPECT_FALSE(got.ids.defined()) << "the student has them";
+  EXPECT_TRUE(at::allclose(got.logps, expected.logps, 1e-5, 1e-5));
+  EXPECT_TRUE(at::allclose(got.log_tail, expected.log_tail, 1e-4, 1e-5));
 }
 
 TEST_F(EngineTeacherTest, HeadIsThatOfTheFolder) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "base/error.h"
 #include "models/generation/engine.h"
@@ -64,7 +65,8 @@ Abilities FakeEngine::abilities() const {
           .scores = lies_.scores,
           .max_top_k = lies_.scores ? lies_.max_top_k.value_or(rows()) : 0,
           .hidden_states = true,
-          .seeds = true};
+          .seeds = true,
+          .max_named_ids = lies_.scores ? lies_.max_top_k.value_or(rows()) : 0};
 }
 
 Future<EngineState> FakeEngine::state(Deadline) {
@@ -96,6 +98,20 @@ Future<at::Tensor> FakeEngine::hidden_states(ScoreRequest request, Deadline) {
     return decoder_.hidden(models::pack_rows({inner(request.token_ids)}))
                .index_select(0, at::tensor(positions)) *
            lies_.hidden_scale;
+  });
+}
+
+Future<at::Tensor> FakeEngine::log_probs_at(ScoreRequest request, at::Tensor ids, Deadline) {
+  ++requests_;
+  return at_once<at::Tensor>([&] {
+    if (!lies_.names) throw Error(ErrorCode::kInvalidArgument, "the door is shut");
+    for (int32_t& position : request.positions)
+      position += lies_.named_rows_off;
+    at::Tensor all = log_probs(decoder_, inner(request.token_ids), request.positions, 1);
+    if (lies_.named_logits) all = all - 2;
+    at::Tensor values = all.gather(1, ids.to(at::kLong));
+    if (lies_.named_columns) values = std::get<0>(values.sort(1, /*descending=*/true));
+    return values.to(at::kFloat).contiguous();
   });
 }
 

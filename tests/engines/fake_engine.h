@@ -33,11 +33,14 @@ struct Lies {
   bool refuse_min_p = false;
   double score_temperature = 1;
   double hidden_scale = 1;
+  int named_rows_off = 0;      // ids that are named for a position are scored at another
+  bool named_columns = false;  // numbers of named ids fall, whatever their order was
+  bool named_logits = false;   // they are not normalised
 
   // What it says of itself, truly.
   int64_t vocab_rows = 0;  // 0: the decoder's
   std::optional<int64_t> max_top_k;
-  bool draws = true, scores = true, log_probs = true;
+  bool draws = true, scores = true, log_probs = true, names = true;
   int64_t context_tokens = 512;
 };
 
@@ -51,6 +54,7 @@ class FakeEngine final : public Engine {
   Future<Drawn> draw(DrawRequest request, Deadline deadline) override;
   Future<Scored> score(ScoreRequest request, Deadline deadline) override;
   Future<at::Tensor> hidden_states(ScoreRequest request, Deadline deadline) override;
+  Future<at::Tensor> log_probs_at(ScoreRequest request, at::Tensor ids, Deadline deadline) override;
 
   int64_t requests() const { return requests_; }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/log_softmax.h>
 #include <ATen/ops/tensor.h>
 #include <c10/core/InferenceMode.h>
 
@@ -28,7 +29,8 @@ class ModelEngine : public Engine {
             .scores = true,
             .max_top_k = decoder.config().vocab_size,
             .hidden_states = true,
-            .seeds = true};
+            .seeds = true,
+            .max_named_ids = decoder.config().vocab_size};
   }
   Future<EngineState> state(Deadline) override {
     return ready([&] {
@@ -81,6 +83,15 @@ class ModelEngine : public Engine {
     return ready([&] { return hidden_of(request); });
   }
 
+  Future<at::Tensor> log_probs_at(ScoreRequest request, at::Tensor ids, Deadline) override {
+    return ready([&] {
+      ++named;
+      const c10::InferenceMode inference;
+      const at::Tensor logits = decoder.logits(hidden_of(request)).to(at::kFloat);
+      return at::log_softmax(logits, 1).gather(1, ids.to(at::kLong));
+    });
+  }
+
   Future<Empty> load_weights(std::string path, Deadline) override {
     return ready([&] {
       ++loads;
@@ -91,7 +102,7 @@ class ModelEngine : public Engine {
   }
 
   models::Decoder decoder;
-  int draws = 0, loads = 0;
+  int draws = 0, loads = 0, named = 0;
   std::function<void()> before_draw, before_score;  // may throw
   std::function<void(Scored&)> lie;
   std::function<void(models::Decoder&)> after_load;

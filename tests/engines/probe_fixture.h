@@ -51,6 +51,11 @@ class ProbeTest : public testing::Test {
     needs.top_k = k;
     return needs;
   }
+  static Needs named(int64_t k) {
+    Needs needs = top_k(k);
+    needs.names_ids = true;
+    return needs;
+  }
   static Needs hidden() {
     return {.what = Purpose::kHiddenStates, .role = "teacher", .objective = "distill"};
   }

@@ -52,6 +52,20 @@ TEST_F(ProbeLieTest, DrawnLogProbabilities) {
                 .part = "is unknown"});
 }
 
+TEST_F(ProbeLieTest, NamedIds) {
+  Lies shut, rows, columns, logits;
+  shut.names = false;
+  rows.named_rows_off = -1;
+  columns.named_columns = true;
+  logits.named_logits = true;
+  const Contract without = probed(shut, {.names_ids = true});
+  expect_refused(without, named(64), ErrorCode::kInvalidArgument, "the door is shut");
+  check_contract(without, top_k(64));
+  for (const Lies& lies : {rows, columns, logits})
+    expect_refused(probed(lies, {.names_ids = true}), named(64), ErrorCode::kMismatch,
+                   "what it says of named ids is something else");
+}
+
 TEST_F(ProbeLieTest, TruncatedLogProbabilities) {
   Needs needs = ratio();
   needs.sampling.top_p = 0.9;

@@ -44,6 +44,22 @@ TEST_F(ProbeTest, AnHonestEnginePasses) {
     check_contract(contract, needs);
 }
 
+// Only who needs it asks, as a server may not survive what it does not know.
+TEST_F(ProbeTest, NamedIdsAreComparedWithTheTopK) {
+  EXPECT_EQ(probed({}).named_ids, 0);
+  expect_refused(probed({}), named(64), ErrorCode::kInvalidArgument, "names are needed");
+  const Contract contract = probed({}, {.names_ids = true});
+  EXPECT_EQ(contract.named_ids, tokenizer().vocab_size());
+  EXPECT_EQ(contract.named.count, (kProbeRows - 1) * 64);
+  EXPECT_LT(contract.named.largest, 1e-5);
+  check_contract(contract, named(64));
+  Needs warm = named(64);
+  warm.temperature = 2;
+  expect_refused(contract, warm, ErrorCode::kInvalidArgument, "temperature");
+  expect_refused(contract, named(1000), ErrorCode::kInvalidArgument, "--max-logprobs 1000");
+  EXPECT_NE(contract_table(contract).find("named ids"), std::string::npos);
+}
+
 TEST_F(ProbeTest, TextProvesIdsWithoutALocalCopy) {
   const Contract contract = probed(reader(), {}, nullptr);
   EXPECT_EQ(contract.ids, IdProof::kText) << contract.ids_why;

@@ -3,6 +3,7 @@
 #include "recipes/external_roles.h"
 #include "tests/launch/recipe_fixture.h"
 #include "tests/support/source_folder.h"
+#include "tests/support/thrown.h"
 
 namespace retort::test {
 namespace {
@@ -41,6 +42,27 @@ TEST_F(ExternalRecipe, TeachersNeedTheirPayload) {
       "vllm", {"distill.payload=topk", "distill.tail=renormalize", "distill.temperature=2"});
   EXPECT_EQ(warm.temperature, 2);
   EXPECT_FALSE(warm.tail_mass);
+}
+
+// Which engines take ids that the student names, and what does instead.
+TEST_F(ExternalRecipe, IdsOfTheStudentNeedVllm) {
+  const auto support = [&](const std::string& engine, const std::string& which,
+                           const std::vector<std::string>& more = {}) {
+    std::vector<std::string> all{"distill.payload=topk", "distill.support=" + which};
+    all.insert(all.end(), more.begin(), more.end());
+    return distilled(engine, all);
+  };
+  EXPECT_TRUE(support("vllm", "student").names_ids);
+  EXPECT_FALSE(support("vllm", "teacher").names_ids);
+  for (const std::string engine : {"sglang", "llamacpp", "kserve"}) {
+    expect_refused("use engine: vllm, support: teacher with 'teacher', or a teacher of ours",
+                   [&] { support(engine, "student"); });
+    expect_refused(engine + " does not", [&] { support(engine, "student"); });
+  }
+  expect_refused("use support: student with engine: vllm", [&] { support("vllm", "union"); });
+  expect_refused("names are those at temperature 1", [&] {
+    support("vllm", "student", {"distill.temperature=2", "distill.tail=renormalize"});
+  });
 }
 
 }  // namespace
