@@ -39,8 +39,8 @@ roles::Payload payload_of(const roles::PayloadSpec& spec, const std::vector<Scor
 // and in each row all ids that the student lacks, so that their mass is known and not guessed.
 at::Tensor named_ids(const roles::PayloadSpec& spec, const at::Tensor& ids, int64_t vocab_rows);
 // Its answers [r, K + those] float32 in their order: logps at the student's ids, which the payload
-// does not repeat, less what lies on ids that it lacks (masked_mass_sum, all of it); log_tail as for
-// topk. kCorrupt for probabilities that add up to more than 1.
+// does not repeat, less what lies on ids that it lacks (masked_mass_sum, all of it); log_tail as
+// for topk. kCorrupt for probabilities that add up to more than 1.
 roles::Payload payload_of_named(const roles::PayloadSpec& spec,
                                 const std::vector<at::Tensor>& answers, int64_t vocab_rows);
 // hidden_states: [R, H] of each question.

@@ -46,14 +46,14 @@ void check_hidden(const ScoreRequest& request, const at::Tensor& states) {
     throw Error(ErrorCode::kCorrupt, "the engine's answer: hidden states are not finite");
 }
 
-void check_named(const at::Tensor& ids, const at::Tensor& values) {
-  constexpr double kAboveZero = 1e-5;  // rounding of a probability of 1
+void check_at_named(const at::Tensor& ids, const at::Tensor& values) {
+  constexpr double kRoundedOne = 1e-5;  // rounding of a probability of 1
   if (!values.defined() || values.sizes() != ids.sizes() || values.scalar_type() != at::kFloat ||
       !values.is_cpu())
     throw Error(ErrorCode::kCorrupt, "the engine's answer: log-probabilities at named ids are not "
                                      "[" + std::to_string(ids.size(0)) + ", " +
                                          std::to_string(ids.size(1)) + "] float32 on the host");
-  if (!values.le(kAboveZero).all().item<bool>())
+  if (!values.le(kRoundedOne).all().item<bool>())
     throw Error(ErrorCode::kCorrupt,
                 "the engine's answer: log-probabilities at named ids are no numbers, or above 0");
 }
@@ -153,7 +153,7 @@ at::Tensor Questions::log_probs_at(const std::string& what, ScoreRequest request
     std::vector<Future<at::Tensor>> open;
     open.push_back(engine_.log_probs_at(std::move(request), ids, deadline_));
     const at::Tensor values = wait_for(std::move(open), deadline_).front();
-    check_named(ids, values);
+    check_at_named(ids, values);
     return values.contiguous();
   });
 }

@@ -14,7 +14,7 @@
 namespace retort::engines::vllm {
 namespace {
 
-constexpr const char* kField = "prompt_token_id_logprobs";
+constexpr const char* kMatrixField = "prompt_token_id_logprobs";
 
 }  // namespace
 
@@ -22,7 +22,7 @@ NamedRows::NamedRows(const ScoreRequest& request, int64_t width)
     : positions_(request.positions), width_(width), reader_(*this) {}
 
 // Fields of the answer itself; a choice may have what it will.
-bool NamedRows::in_matrix() const { return depth_ == 1 && key_ == kField; }
+bool NamedRows::in_matrix() const { return depth_ == 1 && key_ == kMatrixField; }
 
 void NamedRows::enter(const std::string& kind) {
   if (depth_ == 0 && kind != "an object")
@@ -33,7 +33,7 @@ void NamedRows::enter(const std::string& kind) {
 
 void NamedRows::string(std::string_view) {
   if (in_matrix() && std::exchange(has_matrix_, true))
-    throw Error(ErrorCode::kCorrupt, std::string(kField) + ": stands there twice");
+    throw Error(ErrorCode::kCorrupt, std::string(kMatrixField) + ": stands there twice");
 }
 
 void NamedRows::string_piece(std::string_view text) {
@@ -45,24 +45,24 @@ void NamedRows::number(double value) { refuse_kind("the number " + json_number(v
 void NamedRows::refuse_kind(const std::string& kind) const {
   if (in_matrix())
     throw Error(ErrorCode::kCorrupt,
-                std::string(kField) + ": holds " + kind + " instead of base64");
+                std::string(kMatrixField) + ": holds " + kind + " instead of base64");
 }
 
 at::Tensor NamedRows::take() {
   reader_.end();
   if (!has_matrix_)
     throw Error(ErrorCode::kMismatch,
-                std::string(kField) +
+                std::string(kMatrixField) +
                     ": is missing; vLLM 0.33 or later gives it, with VLLM_USE_V2_MODEL_RUNNER=1 "
                     "and without --kv-sharing-fast-prefill");
   const at::Tensor all = read_npy_matrix(matrix_.take());
 
   const int64_t rows = int64_t{positions_.back()} - positions_.front() + 1;
   if (all.size(0) != rows || all.size(1) != width_)
-    throw Error(ErrorCode::kCorrupt, std::string(kField) + ": is [" + std::to_string(all.size(0)) +
-                                         ", " + std::to_string(all.size(1)) + "], and [" +
-                                         std::to_string(rows) + ", " + std::to_string(width_) +
-                                         "] was asked for");
+    throw Error(ErrorCode::kCorrupt,
+                std::string(kMatrixField) + ": is [" + std::to_string(all.size(0)) + ", " +
+                    std::to_string(all.size(1)) + "], and [" + std::to_string(rows) + ", " +
+                    std::to_string(width_) + "] was asked for");
   const at::Tensor wanted = at::index_select(
       all, 0, at::tensor(positions_, at::kInt).to(at::kLong) - int64_t{positions_.front()});
   check(wanted);
@@ -75,7 +75,7 @@ void NamedRows::check(const at::Tensor& wanted) const {
     for (int64_t i = 0; i < width_; ++i, ++value)
       // What is one needs no name.
       if (!(*value <= 0 && *value > kClampedLogProb))
-        checked_log_prob(*value, std::string(kField) + " of position " +
+        checked_log_prob(*value, std::string(kMatrixField) + " of position " +
                                      std::to_string(positions_[r]) + ", column " +
                                      std::to_string(i));
 }

@@ -16,8 +16,8 @@ namespace retort::engines::vllm {
 
 // {"prompt_token_id_logprobs": "<base64 of a .npy>", ...}: a float32 matrix with a row for each
 // position from the first wanted one to the last, and a column for each id of its row, in their
-// order. Other fields are passed over. Nothing in it repeats the prompt: that it is of this one, its
-// number of rows says, and the probe what it means.
+// order. Other fields are passed over. Nothing in it repeats the prompt: that it is of this one,
+// its number of rows says, and the probe what it means.
 //
 // Errors: kMismatch where the server says nothing of named ids, kCorrupt for what is no such matrix
 //   and for numbers of wanted rows that are no log-probabilities; they name field, row and column.

@@ -13,15 +13,15 @@
 namespace retort::engines {
 namespace {
 
-at::Tensor read(const std::string& bytes) {
+at::Tensor matrix_of(const std::string& bytes) {
   return read_npy_matrix({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
 }
 
 TEST(Npy, MatricesAreRead) {
   const std::vector<float> numbers{-1, -2.5F, -0.25F, -4, -5, -6};
-  const at::Tensor matrix = read(test::npy_bytes(numbers, "(2, 3)"));
+  const at::Tensor matrix = matrix_of(test::npy_bytes(numbers, "(2, 3)"));
   EXPECT_TRUE(at::equal(matrix, at::tensor(numbers).view({2, 3})));
-  EXPECT_EQ(read(test::npy_bytes({}, "(0, 3)")).sizes(), at::IntArrayRef({0, 3}));
+  EXPECT_EQ(matrix_of(test::npy_bytes({}, "(0, 3)")).sizes(), at::IntArrayRef({0, 3}));
 }
 
 TEST(Npy, WhatIsNoneIsCorrupt) {
@@ -29,7 +29,7 @@ TEST(Npy, WhatIsNoneIsCorrupt) {
   const std::string good = test::npy_bytes(four, "(2, 2)");
   const auto corrupt = [](const std::string& part, const std::string& bytes) {
     SCOPED_TRACE(part);
-    test::expect_error(ErrorCode::kCorrupt, part, [&] { read(bytes); });
+    test::expect_error(ErrorCode::kCorrupt, part, [&] { matrix_of(bytes); });
   };
   corrupt("does not begin", "");
   corrupt("does not begin", "{\"shape\": [2, 2]}");

@@ -39,7 +39,9 @@ class VllmNamed : public test::RecordedVllm {
     engine_ = make();
   }
 
-  static std::string answer_of(const std::string& npy) { return around("\"" + test::base64_text(npy) + "\""); }
+  static std::string answer_of(const std::string& npy) {
+    return around("\"" + test::base64_text(npy) + "\"");
+  }
   static std::string around(const std::string& matrix) {
     return "{\"request_id\":\"generate-tokens-${request_id}\",\"model\":\"m\",\"usage\":{"
            "\"prompt_tokens\":7},\"prompt_logprobs\":null,\"prompt_token_id_logprobs\":" +
