@@ -222,8 +222,8 @@ Payload payload_of_named(const PayloadSpec& spec, const std::vector<at::Tensor>&
                          int64_t vocab_rows) {
   const int64_t known = known_ids(spec, vocab_rows), masked = masked_ids(spec, vocab_rows);
   const int64_t k = std::min(spec.top_k, known);
-  const at::Tensor all =
-      answers.empty() ? at::empty({0, k + masked}, at::kDouble) : at::cat(answers).to(at::kDouble).contiguous();
+  const at::Tensor all = answers.empty() ? at::empty({0, k + masked}, at::kDouble)
+                                         : at::cat(answers).to(at::kDouble).contiguous();
   const int64_t rows = all.size(0);
   RETORT_CHECK(all.size(1) == k + masked) << "numbers of other ids than were named";
 

@@ -20,11 +20,11 @@ class VllmNamed : public test::RecordedVllm {
  protected:
   VllmNamed() {
     // Positions 2, 3 and 5 of score()'s tokens: row 2 is of position 4, and has ids of position 3.
-    const json parameters = {
-        {"max_tokens", 1},
-        {"temperature", 0.0},
-        {"prompt_logprob_start", 2},
-        {"prompt_logprob_token_ids", {{9, 8}, {7, 6}, {7, 6}, {5, 4}}}};
+    const json ids = json::parse("[[9, 8], [7, 6], [7, 6], [5, 4]]");
+    const json parameters = {{"max_tokens", 1},
+                             {"temperature", 0.0},
+                             {"prompt_logprob_start", 2},
+                             {"prompt_logprob_token_ids", ids}};
     const json body = {{"model", "m"},
                        {"token_ids", {7, 160, 23, 310, 2, 2, 55}},
                        {"stream", false},
