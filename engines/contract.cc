@@ -240,10 +240,11 @@ class Check {
   // That the numbers are what they are taken for the probe has compared.
   void check_named() const {
     if (contract_.named_ids == 0)
-      refuse("log-probabilities at ids that the student names are needed, and this engine gives "
-             "none" +
-             (contract_.named_why.empty() ? std::string() : " (" + contract_.named_why + ")") +
-             "; use support: teacher, or a teacher of ours (`model`)");
+      refuse(
+          "log-probabilities at ids that the student names are needed, and this engine gives "
+          "none" +
+          (contract_.named_why.empty() ? std::string() : " (" + contract_.named_why + ")") +
+          "; use support: teacher, or a teacher of ours (`model`)");
     if (contract_.named_ids < needs_.top_k)
       refuse("the student names " + std::to_string(needs_.top_k) +
              " ids of a position, and this engine takes " + std::to_string(contract_.named_ids) +

@@ -51,7 +51,7 @@ struct EngineTeacher::Pack {
   int64_t vocab_rows = 0;
   std::vector<Scored> scored;
   std::vector<at::Tensor> tensors;  // hidden states, or log-probabilities at named ids
-  size_t open = 0;  // questions without an answer
+  size_t open = 0;                  // questions without an answer
   bool failed = false;
   std::vector<std::function<void()>> cancel;  // what is asked
 };
@@ -229,10 +229,9 @@ void EngineTeacher::fail(Shared& shared, Pack& pack, const std::exception_ptr& e
 void EngineTeacher::deliver(Shared& shared, Pack& pack) {
   const roles::PayloadSpec& spec = pack.request.spec;
   try {
-    Payload whole = gets_scores(spec) ? payload_of(spec, pack.scored, pack.vocab_rows)
-                    : spec.names_ids()
-                        ? payload_of_named(spec, pack.tensors, pack.vocab_rows)
-                        : payload_of_hidden(pack.tensors);
+    Payload whole = gets_scores(spec)  ? payload_of(spec, pack.scored, pack.vocab_rows)
+                    : spec.names_ids() ? payload_of_named(spec, pack.tensors, pack.vocab_rows)
+                                       : payload_of_hidden(pack.tensors);
     whole.label = pack.label;
     const roles::PieceMap map{.vocab_rows = pack.vocab_rows, .ranks = 1};
     for (int64_t part = 0; part < pack.request.parts; ++part) {

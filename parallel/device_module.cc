@@ -66,9 +66,8 @@ int64_t DeviceModule::num_devices() const { return backends_->num_devices(); }
 
 RankHost rank_host(std::string host, int64_t num_devices, const std::vector<DeviceUser>& users,
                    const std::string& role) {
-  const bool is_named = std::ranges::any_of(users, [&](const DeviceUser& user) {
-    return user.role == role && !user.devices.empty();
-  });
+  const bool is_named = std::ranges::any_of(
+      users, [&](const DeviceUser& user) { return user.role == role && !user.devices.empty(); });
   return {.host = std::move(host),
           .num_devices = num_devices,
           .devices = devices_for(users, role, num_devices),

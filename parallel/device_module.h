@@ -66,8 +66,8 @@ struct DeviceChoice {
 // outcome on every rank.
 //
 // Errors: kUnavailable for a host without devices, and for a device by name that it does not have;
-//   also for a host with more ranks than devices, naming both numbers, unless `share` allows several
-//   ranks on one; kInvalidArgument for more ranks than names.
+//   also for a host with more ranks than devices, naming both numbers, unless `share` allows
+//   several ranks on one; kInvalidArgument for more ranks than names.
 DeviceChoice choose_device(const std::vector<RankHost>& ranks, int64_t rank, bool share);
 
 }  // namespace retort::parallel

@@ -50,9 +50,11 @@ void check_at_named(const at::Tensor& ids, const at::Tensor& values) {
   constexpr double kRoundedOne = 1e-5;  // rounding of a probability of 1
   if (!values.defined() || values.sizes() != ids.sizes() || values.scalar_type() != at::kFloat ||
       !values.is_cpu())
-    throw Error(ErrorCode::kCorrupt, "the engine's answer: log-probabilities at named ids are not "
-                                     "[" + std::to_string(ids.size(0)) + ", " +
-                                         std::to_string(ids.size(1)) + "] float32 on the host");
+    throw Error(ErrorCode::kCorrupt,
+                "the engine's answer: log-probabilities at named ids are not "
+                "[" +
+                    std::to_string(ids.size(0)) + ", " + std::to_string(ids.size(1)) +
+                    "] float32 on the host");
   if (!values.le(kRoundedOne).all().item<bool>())
     throw Error(ErrorCode::kCorrupt,
                 "the engine's answer: log-probabilities at named ids are no numbers, or above 0");

@@ -44,8 +44,7 @@ class Vllm final : public Engine {
   Future<EngineState> state(Deadline deadline) override;
   Future<Drawn> draw(DrawRequest request, Deadline deadline) override;
   Future<Scored> score(ScoreRequest request, Deadline deadline) override;
-  Future<at::Tensor> log_probs_at(ScoreRequest request, at::Tensor ids,
-                                  Deadline deadline) override;
+  Future<at::Tensor> log_probs_at(ScoreRequest request, at::Tensor ids, Deadline deadline) override;
   Future<Empty> load_weights(std::string path, Deadline deadline) override;
 
  private:

@@ -171,10 +171,9 @@ void check_agreement(const JoinCommand& command, const recipes::Recipe& recipe,
     MeetingGuest guest(access, launch.load_timeout);
     const bool has_own = recipe.has_value();
     if (!has_own) {
-      recipe = parse_recipe(guest.start().recipe, "the run's recipe",
-                            {.cuda = parallel::DeviceModule::present(),
-                             .check_inputs = false,
-                             .is_launched = false});
+      recipe = parse_recipe(
+          guest.start().recipe, "the run's recipe",
+          {.cuda = parallel::DeviceModule::present(), .check_inputs = false, .is_launched = false});
       if (!command.output.empty()) recipe->output_dir = command.output;
     }
     const RankName rank = rank_of_place(place, *recipe);

@@ -112,8 +112,9 @@ void print_devices(const Plan& plan) {
       any = true;
     }
   if (any)
-    std::printf("devices: on a host that has fewer, roles share them, as far as each rank of a "
-                "role has one\n");
+    std::printf(
+        "devices: on a host that has fewer, roles share them, as far as each rank of a "
+        "role has one\n");
 }
 
 void print_transfers(const Plan& plan, double link_gbit) {

@@ -41,8 +41,7 @@ int probe_target(const Target& target) {
       engines::make_engine(target.external, target.url, engines::read_api_key(target.external));
   const engines::Contract contract =
       probe_engine(*engine, target.external, target.url, local ? &*local : nullptr,
-                   target.needs.value_or(engines::Needs{}),
-                   Deadline::after(target.timeout));
+                   target.needs.value_or(engines::Needs{}), Deadline::after(target.timeout));
   const std::string text =
       target.json ? engines::to_json(contract) : engines::contract_table(contract);
   std::fputs(text.c_str(), stdout);

@@ -42,19 +42,18 @@ engines::Contract probe_engine(engines::Engine& engine, const engines::ExternalO
     return engines::probe_words(engine, options.engine, url, deadline);
   const models::Tokenizer tokenizer = models::Tokenizer::load(options.tokenizer);
   const models::ModelConfig config = models::read_model_config(options.tokenizer);
-  return engines::probe(
-      {.engine = engine,
-       .tokenizer = tokenizer,
-       .kind = options.engine,
-       .url = url,
-       .vocab_rows = config.vocab_size,
-       .end_tokens = models::end_token_ids(config, tokenizer),
-       .local = local},
-      {.sampling = needs.sampling,
-       .tolerance = options.tolerance,
-       .names_ids = needs.names_ids,
-       .nonce = new_nonce()},
-      deadline);
+  return engines::probe({.engine = engine,
+                         .tokenizer = tokenizer,
+                         .kind = options.engine,
+                         .url = url,
+                         .vocab_rows = config.vocab_size,
+                         .end_tokens = models::end_token_ids(config, tokenizer),
+                         .local = local},
+                        {.sampling = needs.sampling,
+                         .tolerance = options.tolerance,
+                         .names_ids = needs.names_ids,
+                         .nonce = new_nonce()},
+                        deadline);
 }
 
 }  // namespace retort::launch

@@ -12,10 +12,10 @@
 namespace retort::launch {
 
 struct LoadOptions {
-  bool cuda = false;        // the CUDA module is there, or nothing is to be computed
+  bool cuda = false;         // the CUDA module is there, or nothing is to be computed
   bool check_files = true;   // models and data must exist
   bool check_inputs = true;  // and are opened, as RecipeType::check_inputs says
-  bool is_launched = true;  // by retort launch, which knows where each process of the run is
+  bool is_launched = true;   // by retort launch, which knows where each process of the run is
 };
 
 // Reads, overrides ("key.path=value", in order), resolves and checks a recipe; no process, no

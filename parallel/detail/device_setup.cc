@@ -85,8 +85,7 @@ DeviceChoice take_device(DeviceModule& module, StoreClient* store, const DeviceT
     RETORT_LOG(kInfo) << "NCCL's settings in the environment: " << settings;
   }
 
-  const DeviceChoice choice =
-      choose_device(ranks, store != nullptr ? taker.rank : 0, taker.share);
+  const DeviceChoice choice = choose_device(ranks, store != nullptr ? taker.rank : 0, taker.share);
   const at::Device device(module.backends().device_type(),
                           static_cast<at::DeviceIndex>(choice.index));
   module.backends().use_device(choice.index);

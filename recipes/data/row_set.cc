@@ -73,8 +73,9 @@ RowSet::RowSet(std::vector<Source> sources, const DataOptions& options, models::
     impl_->files.emplace_back(source.path, cache);
     if (impl_->files.back().size() == 0)
       throw Error(ErrorCode::kInvalidArgument,
-                  source.path + ": holds no rows; expected at least one, which is a JSON object on "
-                                "a line in JSONL");
+                  source.path +
+                      ": holds no rows; expected at least one, which is a JSON object on "
+                      "a line in JSONL");
     rows += impl_->files.back().size();
     impl_->ends.push_back(rows);
   }

@@ -154,8 +154,7 @@ class Complaint {
     refuse(text.str());
   }
   [[noreturn]] void refuse(const std::string& what) const {
-    throw Error(ErrorCode::kMismatch, "the cache '" + folder_ +
-                                          "' does not fit: " + what +
+    throw Error(ErrorCode::kMismatch, "the cache '" + folder_ + "' does not fit: " + what +
                                           "; change the recipe, or write another cache with "
                                           "`retort cache`");
   }

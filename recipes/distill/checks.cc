@@ -47,8 +47,8 @@ void check_engine_support(const Recipe& recipe, const RecipePlaces& places,
     places.refuse({"distill", "support"},
                   "student needs the teacher's log-probabilities at ids that the student names for "
                   "each position; of the engines vLLM alone gives them, and " +
-                      std::string(enum_name(external->engine)) +
-                      " does not: use engine: vllm, " + ours);
+                      std::string(enum_name(external->engine)) + " does not: use engine: vllm, " +
+                      ours);
   if (distill.temperature != 1)
     places.refuse({"distill", "temperature"},
                   "an engine's log-probabilities at ids that the student names are those at "

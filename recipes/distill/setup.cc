@@ -283,9 +283,9 @@ void check_caches(const Recipe& recipe, const RecipePlaces& places) {
                            {.folder = folder, .tokenizer = tokenizer, .vocab_rows = vocab_rows});
       check_cached_teacher(manifest, folder);
     } catch (const Error& error) {
-      places.refuse({"distill", "teachers", std::to_string(i), "cache"}, error.message(),
-                    error.code() == ErrorCode::kMismatch ? ErrorCode::kInvalidArgument
-                                                         : error.code());
+      places.refuse(
+          {"distill", "teachers", std::to_string(i), "cache"}, error.message(),
+          error.code() == ErrorCode::kMismatch ? ErrorCode::kInvalidArgument : error.code());
     }
   }
 }

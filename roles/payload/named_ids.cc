@@ -46,9 +46,9 @@ at::Tensor named_on(at::Device device, const PayloadSpec& spec, const at::Tensor
                 "the student must name " + std::to_string(k) + " ids of each row");
   if (named.numel() > 0 && (named.min().item<int64_t>() < 0 ||
                             named.max().item<int64_t>() >= vocab || repeats_an_id(named)))
-    throw Error(ErrorCode::kInvalidArgument,
-                "ids that the student names must lie in [0, " + std::to_string(vocab) +
-                    "), which both know, each once in its row");
+    throw Error(ErrorCode::kInvalidArgument, "ids that the student names must lie in [0, " +
+                                                 std::to_string(vocab) +
+                                                 "), which both know, each once in its row");
   return named.to(device, at::kLong);
 }
 

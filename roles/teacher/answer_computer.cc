@@ -123,8 +123,8 @@ void AnswerComputer::compute(const std::vector<ForwardRequest>& requests, const 
 
     // Kept for ids that are yet to come.
     const ForwardRequest& first = pass.requests[p];
-    const bool all_wait = std::ranges::all_of(
-        wanted_by, [&](size_t i) { return asks_to_keep(requests[i]); });
+    const bool all_wait =
+        std::ranges::all_of(wanted_by, [&](size_t i) { return asks_to_keep(requests[i]); });
     if (all_wait) kept_.keep(kept_key(first), first.step, own, row_bytes(first));
   }
 }

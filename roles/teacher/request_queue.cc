@@ -65,9 +65,8 @@ void RequestQueue::put_first(Waiting urgent) {
   auto place = std::find_if(waiting_.begin(), waiting_.end(),
                             [](const Waiting& one) { return !one.is_urgent; });
   const auto rows =
-      std::find_if(place, waiting_.end(), [key = kept_key(urgent.request)](const Waiting& one) {
-        return one.key == key;
-      });
+      std::find_if(place, waiting_.end(),
+                   [key = kept_key(urgent.request)](const Waiting& one) { return one.key == key; });
   if (rows != waiting_.end()) {
     rows->is_urgent = true;
     std::rotate(place, rows, rows + 1);

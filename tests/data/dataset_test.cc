@@ -84,8 +84,9 @@ TEST_F(DatasetTest, RefusesEmptySets) {
   EXPECT_NE(test::message_of([&] { open({}); }).find("no data source"), std::string::npos);
   const std::string empty = write("e.jsonl", "\n\n");
   EXPECT_EQ(test::message_of([&] { open({{.path = empty}}); }),
-            empty + ": holds no rows; expected at least one, which is a JSON object on a line in "
-                    "JSONL");
+            empty +
+                ": holds no rows; expected at least one, which is a JSON object on a line in "
+                "JSONL");
   EXPECT_NE(test::message_of([&] {
               open({{.path = write("a.jsonl", "{}"), .weight = 0}});
             }).find("weight"),

@@ -185,8 +185,7 @@ TEST(EnginePayload, SaysWhatAnEngineCannotGive) {
   EXPECT_NO_THROW(check_payload_spec({.kind = PayloadKind::kTopK, .top_k = 20}, kVocab, kAll));
 
   // Ids that the student names, and with them those that it lacks.
-  PayloadSpec named{
-      .kind = PayloadKind::kTopK, .top_k = 20, .support = roles::Support::kStudent};
+  PayloadSpec named{.kind = PayloadKind::kTopK, .top_k = 20, .support = roles::Support::kStudent};
   has(refused(named, kAll), "which vLLM does");
   const Abilities some{.scores = true, .max_top_k = kVocab, .max_named_ids = 22};
   EXPECT_NO_THROW(check_payload_spec(named, kVocab, some));

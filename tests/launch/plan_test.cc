@@ -260,10 +260,10 @@ TEST_F(Plan, ATeacherKeepsHiddenStatesUntilTheStudentNamesIds) {
 
 TEST_F(Plan, WhatATeacherKeepsIsInItsPeak) {
   const auto peak = [&](const char* support, const char* prefetch) {
-    return of_role("teacher",
-                   of(kDistillBase, {"distill.payload=topk", "distill.loss_top_k=8", support,
-                                     prefetch}),
-                   "peak_bytes_per_rank");
+    return of_role(
+        "teacher",
+        of(kDistillBase, {"distill.payload=topk", "distill.loss_top_k=8", support, prefetch}),
+        "peak_bytes_per_rank");
   };
   const char* student = "distill.support=student";
   EXPECT_EQ(peak(student, "distill.prefetch=5") - peak(student, "distill.prefetch=3"),

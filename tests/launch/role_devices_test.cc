@@ -24,8 +24,8 @@ class RoleDevices : public RecipeTest {
     return load(kDistill, overrides, {.cuda = true});
   }
   void expect_refused(const std::vector<std::string>& overrides, const std::string& part) {
-    const std::string message = message_of([&] { load(kDistill, overrides, {.cuda = true}); },
-                                           ErrorCode::kInvalidArgument);
+    const std::string message =
+        message_of([&] { load(kDistill, overrides, {.cuda = true}); }, ErrorCode::kInvalidArgument);
     EXPECT_NE(message.find(part), std::string::npos) << message;
   }
 };
@@ -39,10 +39,11 @@ TEST_F(RoleDevices, AreRefusedAtTheirPlace) {
                  "roles.teacher.devices: names 1 devices, but 2 ranks of the role are on the host");
   expect_refused({kTeacher, "roles.teacher.devices=[0, 1]", "launch.backend=slurm"},
                  "is not for launch.backend: slurm");
-  const std::vector<std::string> one_each{kStudent, "launch.backend=ssh",
-                                          "launch.hosts=[{host: h1, slots: 1}, {host: h2, slots: 1}, "
-                                          "{host: h3, slots: 2}]",
-                                          "roles.student.devices=[3]"};
+  const std::vector<std::string> one_each{
+      kStudent, "launch.backend=ssh",
+      "launch.hosts=[{host: h1, slots: 1}, {host: h2, slots: 1}, "
+      "{host: h3, slots: 2}]",
+      "roles.student.devices=[3]"};
   EXPECT_NO_THROW(load(kDistill, one_each, {.cuda = true})) << "each host has a rank of it";
 }
 

@@ -37,9 +37,7 @@ constexpr at::DeviceType kType = at::DeviceType::PrivateUse1;
 std::atomic<int64_t> device_in_use{0};
 std::atomic<int64_t> operators{0}, copies_to_host{0}, pinned_blocks{0}, recorded_uses{0};
 
-at::Device current_device() {
-  return {kType, static_cast<at::DeviceIndex>(device_in_use.load())};
-}
+at::Device current_device() { return {kType, static_cast<at::DeviceIndex>(device_in_use.load())}; }
 
 size_t pages(size_t bytes) { return std::max<size_t>((bytes + 4095) / 4096 * 4096, 4096); }
 

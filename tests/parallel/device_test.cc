@@ -102,11 +102,11 @@ TEST(TakeDevice, RanksAgreeThroughTheStore) {
     ranks.emplace_back([&, r] {
       DeviceModule module(std::make_unique<FakeBackends>());
       StoreClient store("127.0.0.1", server.port(), "run/student/0/", 60s);
-      const detail::DeviceTaker taker{.role = "teacher",
-                                      .users = {{.role = "student", .ranks = 1},
-                                                {.role = "teacher", .ranks = 3}},
-                                      .rank = r,
-                                      .size = 3};
+      const detail::DeviceTaker taker{
+          .role = "teacher",
+          .users = {{.role = "student", .ranks = 1}, {.role = "teacher", .ranks = 3}},
+          .rank = r,
+          .size = 3};
       choices[to_size(r)] = detail::take_device(module, &store, taker, Deadline::after(60s));
     });
   for (auto& rank : ranks)

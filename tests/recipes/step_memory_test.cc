@@ -357,8 +357,8 @@ class StepMemory : public testing::TestWithParam<Case> {
                     .answers = c.teachers * kTokens * per_row};
       if (c.teachers > 1) sizes.loss.logits_bytes = losses::kSharesChunkBytes;
       if (c.names_ids)
-        sizes.loss.naming = roles::payload_working_bytes(
-            spec, kTokens, config_of(c).hidden_size, kVocab, dtype_bytes);
+        sizes.loss.naming = roles::payload_working_bytes(spec, kTokens, config_of(c).hidden_size,
+                                                         kVocab, dtype_bytes);
     }
     return models::estimate_training_memory(config_of(c), sizes);
   }
