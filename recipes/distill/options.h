@@ -77,8 +77,8 @@ struct DistillOptions {
         "only");
     visit(
         "support", support,
-        "whose top-k ids; union: both sides', each id once. Other than the teacher's are named by "
-        "the student after its own forward pass, and scored by the teacher; payload: topk only");
+        "whose top-k ids; union: both sides', each id once. The student names its ids after its own "
+        "forward pass, and the teacher scores them; payload: topk only");
     visit("tail", tail,
           "the mass outside the top-k; payload: topk only, renormalize and drop: forward_kl only");
     visit("loss_type", loss_type, "divergence between teacher and student");

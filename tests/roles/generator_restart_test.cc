@@ -196,7 +196,8 @@ TEST_F(GeneratorRestart, ReplicaIsLostAmidAPush) {
 TEST_F(GeneratorRestart, ARequestForReplacedWeightsIsGivenBack) {
   connect({"generator/0"});
   push(1);
-  PendingSamples old = client_->send(generate_request(1, 1, prompts_, 2, 40));
+  // So much that it is drawn still when its generator is lost, however late that is.
+  PendingSamples old = client_->send(generate_request(1, 1, prompts_, 64, 100));
   client_->wait_accepted(old);
   PendingPush next = client_->push(weights_, 2, kBucketBytes, false);
   lose("generator/0");
