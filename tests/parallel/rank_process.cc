@@ -5,6 +5,8 @@
 
 #include <cstdio>
 
+#include "tests/support/sanitizer.h"
+
 namespace retort::parallel::testing {
 
 using test::ChildProcess;
@@ -26,7 +28,7 @@ std::vector<ChildProcess> spawn_ranks(const StoreServer& store, const RankOption
 
 void expect_success(std::vector<ChildProcess>&& ranks, std::chrono::seconds limit) {
   for (ChildProcess& rank : ranks)
-    EXPECT_EQ(rank.wait(Deadline::after(limit)), 0);
+    EXPECT_EQ(rank.wait(Deadline::after(limit * test::kSlowness)), 0);
 }
 
 void require_equal(const at::Tensor& got, const at::Tensor& expected, const std::string& what) {

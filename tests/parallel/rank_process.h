@@ -33,7 +33,7 @@ std::vector<test::ChildProcess> spawn_ranks(const StoreServer& store, const Rank
 // In a child: the world's options as spawn_ranks gave them.
 World::Options child_world_options();
 
-// In the test: all of them exit with 0.
+// In the test: all of them exit with 0. `limit`: kSlowness times that under a sanitizer.
 void expect_success(std::vector<test::ChildProcess>&& ranks,
                     std::chrono::seconds limit = std::chrono::seconds(90));
 
