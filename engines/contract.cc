@@ -245,11 +245,16 @@ class Check {
           "none" +
           (contract_.named_why.empty() ? std::string() : " (" + contract_.named_why + ")") +
           "; use support: teacher, or a teacher of ours (`model`)");
-    if (contract_.named_ids < needs_.top_k)
-      refuse("the student names " + std::to_string(needs_.top_k) +
-             " ids of a position, and this engine takes " + std::to_string(contract_.named_ids) +
-             "; lower loss_top_k, or start vLLM with --max-logprobs " +
-             std::to_string(needs_.top_k));
+
+    // Beside the student's ids those that the tokenizer lacks, so that their mass is known.
+    const int64_t lacking = std::max<int64_t>(0, contract_.vocab_rows - contract_.tokenizer_ids);
+    const int64_t wanted = needs_.top_k + lacking;
+    if (contract_.named_ids < wanted)
+      refuse(std::to_string(wanted) + " ids of a position are named (loss_top_k " +
+             std::to_string(needs_.top_k) + ", and " + std::to_string(lacking) +
+             " that the tokenizer lacks), and this engine takes " +
+             std::to_string(contract_.named_ids) + "; start vLLM with --max-logprobs " +
+             std::to_string(wanted) + ", or lower loss_top_k");
     if (needs_.temperature != 1)
       refuse(
           "log-probabilities at ids that the student names are those at temperature 1, and "

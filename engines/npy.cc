@@ -57,7 +57,9 @@ std::string_view header_value(std::string_view header, const std::string& key) {
 // Of "(3, 4), }": rows and columns, whose bytes are the rest of the array.
 std::array<int64_t, 2> matrix_sizes(std::string_view value) {
   const std::string_view shape = value.substr(0, value.find(')'));
-  const auto refuse = [&] { no_array("its shape is no matrix: " + json_quote(shape)); };
+  const auto refuse = [&] {
+    no_array("its shape is no matrix: " + json_quote(shape.substr(0, kQuotedHeader)));
+  };
   if (!shape.starts_with('(')) no_array("its header has no shape that is one");
 
   std::array<int64_t, 2> sizes{};
@@ -84,7 +86,8 @@ at::Tensor read_npy_matrix(std::span<const uint8_t> bytes) {
   const NpyHeader header = npy_header(text);
   const std::string_view dtype = header_value(header.text, "descr");
   if (!dtype.starts_with("'<f4'"))
-    no_array("its numbers are " + json_quote(dtype.substr(0, dtype.find(','))) +
+    no_array("its numbers are " +
+             json_quote(dtype.substr(0, std::min(dtype.find(','), kQuotedHeader))) +
              " instead of \"'<f4'\"");
   if (!header_value(header.text, "fortran_order").starts_with("False"))
     no_array("it stands column by column");

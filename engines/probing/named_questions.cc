@@ -23,8 +23,12 @@ std::span<const float> numbers_of(const at::Tensor& matrix) {
 // out: numbers of other rows, columns or positions, or that are no log-probabilities, differ.
 void ask_named(ProbeSession& session) {
   Contract& contract = session.contract;
-  if (session.abilities.max_named_ids == 0 || !session.cold || session.top_k == 0) {
+  if (session.abilities.max_named_ids == 0) {
     contract.named_why = "its adapter has no way to name them";
+    return;
+  }
+  if (!session.cold || session.top_k == 0) {
+    contract.named_why = "it lists no ids that named ones could be compared with";
     return;
   }
   ScoreRequest request = session.text_request();

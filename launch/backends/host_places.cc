@@ -33,8 +33,10 @@ void HostPlaces::place_again(const std::vector<ProcessSpec*>& replica) {
 
 size_t HostPlaces::move(ProcessSpec& spec) const {
   const size_t host = placement_.host_of(spec.context.role, spec.context.rank);
-  spec.host = recipe_.launch.hosts[host].host;
-  spec.context.ranks_on_host = placement_.ranks_on(host);
+  // One that stays takes the devices that it had, whoever came since.
+  const std::string& name = recipe_.launch.hosts[host].host;
+  if (spec.host != name) spec.context.ranks_on_host = placement_.ranks_on(host);
+  spec.host = name;
   if (recipe_.rpc.bind == rpc::RpcOptions().bind && hosts_.knows(host))
     spec.context.bind = hosts_.facts(host).address;
   return host;

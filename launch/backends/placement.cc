@@ -1,6 +1,7 @@
 #include "launch/backends/placement.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 
@@ -46,7 +47,13 @@ void check_names(const std::vector<HostOptions>& hosts) {
 class Slots {
  public:
   Slots(const Recipe& recipe, const LostHosts& lost, const Placement& placement)
-      : recipe_(recipe), lost_(lost), used_(placement.processes) {}
+      : recipe_(recipe), lost_(lost), used_(placement.processes) {
+    for (const auto& [role, options] : recipe.roles)
+      here_[role].resize(recipe.launch.hosts.size());
+    for (const auto& [role, places] : placement.hosts)
+      for (const size_t host : places)
+        if (!lost.contains(host)) ++here_[role][host];
+  }
 
   // The first of a role's hosts with room for its tp ranks that compute together; their slots are
   // taken. kInvalidArgument, naming what is free, if there is none.
@@ -54,13 +61,22 @@ class Slots {
     const RoleOptions& options = recipe_.roles.at(role);
     const int64_t together = options.world.tp;
     const std::vector<size_t> allowed = hosts_for(recipe_.launch.hosts, role, options);
-    const auto host = std::ranges::find_if(allowed, [&](size_t i) { return free(i) >= together; });
+    std::vector<int64_t>& there = here_[role];
+    const auto has_devices = [&](size_t i) {
+      return options.devices.empty() || there[i] + together <= std::ssize(options.devices);
+    };
+    const auto host = std::ranges::find_if(
+        allowed, [&](size_t i) { return free(i) >= together && has_devices(i); });
     if (host == allowed.end())
-      refuse_placement("roles." + role + " does not fit: its rank " + std::to_string(rank) +
-                       (together > 1 ? ", with the tp ranks beside it," : "") + " needs " +
-                       std::to_string(together) + " slot(s) of one host, and free are " +
-                       text_of(allowed));
+      refuse_placement(
+          "roles." + role + " does not fit: its rank " + std::to_string(rank) +
+          (together > 1 ? ", with the tp ranks beside it," : "") + " needs " +
+          std::to_string(together) + " slot(s) of one host, and free are " + text_of(allowed) +
+          (options.devices.empty()
+               ? ""
+               : "; its `devices` name " + std::to_string(options.devices.size()) + " of a host"));
     used_[*host] += together;
+    there[*host] += together;
     return *host;
   }
   const std::vector<int64_t>& used() const { return used_; }
@@ -82,6 +98,7 @@ class Slots {
   const Recipe& recipe_;
   const LostHosts& lost_;
   std::vector<int64_t> used_;
+  std::map<std::string, std::vector<int64_t>> here_;  // ranks of a role on each host
 };
 
 }  // namespace

@@ -45,11 +45,14 @@ std::string mode_text(const JoinCommand& command) {
   return command.overwrite ? "overwrite" : "fresh";
 }
 
-recipes::Recipe load(const JoinCommand& command) {
+// `check_inputs`: of student/0, whose host has them; the others' may not.
+recipes::Recipe load(const JoinCommand& command, bool check_inputs) {
   std::vector<std::string> overrides = command.overrides;
   if (!command.output.empty()) overrides.push_back("output_dir=" + command.output);
-  recipes::Recipe recipe = load_recipe(
-      command.recipe, overrides, {.cuda = parallel::DeviceModule::present(), .is_launched = false});
+  recipes::Recipe recipe = load_recipe(command.recipe, overrides,
+                                       {.cuda = parallel::DeviceModule::present(),
+                                        .check_inputs = check_inputs,
+                                        .is_launched = false});
   if (recipe.launch.backend != recipes::Backend::kLocal)
     throw Error(ErrorCode::kInvalidArgument,
                 "launch.backend: " + std::string(enum_name(recipe.launch.backend)) +
@@ -120,6 +123,7 @@ int keep_run(const JoinCommand& command, const JoinPlace& place, const recipes::
   set_log_format(recipe.launch.log_format);
   note_engines(recipe);
   if (command.overwrite) refuse_to_overwrite_inputs(recipe);
+  load(command, /*check_inputs=*/true);
   check_models(recipe);
   SignalCatcher& signals = *new SignalCatcher({SIGINT, SIGTERM, SIGHUP});  // never destroyed
   Keeper keeper({.recipe = recipe,
@@ -216,7 +220,7 @@ int run_join(const JoinCommand& command) {
   if (!command.recipe.empty() && !command.encryption.empty())
     throw Error(ErrorCode::kInvalidArgument,
                 "--encryption has no effect with a recipe, whose rpc.encryption counts");
-  if (!command.recipe.empty()) recipe = load(command);
+  if (!command.recipe.empty()) recipe = load(command, /*check_inputs=*/false);
 
   if (recipe) {
     const RankName rank = rank_of_place(place, *recipe);

@@ -75,10 +75,10 @@ struct DistillOptions {
         "replacement", replacement,
         "whether an id may be drawn again, each then with weight 1 / num_samples; payload: sampled "
         "only");
-    visit(
-        "support", support,
-        "whose top-k ids; union: both sides', each id once. The student names its ids after its own "
-        "forward pass, and the teacher scores them; payload: topk only");
+    visit("support", support,
+          "whose top-k ids; union: both sides', each id once. The student names its ids after its "
+          "own "
+          "forward pass, and the teacher scores them; payload: topk only");
     visit("tail", tail,
           "the mass outside the top-k; payload: topk only, renormalize and drop: forward_kl only");
     visit("loss_type", loss_type, "divergence between teacher and student");

@@ -268,7 +268,7 @@ void check_hidden_states(const Recipe& recipe, const RecipePlaces& places) {
 }
 
 // A cache must hold what the recipe asks for.
-void check_caches(const Recipe& recipe, const RecipePlaces& places) {
+void open_caches(const Recipe& recipe, const RecipePlaces& places) {
   const auto& teachers = recipe.distill->teachers;
   if (std::ranges::none_of(teachers, &TeacherOptions::is_cached)) return;
   const std::string& model = recipe.student().model;
@@ -331,7 +331,7 @@ class DistillType : public RecipeType {
 
   void check_inputs(const Recipe& recipe, const RecipePlaces& places) const override {
     check_hidden_states(recipe, places);
-    check_caches(recipe, places);
+    open_caches(recipe, places);
   }
 
   void check_cache(const Recipe& recipe) const override { check_cache_recipe(recipe); }

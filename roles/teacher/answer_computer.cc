@@ -32,10 +32,11 @@ int64_t AnswerComputer::row_bytes(const ForwardRequest& request) const {
          static_cast<int64_t>(c10::elementSize(decoder_.dtype()));
 }
 
-// Whether rows are to be computed ahead for one that asks to keep them.
-bool AnswerComputer::keeps(const ForwardRequest& request) {
+// Whether rows are to be computed ahead for one that asks to keep them. `ahead`: bytes of others
+// that the same pass keeps.
+bool AnswerComputer::keeps(const ForwardRequest& request, int64_t ahead) {
   if (kept_.contains(kept_key(request))) return false;
-  if (kept_.has_room(row_bytes(request))) return true;
+  if (kept_.has_room(ahead + row_bytes(request))) return true;
   if (!std::exchange(said_full_, true)) {
     RETORT_LOG(kWarning) << "no room to keep " << row_bytes(request) << " bytes beside the "
                          << kept_.bytes() << " of rows that wait for the student's ids (support): "
@@ -50,6 +51,7 @@ AnswerComputer::Pass AnswerComputer::answer_kept(const std::vector<ForwardReques
                                                  const Deliver& deliver) {
   Pass pass;
   std::map<std::string, size_t> places;  // in the pass, of requests that keep or name
+  int64_t ahead = 0;                     // bytes that are kept behind it
   for (size_t i = 0; i < requests.size(); ++i) {
     const ForwardRequest& request = requests[i];
     if (!request.spec.names_ids()) {
@@ -66,9 +68,12 @@ AnswerComputer::Pass AnswerComputer::answer_kept(const std::vector<ForwardReques
         if (forms_answers()) deliver(i, answer(request, rows));
         continue;
       }
-    } else if (!places.contains(key) && !keeps(request)) {
-      if (forms_answers()) deliver(i, Payload{});
-      continue;
+    } else if (!places.contains(key)) {
+      if (!keeps(request, ahead)) {
+        if (forms_answers()) deliver(i, Payload{});
+        continue;
+      }
+      ahead += row_bytes(request);
     }
 
     // One that keeps and one that names may be here together: the same rows.

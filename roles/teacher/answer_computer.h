@@ -58,7 +58,7 @@ class AnswerComputer {
   };
   Pass answer_kept(const std::vector<ForwardRequest>& requests, const Deliver& deliver);
   std::vector<at::Tensor> rows_of(const std::vector<ForwardRequest>& requests);
-  bool keeps(const ForwardRequest& request);
+  bool keeps(const ForwardRequest& request, int64_t ahead);
   int64_t row_bytes(const ForwardRequest& request) const;
   Payload answer(const ForwardRequest& request, const at::Tensor& hidden_rows) const;
 

@@ -57,6 +57,9 @@ TEST_F(ProbeTest, NamedIdsAreComparedWithTheTopK) {
   warm.temperature = 2;
   expect_refused(contract, warm, ErrorCode::kInvalidArgument, "temperature");
   expect_refused(contract, named(1000), ErrorCode::kInvalidArgument, "--max-logprobs 1000");
+  Contract padded = contract;  // with rows that are named besides
+  padded.vocab_rows = padded.tokenizer_ids + padded.named_ids;
+  expect_refused(padded, named(64), ErrorCode::kInvalidArgument, "64, and ");
   EXPECT_NE(contract_table(contract).find("named ids"), std::string::npos);
 }
 

@@ -41,6 +41,9 @@ Target target();
 namespace model_config {
 Target target();
 }
+namespace named_answer {
+Target target();
+}
 namespace payload {
 Target target();
 }

@@ -15,6 +15,7 @@ struct RoleSize {
   std::string name;
   int64_t tp = 1, dp = 1;
   std::vector<std::string> hosts = {};
+  std::vector<int64_t> devices = {};
 };
 
 recipes::Recipe recipe_of(const std::vector<int64_t>& slots, const std::vector<RoleSize>& roles) {
@@ -25,6 +26,7 @@ recipes::Recipe recipe_of(const std::vector<int64_t>& slots, const std::vector<R
     recipe.roles[role.name].world.tp = role.tp;
     recipe.roles[role.name].world.dp = role.dp;
     recipe.roles[role.name].hosts = role.hosts;
+    recipe.roles[role.name].devices = role.devices;
   }
   return recipe;
 }
@@ -55,6 +57,26 @@ TEST(Placement, GoesWhereARoleSays) {
       recipe_of({2, 2, 2}, {{"student", 1, 2, {"h2", "h1"}}, {"teacher", 1, 1, {"h2"}}}));
   EXPECT_EQ(placed(placement, "student"), (Hosts{1, 1}));
   EXPECT_EQ(placed(placement, "teacher"), (Hosts{2}));
+}
+
+// No more ranks on a host than devices are named; a replica that moves finds a host with one left.
+TEST(Placement, GivesEachRankANamedDevice) {
+  const auto recipe =
+      recipe_of({4, 4}, {{.name = "student"}, {.name = "teacher", .dp = 2, .devices = {4}}});
+  launch::Placement placement = launch::place_processes(recipe);
+  EXPECT_EQ(placed(placement, "teacher"), (Hosts{0, 1}));
+
+  const std::vector<int64_t> ranks{0};
+  const auto refused =
+      test::thrown([&] { launch::place_again(recipe, "teacher", ranks, {0}, placement); });
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->code(), ErrorCode::kUnavailable);
+  EXPECT_NE(refused->message().find("its `devices` name 1 of a host"), std::string::npos)
+      << refused->message();
+  auto more = recipe;
+  more.roles["teacher"].devices = {4, 5};
+  launch::place_again(more, "teacher", ranks, {0}, placement);
+  EXPECT_EQ(placed(placement, "teacher"), (Hosts{1, 1}));
 }
 
 TEST(Placement, NamesWhatDoesNotFit) {

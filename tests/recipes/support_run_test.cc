@@ -47,7 +47,7 @@ void expect_near_columns(const fs::path& run, const fs::path& other, double tole
 
 class SupportRun : public testing::TestWithParam<const char*> {};
 
-TEST_P(SupportRun, ResumesAndFailsOverWithTheSameBits) {
+TEST_P(SupportRun, ResumesAndIsTheSameFromTwoReplicas) {
   TemporaryFolder folder;
   GoldenRecipe recipe = supported(GetParam());
   const fs::path whole = launch_supported(folder / "whole", recipe);

@@ -282,6 +282,22 @@ TEST(NamedIds, ComputedTogetherShareTheirRows) {
   EXPECT_EQ(computer.kept().size(), 1u) << "the other's";
 }
 
+// Two that would each fit are computed together: what has no room beside the first waits.
+TEST(NamedIds, OnlyWhatIsKeptIsComputedAhead) {
+  const models::Decoder decoder = models::load_decoder(support_model(), at::kFloat);
+  const int64_t bytes = 6 * decoder.config().hidden_size * 4;
+  AnswerComputer computer(decoder, nullptr, false, {.max_bytes = 2 * bytes - 1});
+  const ForwardRequest first = support_request(7, Support::kStudent);
+  ForwardRequest second = support_request(8, Support::kStudent);
+  size_t delivered = 0;
+  computer.compute({first, second}, [&](size_t, const Payload&) { ++delivered; });
+  EXPECT_EQ(delivered, 2u);
+  EXPECT_EQ(computer.kept().bytes(), bytes);
+  second.ids = some_ids(6, 5);
+  computer.compute({second}, [&](size_t, const Payload&) {});
+  EXPECT_EQ(computer.forwards(), 2) << "it was not kept";
+}
+
 TEST(KeptRows, HaveABudgetAndForgetOldSteps) {
   KeptRows rows({.max_bytes = 100});
   const at::Tensor all = at::arange(40, at::kFloat).view({10, 4});
