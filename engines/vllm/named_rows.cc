@@ -4,6 +4,7 @@
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/tensor.h>
 
+#include <sstream>
 #include <utility>
 
 #include "base/error.h"
@@ -71,13 +72,14 @@ at::Tensor NamedRows::take() {
 
 void NamedRows::check(const at::Tensor& wanted) const {
   const auto* value = wanted.const_data_ptr<float>();
-  for (size_t r = 0; r < positions_.size(); ++r)
-    for (int64_t i = 0; i < width_; ++i, ++value)
+  for (const int32_t position : positions_)
+    for (int64_t column = 0; column < width_; ++column, ++value) {
       // What is one needs no name.
-      if (!(*value <= 0 && *value > kClampedLogProb))
-        checked_log_prob(*value, std::string(kMatrixField) + " of position " +
-                                     std::to_string(positions_[r]) + ", column " +
-                                     std::to_string(i));
+      if (*value <= 0 && *value > kClampedLogProb) continue;
+      std::ostringstream name;
+      name << kMatrixField << " of position " << position << ", column " << column;
+      checked_log_prob(*value, name.str());
+    }
 }
 
 }  // namespace retort::engines::vllm
