@@ -131,7 +131,8 @@ INSTANTIATE_TEST_SUITE_P(
 // The same numbers as transformers' model gives, of models that it saved.
 TEST(RewardScores, MatchTransformers) {
   const c10::NoGradGuard no_grad;
-  for (const auto& [folder, golden] : golden_cases("reward").at("scores").items()) {
+  const nlohmann::json cases = golden_cases("reward").at("scores");
+  for (const auto& [folder, golden] : cases.items()) {
     const models::Decoder decoder = models::load_classifier(goldens() / folder, at::kFloat, {});
     const int64_t pad = decoder.config().classifier.pad_token_id;
     double moved = 0;
