@@ -93,7 +93,7 @@ const RecipeErrorCase kLater[] = {
      "distill:",
      "distill:\n  payload: full\n  support: union",
      {},
-     {"r.yaml:14: distill: support has no effect without payload: topk"}},
+     {"r.yaml:15: distill: support has no effect without payload: topk"}},
 };
 INSTANTIATE_TEST_SUITE_P(Later, RecipeErrorTest, ::testing::ValuesIn(kLater), name_of);
 
