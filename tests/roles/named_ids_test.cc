@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "models/checkpoint.h"
+#include "models/config.h"
 #include "roles/payload/payload.h"
 #include "roles/teacher/answer_computer.h"
 #include "roles/teacher/kept_rows.h"
@@ -284,9 +285,9 @@ TEST(NamedIds, ComputedTogetherShareTheirRows) {
 
 // Two that would each fit are computed together: what has no room beside the first waits.
 TEST(NamedIds, OnlyWhatIsKeptIsComputedAhead) {
-  const models::Decoder decoder = models::load_decoder(support_model(), at::kFloat);
-  const int64_t bytes = 6 * decoder.config().hidden_size * 4;
-  AnswerComputer computer(decoder, nullptr, false, {.max_bytes = 2 * bytes - 1});
+  const int64_t bytes = 6 * models::read_model_config(support_model()).hidden_size * 4;
+  AnswerComputer computer(models::load_decoder(support_model(), at::kFloat), nullptr, false,
+                          {.max_bytes = 2 * bytes - 1});
   const ForwardRequest first = support_request(7, Support::kStudent);
   ForwardRequest second = support_request(8, Support::kStudent);
   size_t delivered = 0;
