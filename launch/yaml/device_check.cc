@@ -51,8 +51,8 @@ void check_devices(const Recipe& recipe, const recipes::RecipePlaces& places, bo
       const auto here = ranks.find(name);
       if (here == ranks.end() || here->second <= named) continue;
       places.refuse(place, "names " + std::to_string(named) + " devices, but " +
-                               std::to_string(here->second) + " ranks of the role are on " +
-                               (host.empty() ? "the host" : host) + "; name one for each");
+                               std::to_string(here->second) +
+                               " ranks of the role are on the host; name one for each");
     }
   }
 }

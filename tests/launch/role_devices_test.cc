@@ -50,7 +50,8 @@ TEST_F(RoleDevices, AreRefusedAtTheirPlace) {
 TEST_F(RoleDevices, AreForTheHostsThatARoleIsOn) {
   expect_refused({kStudent, "launch.backend=ssh", "launch.hosts=[{host: h1, slots: 4}]",
                   "roles.student.devices=[3]"},
-                 "names 1 devices, but 2 ranks of the role are on h1");
+                 "roles.student does not fit: its rank 1 needs 1 slot(s) of one host, and free are "
+                 "h1 3 of 4; its `devices` name 1 of a host");
   // Whoever joins a run says where it is.
   EXPECT_NO_THROW(load(kDistill, std::vector<std::string>{kStudent, "roles.student.devices=[3]"},
                        {.cuda = true, .is_launched = false}));
