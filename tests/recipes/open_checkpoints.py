@@ -13,13 +13,14 @@ import subprocess
 import tempfile
 
 import torch
-from make_goldens import OUT
+from make_goldens import OUT, ROWS
+from make_lora_goldens import first_rows
 from make_reward_goldens import loss_of, make_rows
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 LIMIT = 1e-5
-NUM_ROWS = 6
+NUM_ROWS = ROWS
 
 
 def launched(retort, recipe, folder):
@@ -33,7 +34,7 @@ def launched(retort, recipe, folder):
 
 
 def evaluated(retort, model, folder):
-    """The log-probabilities of the first rows' targets, by `retort eval`."""
+    """The log-probabilities of each token of the first rows but the first, by `retort eval`."""
     output = folder / "logps.jsonl"
     command = [retort, "eval", "--model", model, "--data", OUT / "rows.jsonl", "--output", output]
     subprocess.run(command, check=True, capture_output=True)
@@ -43,15 +44,7 @@ def evaluated(retort, model, folder):
 
 def log_probs(model):
     rows = [json.loads(line) for line in (OUT / "rows.jsonl").read_text().splitlines()[:NUM_ROWS]]
-    result = []
-    for row in rows:
-        ids = torch.tensor([row["input_ids"]])
-        with torch.no_grad():
-            logp = torch.log_softmax(model(ids).logits[0, :-1].double(), -1)
-        targets = torch.tensor(row["labels"][1:])
-        kept = targets != -100
-        result.append(logp[kept].gather(1, targets[kept, None])[:, 0].float())
-    return result
+    return [torch.tensor(logps) for logps in first_rows(rows, model)]
 
 
 def check(what, error):
