@@ -32,10 +32,10 @@ int64_t AnswerComputer::row_bytes(const ForwardRequest& request) const {
          static_cast<int64_t>(c10::elementSize(decoder_.dtype()));
 }
 
-// Whether rows are to be computed ahead for one that asks to keep them. `ahead`: bytes of others
-// that the same pass keeps.
-bool AnswerComputer::keeps(const ForwardRequest& request, int64_t ahead) {
-  if (kept_.contains(kept_key(request))) return false;
+// Whether rows are to be computed ahead for one that asks to keep them. `key`: its kept_key;
+// `ahead`: bytes of others that the same pass keeps.
+bool AnswerComputer::keeps(const ForwardRequest& request, const std::string& key, int64_t ahead) {
+  if (kept_.contains(key)) return false;
   if (kept_.has_room(ahead + row_bytes(request))) return true;
   if (!std::exchange(said_full_, true)) {
     RETORT_LOG(kWarning) << "no room to keep " << row_bytes(request) << " bytes beside the "
@@ -57,6 +57,7 @@ AnswerComputer::Pass AnswerComputer::answer_kept(const std::vector<ForwardReques
     if (!request.spec.names_ids()) {
       pass.requests.push_back(request);
       pass.wanted_by.push_back({i});
+      pass.keys.emplace_back();
       continue;
     }
 
@@ -69,7 +70,7 @@ AnswerComputer::Pass AnswerComputer::answer_kept(const std::vector<ForwardReques
         continue;
       }
     } else if (!places.contains(key)) {
-      if (!keeps(request, ahead)) {
+      if (!keeps(request, key, ahead)) {
         if (forms_answers()) deliver(i, Payload{});
         continue;
       }
@@ -81,6 +82,7 @@ AnswerComputer::Pass AnswerComputer::answer_kept(const std::vector<ForwardReques
     if (is_new) {
       pass.requests.push_back(request);
       pass.wanted_by.emplace_back();
+      pass.keys.push_back(key);
     }
     pass.wanted_by[place->second].push_back(i);
   }
@@ -130,7 +132,7 @@ void AnswerComputer::compute(const std::vector<ForwardRequest>& requests, const 
     const ForwardRequest& first = pass.requests[p];
     const bool all_wait =
         std::ranges::all_of(wanted_by, [&](size_t i) { return asks_to_keep(requests[i]); });
-    if (all_wait) kept_.keep(kept_key(first), first.step, own, row_bytes(first));
+    if (all_wait) kept_.keep(pass.keys[p], first.step, own, row_bytes(first));
   }
 }
 

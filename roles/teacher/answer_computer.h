@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "models/decoder.h"
@@ -55,10 +56,11 @@ class AnswerComputer {
   struct Pass {
     std::vector<ForwardRequest> requests;
     std::vector<std::vector<size_t>> wanted_by;  // of each: indices of what was asked
+    std::vector<std::string> keys;               // of each: kept_key, "" where none is needed
   };
   Pass answer_kept(const std::vector<ForwardRequest>& requests, const Deliver& deliver);
   std::vector<at::Tensor> rows_of(const std::vector<ForwardRequest>& requests);
-  bool keeps(const ForwardRequest& request, int64_t ahead);
+  bool keeps(const ForwardRequest& request, const std::string& key, int64_t ahead);
   int64_t row_bytes(const ForwardRequest& request) const;
   Payload answer(const ForwardRequest& request, const at::Tensor& hidden_rows) const;
 
