@@ -107,7 +107,6 @@ class Teacher {
   int64_t requests_served() const { return computer_.requests_served(); }
   int64_t forwards() const { return computer_.forwards(); }
   const AnswerStore& store() const { return store_; }
-  const KeptRows& kept() const { return computer_.kept(); }
 
  private:
   void serve_leader(rpc::Agent& agent);
