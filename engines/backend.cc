@@ -64,7 +64,7 @@ roles::GeneratorInfo EngineBackend::info() const {
           .vocab_rows = decoder_.config().vocab_size,
           .max_position_embeddings = decoder_.config().max_position_embeddings,
           .vocabulary_fingerprint = tokenizer_.vocabulary_fingerprint(),
-          .parameters = roles::parameters_hash(decoder_),
+          .parameters = roles::parameters_hash(decoder_, decoder_.lora()),
           .dtype = models::dtype_name(decoder_.dtype()),
           .slices = roles::weight_slices(decoder_)};
 }

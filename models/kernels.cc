@@ -9,8 +9,9 @@
 
 #include "models/exp_float.h"
 
-// A function compiled for each vector width, chosen when the program is loaded.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+// A function compiled for each vector width, chosen when the program is loaded: before the thread
+// sanitizer, which would watch the choice, has begun.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 #define RETORT_VECTOR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define RETORT_VECTOR_CLONES

@@ -18,7 +18,36 @@ std::string modules_text(const models::LoraConfig& config) {
   return "[" + text + "]";
 }
 
+// A generator adds what it is sent to its own model, which must be what the adapter is trained on.
+void check_pushed_adapter(const Recipe& recipe, const RecipePlaces& places) {
+  if (!recipe.generation)
+    places.refuse({"roles", Recipe::kDrivingRole, "lora", "push"},
+                  "has no effect: nothing is drawn, so nothing is pushed; remove the key");
+  const std::string& name = recipe.generation->role;
+  if (!recipe.roles.contains(name)) return;
+  const RoleOptions& generator = recipe.roles.at(name);
+  if (generator.external)
+    places.refuse({"roles", Recipe::kDrivingRole, "lora", "push"},
+                  "adapter is for a generator of ours; the engine of '" + name +
+                      "' takes whole weights: use push: merged");
+
+  const auto folder = [](const std::string& model) {
+    const auto path = std::filesystem::path(model).lexically_normal();
+    return path.has_filename() ? path : path.parent_path();
+  };
+  if (folder(generator.model) != folder(recipe.student().model))
+    places.refuse({"roles", name, "model"},
+                  "with roles.student.lora.push: adapter the generator computes with its own model "
+                  "and the adapter; give it the student's, '" +
+                      recipe.student().model + "'");
+}
+
 }  // namespace
+
+bool pushes_adapter(const Recipe& recipe) {
+  const auto& lora = recipe.student().lora;
+  return lora && lora->push == LoraPush::kAdapter;
+}
 
 std::string lora_difference(const models::LoraConfig& there, const models::LoraConfig& wanted) {
   std::ostringstream text;
@@ -43,6 +72,7 @@ void check_lora(const Recipe& recipe, const RecipePlaces& places) {
     places.refuse({"roles", Recipe::kDrivingRole, "lora"},
                   "is not in this version for a model that scores, whose new head must be trained "
                   "whole; remove the key");
+  if (pushes_adapter(recipe)) check_pushed_adapter(recipe, places);
 }
 
 void check_lora_files(const Recipe& recipe, const RecipePlaces& places) {

@@ -8,11 +8,15 @@
 
 namespace retort::recipes {
 
-// Roles that do not train have no adapter, nor has a model that scores.
+// Roles that do not train have no adapter, nor has a model that scores. An adapter alone is pushed
+// to a generator of ours that has the student's model.
 void check_lora(const Recipe& recipe, const RecipePlaces& places);
 // The model has the matrices that are adapted, and the folder of the adapter that training starts
 // from is there, with the recipe's settings.
 void check_lora_files(const Recipe& recipe, const RecipePlaces& places);
+
+// Whether generators are sent the student's adapter alone (roles.student.lora.push).
+bool pushes_adapter(const Recipe& recipe);
 
 // "lora_alpha: 16 there, 32 in the recipe; ..." of settings that differ; "" if none does.
 std::string lora_difference(const models::LoraConfig& there, const models::LoraConfig& wanted);

@@ -50,8 +50,14 @@ REWARD = Experiment(
 # ---- options -------------------------------------------------------------------------------------
 SHORT = "generation.max_new_tokens=24"
 CISPO = "grpo.loss_type=cispo grpo.epsilon_high=1.28"
+CORRECTIONS = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
 REFERENCE = f"roles.reference.model=student/final roles.reference.world={ONE_THREAD}"
-IN_REWARD = f"grpo.beta=0.02 {REFERENCE} grpo.kl_in_reward=true grpo.scale_rewards=none"
+BETA = f"grpo.beta=0.02 {REFERENCE}"
+IN_REWARD = f"{BETA} grpo.kl_in_reward=true grpo.scale_rewards=none"
+
+
+def corrected(correction):
+    return f"grpo.sampling_correction={correction} grpo.importance_sampling_cap=1.5"
 
 
 def beside(base, overrides, named):
@@ -70,6 +76,7 @@ FRESH = beside(
         "max_resamples": "grpo.max_resamples=2",
         "entropy_coef": "grpo.entropy_coef=0.01",
         "scale_rewards none": "grpo.scale_rewards=none",
+        "beta": BETA,
         "kl_in_reward": IN_REWARD,
         "num_mini_batches": "grpo.num_mini_batches=4",
     },
@@ -89,7 +96,7 @@ OLD = beside(
         "delta": "grpo.delta=1.5",
         "cispo": CISPO,
         "off_policy_mask_threshold": "grpo.off_policy_mask_threshold=0.05",
-        "sequence_mask": "grpo.sampling_correction=sequence_mask grpo.importance_sampling_cap=1.5",
+        **{correction: corrected(correction) for correction in CORRECTIONS},
     },
 )[1:]
 

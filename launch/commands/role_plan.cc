@@ -4,7 +4,9 @@
 #include <optional>
 
 #include "models/config.h"
+#include "models/lora/adapter.h"
 #include "parallel/vocab_shard.h"
+#include "recipes/lora_checks.h"
 #include "recipes/registry.h"
 #include "recipes/run/student_model.h"
 #include "roles/payload/payload.h"
@@ -20,6 +22,24 @@ using recipes::RoleOptions;
 // Whether the student keeps what it pushed last (roles/generator/pushed_weights.h).
 bool keeps_pushed_weights(const Recipe& recipe) {
   return recipe.generation && recipe.roles.at(recipe.generation->role).restarts > 0;
+}
+
+// Elements of an adapter of the whole model, and of the matrices that it changes.
+struct AdapterSize {
+  int64_t factors = 0, matrices = 0;
+};
+
+AdapterSize adapter_size(const models::ModelConfig& config, const models::LoraConfig& lora) {
+  AdapterSize size;
+  int64_t in = 0;  // of the matrix: A is [r, in], and B behind it [out, r]
+  for (const models::TensorInfo& info : models::adapter_infos(config, lora, at::kFloat)) {
+    size.factors += info.shape.at(0) * info.shape.at(1);
+    if (info.name.ends_with(".lora_B.weight"))
+      size.matrices += info.shape.at(0) * in;
+    else
+      in = info.shape.at(1);
+  }
+  return size;
 }
 
 // What its processes need here: nothing, but for a generator the student's weights, and once more
@@ -69,6 +89,10 @@ RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOpti
   // A forward pass is 2 FLOP per parameter and token, a backward pass 4, or 2 where the weights get
   // no gradient of their own.
   const bool adapts = plan.trains && role.lora.has_value();
+  const bool takes_adapter = recipe.is_generator(name) && recipes::pushes_adapter(recipe);
+  AdapterSize adapter;
+  if (adapts || takes_adapter) adapter = adapter_size(config, recipe.student().lora->config());
+  plan.trained_parameters = adapts ? adapter.factors : plan.parameters;
   const int64_t forwards = 1 + own.extra_forwards + (plan.trains ? own.extra_student_forwards : 0);
   const int64_t passes = 2 * forwards + (plan.trains ? (adapts ? 2 : 4) : 0);
   plan.flops_per_token = static_cast<double>(passes) * static_cast<double>(plan.parameters);
@@ -90,13 +114,19 @@ RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOpti
                  .bucket_bytes = static_cast<int64_t>(recipe.train.grad_bucket_bytes.bytes),
                  .sequences = recipes::micro_batch_sequences(recipe, own),
                  .forks = own.forks,
-                 .lora = adapts ? std::optional(role.lora->config()) : std::nullopt,
+                 .lora = adapts || takes_adapter ? std::optional(recipe.student().lora->config())
+                                                 : std::nullopt,
                  .loss = loss});
     const auto most = [&](const models::TrainingMemory& m) {
       return plan.trains ? m.peak() : m.parameters;
     };
     if (most(memory) > most(plan.memory)) plan.memory = memory;
   }
+
+  // A push is of this rank's part of the model, or of the adapter, which has a gradient in fp32.
+  const int64_t pushed = recipes::pushes_adapter(recipe)
+                             ? plan.memory.gradients / 4 * dtype_bytes(role.dtype)
+                             : plan.memory.parameters;
 
   if (!plan.trains) {
     plan.memory = {.parameters = plan.memory.parameters};
@@ -115,18 +145,22 @@ RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOpti
                                                    .dtype_bytes = dtype_bytes(role.dtype)});
   }
 
-  // A rank of the first replica sends its own parameters; a copy of a device's lies on the host.
+  // A rank of the first replica sends its own part; a copy of a device's lies on the host.
   if (plan.trains && keeps_pushed_weights(recipe)) {
-    plan.pushed_weights = plan.memory.parameters;
+    plan.pushed_weights = pushed;
     plan.pushed_on_host = role.world.device != parallel::Device::kCpu;
   }
 
   // Merged weights are formed anew for each push.
-  if (adapts && recipe.generation) plan.pushed_weights += plan.memory.parameters;
+  if (adapts && recipe.generation && !recipes::pushes_adapter(recipe))
+    plan.pushed_weights += plan.memory.parameters;
 
-  // A generator draws on with the old weights until all of the new ones are there.
-  if (recipe.generation && name == recipe.generation->role) {
-    plan.pushed_weights = plan.memory.parameters;
+  // A generator draws on with the old weights until all of the new ones are there. It adds an
+  // adapter to a copy of what is adapted.
+  if (recipe.is_generator(name)) {
+    plan.pushed_weights = pushed;
+    if (takes_adapter)
+      plan.pushed_weights += adapter.matrices / role.world.tp * dtype_bytes(role.dtype);
     plan.kv_cache = static_cast<int64_t>(recipe.generation->kv_cache.bytes);
   }
   return plan;

@@ -15,12 +15,14 @@ struct RolePlan {
   std::string name;
   std::string model;
   int64_t ranks = 1, parameters = 0;
+  int64_t trained_parameters = 0;  // of the student: all of them, or the adapter's
   // of the rank that needs most; of a serving role its parameters, of a frozen one also what it
   // holds while it answers for one micro-batch, and as answers the hidden states that it keeps
   // until the student has named ids
   models::TrainingMemory memory;
   // of the student the copy of what it pushed last, for a generator that is started again without
-  // it; of a generator what is pushed, beside the weights in use
+  // it; of a generator what is pushed, beside the weights in use, and where that is an adapter
+  // what the weights become with it
   int64_t pushed_weights = 0;
   bool pushed_on_host = false;  // and not where it computes
   int64_t kv_cache = 0;         // of a generator

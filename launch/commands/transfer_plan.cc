@@ -2,21 +2,25 @@
 
 #include <algorithm>
 
+#include "recipes/lora_checks.h"
+
 namespace retort::launch {
 namespace {
 
 using recipes::Recipe;
 
-// Weights of the whole model, in the generator's dtype.
+// Weights of the whole model, or of the adapter alone, in the generator's dtype.
 TransferPlan plan_push(const Recipe& recipe, const RolePlan& student) {
   const std::string& name = recipe.generation->role;
   const recipes::RoleOptions& generator = recipe.roles.at(name);
   const double dtype_bytes = generator.dtype == recipes::FloatType::kFloat32 ? 4 : 2;
+  const int64_t pushed =
+      recipes::pushes_adapter(recipe) ? student.trained_parameters : student.parameters;
   const auto copies = static_cast<double>(std::min<int64_t>(2, generator.world.dp));
   const int64_t every_steps = recipe.weight_sync->every_steps;
   return {
       .what = "push student -> " + name,
-      .bytes = static_cast<double>(student.parameters) * dtype_bytes * copies,
+      .bytes = static_cast<double>(pushed) * dtype_bytes * copies,
       .every_steps = recipe.grpo ? recipe.grpo->steps_between_pushes(every_steps) : every_steps};
 }
 

@@ -2,6 +2,8 @@
 #include "launch/ranks/replica_world.h"
 #include "launch/ranks/served_calls.h"
 #include "launch/ranks/serving_roles.h"
+#include "models/lora/adapter.h"
+#include "recipes/lora_checks.h"
 #include "recipes/run/agent_options.h"
 #include "roles/generator/server.h"
 #include "roles/serving_loop.h"
@@ -16,7 +18,11 @@ void run_generator_role(const RankContext& context) {
   const std::unique_ptr<parallel::World> world = make_replica_world(context);
   parallel::World* replica = role.world.tp == 1 ? nullptr : world.get();
   const at::Device device = world ? world->device() : at::Device(at::kCPU);
-  roles::Generator generator(context.name(), load_role_model(context, replica, device),
+  models::Decoder decoder = load_role_model(context, replica, device);
+  // It changes nothing until the student's factors come.
+  if (recipes::pushes_adapter(context.recipe))
+    models::attach_new_adapter(decoder, context.recipe.student().lora->config(), /*seed=*/0);
+  roles::Generator generator(context.name(), std::move(decoder),
                              models::Tokenizer::load(role.model),
                              context.recipe.generation->engine());
 

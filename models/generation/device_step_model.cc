@@ -143,16 +143,9 @@ DeviceStepModel::DeviceStepModel(const Decoder& decoder, int64_t num_blocks, int
 
 void DeviceStepModel::bind(const Decoder& decoder) {
   config_ = decoder.config();
-  std::map<std::string, Tensor> tensors;
-  for (const auto& parameter : decoder.parameters())
-    tensors[parameter.name] = parameter.value.detach();
-  const auto find = [&](const std::string& name) {
-    const auto found = tensors.find(name);
-    return found == tensors.end() ? Tensor() : found->second;
-  };
-
-  embedding_ = find("model.embed_tokens.weight");
-  final_norm_ = find("model.norm.weight");
+  const StepWeights weights(decoder);
+  embedding_ = weights.find("model.embed_tokens.weight");
+  final_norm_ = weights.find("model.norm.weight");
   head_ = decoder.head().weight.detach();
   rotary_ = RotaryEmbedding(config_.rope, config_.head_dim, device_);
   if (config_.sliding_rope)
@@ -162,7 +155,7 @@ void DeviceStepModel::bind(const Decoder& decoder) {
     const std::string prefix = "model.layers." + std::to_string(i) + ".";
     for (size_t t = 0; t < static_cast<size_t>(LayerTensor::kCount); ++t) {
       const auto tensor = static_cast<LayerTensor>(t);
-      layers_[i].weights[tensor] = find(prefix + layer_tensor_name(tensor));
+      layers_[i].weights[tensor] = weights.find(prefix + layer_tensor_name(tensor));
     }
     layers_[i].window = config_.sliding_window[i];
   }

@@ -51,7 +51,7 @@ class HostStepModel : public StepModel {
     int64_t count;
   };
 
-  void bind_layer(size_t index, const std::vector<parallel::NamedParameter>& parameters);
+  void bind_layer(size_t index, const StepWeights& weights);
   void embed(const std::vector<int32_t>& ids);
   void plan_attention(const std::vector<StepSpan>& spans);
   void normalise(const at::Tensor& weight, int64_t rows);

@@ -16,13 +16,6 @@ constexpr int64_t kAlign = 16;  // the dimension of a head's values is rounded u
 
 int64_t padded(int64_t dim) { return (dim + kAlign - 1) / kAlign * kAlign; }
 
-at::Tensor find(const std::vector<parallel::NamedParameter>& parameters, const std::string& name) {
-  for (const auto& parameter : parameters) {
-    if (parameter.name == name) return parameter.value.detach();
-  }
-  return {};
-}
-
 // What a norm multiplies by, in fp32; undefined stays so.
 at::Tensor norm_weight(const at::Tensor& weight, const ModelConfig& config) {
   if (!weight.defined()) return weight;
@@ -49,15 +42,15 @@ HostStepModel::HostStepModel(const Decoder& decoder, int64_t num_blocks, int64_t
 void HostStepModel::bind(const Decoder& decoder) {
   const c10::InferenceMode inference;
   config_ = decoder.config();
-  const auto parameters = decoder.parameters();
-  for (const auto& parameter : parameters) {
+  for (const auto& parameter : decoder.parameters()) {
     if (!parameter.value.is_cpu()) {
       throw Error(ErrorCode::kUnavailable, "generation runs on the CPU; move the model there")
           .with("tensor", parameter.name);
     }
   }
-  embedding_ = find(parameters, "model.embed_tokens.weight");
-  final_norm_ = norm_weight(find(parameters, "model.norm.weight"), config_);
+  const StepWeights weights(decoder);
+  embedding_ = weights.find("model.embed_tokens.weight");
+  final_norm_ = norm_weight(weights.find("model.norm.weight"), config_);
   head_ = Matrix(decoder.head().weight.detach(), {});
   rotations_ = {RotaryEmbedding(config_.rope, config_.head_dim, at::kCPU), {}, {}};
   sliding_rotations_.reset();
@@ -66,21 +59,18 @@ void HostStepModel::bind(const Decoder& decoder) {
         Rotations{RotaryEmbedding(*config_.sliding_rope, config_.head_dim, at::kCPU), {}, {}};
   layers_.resize(static_cast<size_t>(config_.num_hidden_layers));
   for (size_t i = 0; i < layers_.size(); ++i)
-    bind_layer(i, parameters);
+    bind_layer(i, weights);
 }
 
-void HostStepModel::bind_layer(size_t index,
-                               const std::vector<parallel::NamedParameter>& parameters) {
+void HostStepModel::bind_layer(size_t index, const StepWeights& weights) {
   const std::string prefix = "model.layers." + std::to_string(index) + ".";
-  const auto tensor = [&](const char* name) { return find(parameters, prefix + name); };
+  const auto tensor = [&](const std::string& name) { return weights.find(prefix + name); };
   const auto matrix = [&](const std::string& name) {
-    return Matrix(find(parameters, prefix + name + ".weight"),
-                  find(parameters, prefix + name + ".bias"));
+    return Matrix(tensor(name + ".weight"), tensor(name + ".bias"));
   };
   // Closes a block: the ranks' results are summed, so only the first rank has the bias.
   const auto last_matrix = [&](const std::string& name) {
-    return ranks_.rank() == 0 ? matrix(name)
-                              : Matrix(find(parameters, prefix + name + ".weight"), {});
+    return ranks_.rank() == 0 ? matrix(name) : Matrix(tensor(name + ".weight"), {});
   };
 
   // The norms are small: they are kept in fp32. The matrices are read as they lie.

@@ -10,6 +10,11 @@
 
 namespace retort::models {
 
+at::Tensor StepWeights::find(const std::string& name) const {
+  const auto found = std::ranges::find(parameters_, name, &parallel::NamedParameter::name);
+  return found == parameters_.end() ? at::Tensor() : merged_.of(*found);
+}
+
 int64_t step_kv_heads(const Decoder& decoder) {
   return std::max<int64_t>(1, decoder.config().num_key_value_heads / decoder.placement().tp_size());
 }

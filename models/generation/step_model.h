@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "models/decoder.h"
 #include "models/generation/worker_pool.h"
+#include "models/lora/adapter.h"
 
 namespace retort::models {
 
@@ -36,7 +38,8 @@ class StepModel {
   virtual ~StepModel() = default;
 
   // Takes the decoder's tensors again, after they were replaced or written to: those that are not
-  // read in place are copied anew.
+  // read in place are copied anew. An adapter is added to what it adapts, which takes the memory of
+  // those matrices once more, and no time in a step.
   virtual void bind(const Decoder& decoder) = 0;
   // Of the keys and values of this rank's kv_heads:
   //   on the host   2 * layers * num_blocks * block_tokens * kv_heads
@@ -64,6 +67,19 @@ class StepModel {
   ModelConfig config_;
   int64_t heads_, kv_heads_;  // of this rank
   int64_t block_tokens_;
+};
+
+// What a step computes with, by Hugging Face name: a decoder's tensors as they are, or new ones with
+// its adapter added. Undefined for a name that it has no tensor of. The decoder outlives it.
+class StepWeights {
+ public:
+  explicit StepWeights(const Decoder& decoder)
+      : parameters_(decoder.parameters()), merged_(decoder) {}
+  at::Tensor find(const std::string& name) const;
+
+ private:
+  std::vector<parallel::NamedParameter> parameters_;
+  MergedWeights merged_;
 };
 
 // Key and value heads of this rank.

@@ -149,25 +149,32 @@ void write_trained_description(const Decoder& decoder, at::ScalarType file_dtype
   write_file_atomically(folder / kAdapterConfigFile, write_adapter_config(*decoder.lora(), model));
 }
 
+MergedWeights::MergedWeights(const Decoder& decoder) {
+  if (!decoder.lora()) return;
+  scaling_ = decoder.lora()->scaling();
+  for (const parallel::NamedParameter& factor : decoder.trained_parameters())
+    factors_[factor.name] = factor.value.detach();
+}
+
+at::Tensor MergedWeights::of(const parallel::NamedParameter& parameter) const {
+  const at::Tensor own = parameter.value.detach();
+  const auto a = factors_.find(lora_factor_name(parameter.name, "lora_A"));
+  if (a == factors_.end()) return own;
+
+  // The slices of A and B that a rank has are those that make its slice of W.
+  const at::NoGradGuard no_grad;
+  const at::Tensor b = factors_.at(lora_factor_name(parameter.name, "lora_B"));
+  const at::Tensor change = at::mm(b.to(at::kFloat), a->second.to(at::kFloat));
+  return own.to(at::kFloat).add(change, scaling_).to(own.scalar_type());
+}
+
 std::vector<parallel::NamedParameter> merged_parameters(const Decoder& decoder) {
   std::vector<parallel::NamedParameter> merged = decoder.parameters();
   if (!decoder.lora()) return merged;
-  std::map<std::string, at::Tensor> factors;
-  for (const parallel::NamedParameter& parameter : decoder.trained_parameters())
-    factors[parameter.name] = parameter.value.detach();
-
-  const at::NoGradGuard no_grad;
-  for (parallel::NamedParameter& parameter : merged) {
-    // The slices of A and B that a rank has are those that make its slice of W.
-    const auto a = factors.find(lora_factor_name(parameter.name, "lora_A"));
-    if (a == factors.end()) continue;
-    const at::Tensor b = factors.at(lora_factor_name(parameter.name, "lora_B"));
-    const at::Tensor change = at::mm(b.to(at::kFloat), a->second.to(at::kFloat));
-    parameter.value = parameter.value.detach()
-                          .to(at::kFloat)
-                          .add(change, decoder.lora()->scaling())
-                          .to(parameter.value.scalar_type());
-  }
+  const MergedWeights weights(decoder);
+  for (parallel::NamedParameter& parameter : merged)
+    if (const at::Tensor value = weights.of(parameter); !value.is_alias_of(parameter.value))
+      parameter.value = value;
   return merged;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,9 +45,23 @@ void write_trained_description(const Decoder& decoder, at::ScalarType file_dtype
                                const std::filesystem::path& base,
                                const std::filesystem::path& folder);
 
-// Decoder::parameters() with lora_alpha / r * B A added to what is adapted, formed in fp32 and
-// rounded once; the tensors themselves where nothing is. Without an adapter parameters().
-// Collectives: none. Memory: a new tensor for each adapted matrix.
+// A decoder's weights with lora_alpha / r * B A added to what is adapted, formed in fp32 and rounded
+// once; the decoder's own tensors where nothing is, and without an adapter. No autograd.
+// Collectives: none.
+class MergedWeights {
+ public:
+  // The decoder, whose adapter stays as it is, outlives this object.
+  explicit MergedWeights(const Decoder& decoder);
+  // Of one of decoder.parameters(). Memory: a new tensor if it is adapted, and while it is formed
+  // two of its size in fp32.
+  at::Tensor of(const parallel::NamedParameter& parameter) const;
+
+ private:
+  std::map<std::string, at::Tensor> factors_;
+  double scaling_ = 0;
+};
+
+// Decoder::parameters() with the MergedWeights. Memory: a new tensor for each adapted matrix.
 std::vector<parallel::NamedParameter> merged_parameters(const Decoder& decoder);
 
 // Adds it to the decoder's own weights and drops the adapter.

@@ -20,16 +20,6 @@ void check_teachers(const Recipe& recipe, const RecipePlaces& places) {
   }
 }
 
-// Draws need a whole row of the vocabulary.
-void check_draws(const Recipe& recipe, const RecipePlaces& places) {
-  if (recipe.distill->payload != roles::PayloadKind::kSampled) return;
-  for (const TeacherOptions& teacher : recipe.distill->teachers)
-    if (!teacher.is_cached() && recipe.roles.at(teacher.role).world.tp > 1)
-      places.refuse({"roles", teacher.role, "world", "tp"},
-                    "payload: sampled is drawn by one rank, which has the whole vocabulary; use "
-                    "tp: 1 (with pp or dp), or payload: topk");
-}
-
 // Ids are named for each position, which one engine alone takes; its own most probable ids beside
 // them would be of another forward pass.
 void check_engine_support(const Recipe& recipe, const RecipePlaces& places,
@@ -169,7 +159,6 @@ void check_distill(const Recipe& recipe, const RecipePlaces& places) {
                   "needs the student's own samples in every batch; write recipe: "
                   "on_policy_distill, or lmbda: 1.0");
   check_teachers(recipe, places);
-  check_draws(recipe, places);
   check_support(recipe, places);
   check_caches(recipe, places);
   if (recipe.generation) check_on_policy(recipe, places);

@@ -1,6 +1,7 @@
 #include "recipes/rollout/rollout_worker_setup.h"
 
 #include "recipes/external_roles.h"
+#include "recipes/lora_checks.h"
 #include "recipes/rollout/draw_options.h"
 #include "recipes/rollout/rollout_worker.h"
 #include "recipes/run/agent_options.h"
@@ -22,7 +23,8 @@ std::unique_ptr<roles::GeneratorClient> connect(RunContext& context,
                                       .generation_timeout = recipe.generation->timeout,
                                       .links = links_to(context, role),
                                       .patience = load_timeout_of(recipe, role),
-                                      .weights_on_device = has_device_map(recipe, role)},
+                                      .weights_on_device = has_device_map(recipe, role),
+                                      .adapter_alone = pushes_adapter(recipe)},
       context.tokenizer, student);
 }
 

@@ -18,8 +18,6 @@ void LoraOptions::validate() const {
     refuse(
         "modules_to_save is not in this version: embeddings and heads stay as they are; remove the "
         "key");
-  if (push != LoraPush::kMerged)
-    refuse("push: adapter is not in this version; generators are sent merged weights");
 
   if (target_modules.empty())
     refuse("target_modules is empty; write all-linear, or at least one layer");

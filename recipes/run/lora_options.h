@@ -36,8 +36,8 @@ struct LoraOptions {
           "folder of a PEFT adapter that training starts from; null: a new one, which changes "
           "nothing at first");
     visit("push", push,
-          "what a generator is sent: the weights with the adapter added to them; adapter is not in "
-          "this version");
+          "what a generator is sent: the weights with the adapter added to them, or the adapter "
+          "alone, which a generator of ours merges into the same model");
   }
   // kInvalidArgument naming the field.
   void validate() const;

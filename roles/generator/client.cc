@@ -37,6 +37,7 @@ const WeightBucket* bucket_at(const std::vector<std::vector<WeightBucket>>& buck
 GeneratorClient::GeneratorClient(rpc::Agent& agent, Options options,
                                  const models::Tokenizer& tokenizer, const models::Decoder& student)
     : agent_(agent), options_(std::move(options)), vocab_rows_(student.config().vocab_size) {
+  RETORT_CHECK(!options_.adapter_alone || student.lora()) << "a student without an adapter";
   RETORT_CHECK(options_.tp > 0 && options_.peers.size() % static_cast<size_t>(options_.tp) == 0)
       << "peers that make no replica";
 
@@ -49,7 +50,8 @@ GeneratorClient::GeneratorClient(rpc::Agent& agent, Options options,
                                .generation_timeout = options_.generation_timeout});
 
   // Weights are sent to it and token ids exchanged, so both must mean the same there.
-  const std::string parameters = parameters_hash(student);
+  const std::string parameters =
+      parameters_hash(student, options_.adapter_alone ? student.lora() : nullptr);
   const std::string vocabulary = tokenizer.vocabulary_fingerprint();
   for (size_t i = 0; i < options_.peers.size(); ++i) {
     const std::string& peer = options_.peers[i];
@@ -65,7 +67,8 @@ GeneratorClient::GeneratorClient(rpc::Agent& agent, Options options,
                   "student and generator differ in the names, shapes or dtypes of their "
                   "parameters, or in config values that change the function (rope_theta, "
                   "rms_norm_eps, sliding_window, ...); the generator takes over the student's "
-                  "weights, so give both the same model and dtype")
+                  "weights, so give both the same model and dtype" +
+                      std::string(options_.adapter_alone ? ", and the adapter's settings" : ""))
           .with("generator", peer);
 
     // Each replica is cut into ranks as the first one is.
@@ -193,7 +196,8 @@ SentWeights GeneratorClient::send_weights(const models::Decoder& decoder, uint64
   if (pushed_) pushed_->check();
   SentWeights sent;
   WeightSpread::Buckets buckets;
-  const auto parameters = models::merged_parameters(decoder);
+  const auto parameters =
+      options_.adapter_alone ? decoder.trained_parameters() : models::merged_parameters(decoder);
   for (const std::vector<WeightSlice>& held : held_) {
     buckets.push_back(make_weight_buckets(parameters, held, version, bucket_bytes, sender));
     sent.receipts.push_back({.receiver = static_cast<int64_t>(sent.receipts.size()),

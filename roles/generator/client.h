@@ -71,9 +71,12 @@ class GeneratorClient {
     // Weights leave from the student's device, which needs an entry in the agent's rpc.device_maps.
     // Else from host memory.
     bool weights_on_device = false;
+    // A student with an adapter: that alone is pushed, and every replica computes with its own
+    // model and what it was sent. Else merged weights.
+    bool adapter_alone = false;
   };
-  // Handshake with every peer: tokenizer and parameters (names, shapes, dtypes of the whole model)
-  // must be the student's (kMismatch).
+  // Handshake with every peer: tokenizer and parameters (names, shapes, dtypes of the whole model,
+  // settings of the adapter that is pushed) must be the student's (kMismatch).
   GeneratorClient(rpc::Agent& agent, Options options, const models::Tokenizer& tokenizer,
                   const models::Decoder& student);
 
@@ -91,11 +94,11 @@ class GeneratorClient {
   Samples receive(PendingSamples pending, double* waited = nullptr,
                   const std::function<void()>& meanwhile = {});
 
-  // Sends what `decoder` counts of each parameter to every rank of every replica that holds some of
-  // it, and nothing else, and returns when it has arrived; the caller may change it then. Replicas
-  // pass it on to one another (WeightSpread), unless it leaves from a device. With links those that
-  // are much slower than most are left to PushedWeights. `sender`: this rank's position among those
-  // that send. No commit may be waiting.
+  // Sends what `decoder` counts of each parameter (adapter_alone: of the adapter) to every rank of
+  // every replica that holds some of it, and nothing else, and returns when it has arrived; the
+  // caller may change it then. Replicas pass it on to one another (WeightSpread), unless it leaves
+  // from a device. With links those that are much slower than most are left to PushedWeights.
+  // `sender`: this rank's position among those that send. No commit may be waiting.
   SentWeights send_weights(const models::Decoder& decoder, uint64_t version, int64_t bucket_bytes,
                            int64_t sender = 0);
   // Has every replica take over what all senders sent. `abort`: samples in work are given up

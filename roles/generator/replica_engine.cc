@@ -48,7 +48,7 @@ GeneratorInfo ReplicaEngine::info() const {
           .vocab_rows = decoder_.config().vocab_size,
           .max_position_embeddings = decoder_.config().max_position_embeddings,
           .vocabulary_fingerprint = tokenizer_.vocabulary_fingerprint(),
-          .parameters = parameters_hash(decoder_),
+          .parameters = parameters_hash(decoder_, decoder_.lora()),
           .dtype = models::dtype_name(decoder_.dtype()),
           .tp = num_ranks(),
           .tp_rank = decoder_.placement().tp_rank(),

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "models/checkpoint.h"
+#include "models/lora/lora_config.h"
 #include "roles/generator/weight_box.h"
 
 namespace retort::roles {
@@ -26,7 +27,7 @@ WeightSlice weight_slice(const parallel::NamedParameter& parameter) {
 
 std::vector<WeightSlice> weight_slices(const models::Decoder& decoder) {
   std::vector<WeightSlice> slices;
-  for (const parallel::NamedParameter& parameter : decoder.parameters())
+  for (const parallel::NamedParameter& parameter : decoder.trained_parameters())
     slices.push_back(weight_slice(parameter));
   return slices;
 }
@@ -87,10 +88,11 @@ std::vector<WeightBucket> make_weight_buckets(
   return buckets;
 }
 
-std::string parameters_hash(const models::Decoder& decoder) {
+std::string parameters_hash(const models::Decoder& decoder, const models::LoraConfig* adapter) {
   Sha256 hash;
   hash.update(models::describe_function(decoder.config()) + "\n" +
               models::dtype_name(decoder.dtype()) + "\n");
+  if (adapter) hash.update(models::write_adapter_config(*adapter, /*base_model=*/""));
   return hash.hex_digest().substr(0, 16);
 }
 

@@ -12,7 +12,8 @@ namespace retort::roles {
 
 // What this process holds of a parameter.
 WeightSlice weight_slice(const parallel::NamedParameter& parameter);
-// Of all, in the decoder's order.
+// Of all that is pushed to `decoder` (models::Decoder::trained_parameters), in its order: the model,
+// or the adapter that it computes with.
 std::vector<WeightSlice> weight_slices(const models::Decoder& decoder);
 
 // What of the slices that `decoder` counts (parallel::ParameterShard::counted) lies within `held`,
@@ -26,13 +27,14 @@ std::vector<WeightBucket> make_weight_buckets(const models::Decoder& decoder,
                                               const std::vector<WeightSlice>& held,
                                               uint64_t version, int64_t bucket_bytes,
                                               int64_t sender = 0);
-// The same of parameters() with other values: with an adapter merged into them
-// (models::merged_parameters).
+// The same of other tensors than parameters(): with an adapter merged into them
+// (models::merged_parameters), or of the adapter alone (trained_parameters()).
 std::vector<WeightBucket> make_weight_buckets(
     const std::vector<parallel::NamedParameter>& parameters, const std::vector<WeightSlice>& held,
     uint64_t version, int64_t bucket_bytes, int64_t sender = 0);
 // SHA-256 over models::describe_function, which decides the names and shapes of the whole model's
-// parameters, and their dtype; 16 hex digits. The same for every placement.
-std::string parameters_hash(const models::Decoder& decoder);
+// parameters, and their dtype, and over the settings of `adapter` where that alone is pushed (null:
+// the model is); 16 hex digits. The same for every placement.
+std::string parameters_hash(const models::Decoder& decoder, const models::LoraConfig* adapter);
 
 }  // namespace retort::roles

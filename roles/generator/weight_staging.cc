@@ -18,7 +18,7 @@ Box box_of(const WeightPart& part) { return {part.begin, part.values.sizes().vec
 }  // namespace
 
 WeightStaging::WeightStaging(models::Decoder& decoder) : decoder_(decoder) {
-  for (const parallel::NamedParameter& parameter : decoder_.parameters())
+  for (const parallel::NamedParameter& parameter : decoder_.trained_parameters())
     parameters_[parameter.name] = {parameter.value.scalar_type(), weight_slice(parameter)};
 }
 
@@ -209,7 +209,7 @@ void WeightStaging::apply() {
 
   // The decoder's own tensors: what is set in them is set in the model.
   std::map<std::string, at::Tensor> own;
-  for (const parallel::NamedParameter& parameter : decoder_.parameters())
+  for (const parallel::NamedParameter& parameter : decoder_.trained_parameters())
     own[parameter.name] = parameter.value;
 
   // A whole parameter takes the place of what was there, a piece is copied into it.

@@ -16,11 +16,12 @@
 
 namespace retort::roles {
 
-// The receiving end, of one rank.
+// The receiving end, of one rank: of the decoder's weights, or of its adapter's if it has one
+// (models::Decoder::trained_parameters).
 //
 // Use: add() ..., check(), then apply() or uncheck(). From a check() that passed until then no
 //   bucket is taken, so that what was checked is what is applied.
-// Memory: one more copy of the weights, from the first bucket to apply(), where they arrive: on the
+// Memory: one more copy of what is pushed, from the first bucket to apply(), where they arrive: on the
 //   host, or on the decoder's device.
 // Threads: add() on any, beside the others; those on compute, which alone touches the decoder.
 //   add() reads the values, which takes long, before it takes the lock; whoever else holds it sees
@@ -41,7 +42,7 @@ class WeightStaging {
   uint64_t check(const CommitWeights& commit);
   // What is staged is not checked any more, if it was.
   void uncheck();
-  // Makes what was checked the decoder's parameters and forgets it: whole parameters without a copy
+  // Makes what was checked the decoder's and forgets it: whole parameters without a copy
   // if they arrived on its device, so that whoever keeps addresses of them must look again.
   void apply();
   // Forgets what came from peers that are not `connected`, unless it is checked; false when there

@@ -2,10 +2,14 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/amax.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
+#include <functional>
+#include <limits>
 #include <vector>
 
 #include "base/error.h"
@@ -15,86 +19,234 @@
 namespace retort::roles {
 namespace {
 
-// A row's distribution, and where what is drawn from it goes.
+constexpr double kNone = -std::numeric_limits<double>::infinity();
+
+// A row's distribution as far as this rank has it, and the noise of its draws.
 struct DrawnRow {
-  const float* log_probs;  // [vocab]
-  int64_t vocab;
-  uint64_t seed, row;  // of the noise
-  int32_t* ids;        // [count]
-  float* logps;        // [count]
-  int64_t count;
+  const float* log_probs;  // [count] of the ids from `begin`
+  int64_t begin, count;
+  uint64_t seed, row;
 };
 
-void draw_with_replacement(const DrawnRow& row) {
-  std::vector<double> mass(static_cast<size_t>(row.vocab));  // of the ids up to each
-  double total = 0;
-  for (size_t id = 0; id < mass.size(); ++id) {
-    total += std::exp(static_cast<double>(row.log_probs[id]));
-    mass[id] = total;
+struct Drawn {
+  int32_t id = -1;  // none
+  float log_prob = kNegInf;
+};
+
+// Where what is drawn from a row goes.
+struct Place {
+  int32_t* ids;
+  float* logps;
+  float* kappa;  // null with replacement
+
+  void put(int64_t i, const Drawn& drawn) const {
+    ids[i] = drawn.id;
+    logps[i] = drawn.log_prob;
+  }
+};
+
+// The rows of a chunk and their places in the payload.
+class DrawnRows {
+ public:
+  DrawnRows(const at::Tensor& log_probs, const PayloadSpec& spec, int64_t first_row, int64_t begin,
+            Payload& to)
+      : log_probs_(log_probs), spec_(spec), first_row_(first_row), begin_(begin), to_(to) {}
+
+  int64_t count() const { return log_probs_.size(0); }
+  int64_t own() const { return log_probs_.size(1); }
+  int64_t draws() const { return to_.ids.size(1); }
+
+  DrawnRow row(int64_t r) const {
+    return {.log_probs = log_probs_.const_data_ptr<float>() + r * own(),
+            .begin = begin_,
+            .count = own(),
+            .seed = spec_.seed,
+            .row = static_cast<uint64_t>(first_row_ + r)};
+  }
+  Place place(int64_t r) const {
+    const int64_t row = first_row_ + r;
+    return {.ids = to_.ids.mutable_data_ptr<int32_t>() + row * draws(),
+            .logps = to_.logps.mutable_data_ptr<float>() + row * draws(),
+            .kappa = to_.kappa.defined() ? to_.kappa.mutable_data_ptr<float>() + row : nullptr};
+  }
+  void for_each_row(const std::function<void(int64_t)>& work) const {
+    at::parallel_for(0, count(), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r)
+        work(r);
+    });
   }
 
-  for (int64_t i = 0; i < row.count; ++i) {
-    const double at = random_uniform(row.seed, row.row, static_cast<uint64_t>(i)) * total;
-    auto found = std::upper_bound(mass.begin(), mass.end(), at);
-    // Rounding may leave the last sum at the drawn value: then the last id that has any mass.
-    if (found == mass.end()) found = std::lower_bound(mass.begin(), mass.end(), total);
-    const auto id = found - mass.begin();
-    row.ids[i] = static_cast<int32_t>(id);
-    row.logps[i] = row.log_probs[id];
+ private:
+  const at::Tensor& log_probs_;
+  const PayloadSpec& spec_;
+  const int64_t first_row_, begin_;
+  Payload& to_;
+};
+
+// ---- with replacement ----------------------------------------------------------------------------
+// The probability of a rank's ids up to each, in their order.
+std::vector<double> mass_up_to(const DrawnRow& row) {
+  std::vector<double> mass(static_cast<size_t>(row.count));
+  double sum = 0;
+  for (size_t i = 0; i < mass.size(); ++i) {
+    sum += std::exp(static_cast<double>(row.log_probs[i]));
+    mass[i] = sum;
   }
+  return mass;
 }
 
-// Returns kappa.
-float draw_without_replacement(const DrawnRow& row) {
-  std::vector<std::pair<double, int32_t>> perturbed(static_cast<size_t>(row.vocab));
-  for (size_t id = 0; id < perturbed.size(); ++id)
-    perturbed[id] = {row.log_probs[id] + random_gumbel(row.seed, row.row, id),
-                     static_cast<int32_t>(id)};
+double whole_mass(const DrawnRow& row) { return row.count == 0 ? 0 : mass_up_to(row).back(); }
 
-  // Of equal sums, which rounding alone may give, the lower id comes first.
-  const auto larger = [](const auto& a, const auto& b) {
-    return a.first != b.first ? a.first > b.first : a.second < b.second;
+// Draw number i of a row whose ids have the mass `total` on all ranks.
+double point_of(const DrawnRow& row, int64_t i, double total) {
+  return random_uniform(row.seed, row.row, static_cast<uint64_t>(i)) * total;
+}
+
+// The id at `point` of this rank's mass, which is not empty.
+Drawn drawn_at(const DrawnRow& row, const std::vector<double>& mass, double point) {
+  auto found = std::upper_bound(mass.begin(), mass.end(), point);
+  // Rounding may leave the last sum at the drawn value: then the last id that has any mass.
+  if (found == mass.end()) found = std::lower_bound(mass.begin(), mass.end(), mass.back());
+  const auto i = found - mass.begin();
+  return {static_cast<int32_t>(row.begin + i), row.log_probs[i]};
+}
+
+void draw_with_replacement(const DrawnRows& rows) {
+  rows.for_each_row([&](int64_t r) {
+    const DrawnRow row = rows.row(r);
+    const std::vector<double> mass = mass_up_to(row);
+    for (int64_t i = 0; i < rows.draws(); ++i)
+      rows.place(r).put(i, drawn_at(row, mass, point_of(row, i, mass.back())));
+  });
+}
+
+// By the rank among whose ids a draw falls, which every rank finds by the same sums.
+void draw_with_replacement(const DrawnRows& rows, parallel::Group& ranks) {
+  const at::Tensor mine = at::full({rows.count()}, 0, at::kDouble);
+  rows.for_each_row(
+      [&](int64_t r) { mine.mutable_data_ptr<double>()[r] = whole_mass(rows.row(r)); });
+  const at::Tensor all = ranks.all_gather(mine).contiguous();  // [ranks, rows]
+  const auto* mass_of = all.const_data_ptr<double>();
+
+  // {id, log-probability} of what is this rank's, less than any elsewhere.
+  const at::Tensor drawn = at::full({rows.count(), rows.draws(), 2}, kNone, at::kDouble);
+  rows.for_each_row([&](int64_t r) {
+    // In the order of the ids: the mass before this rank's, up to its end, and of all.
+    double total = 0, before = 0, end = 0;
+    int last = 0;
+    for (int rank = 0; rank < ranks.size(); ++rank) {
+      const double mass = mass_of[rank * rows.count() + r];
+      if (rank == ranks.rank()) before = total;
+      total += mass;
+      if (rank == ranks.rank()) end = total;
+      if (mass > 0) last = rank;
+    }
+    if (end == before) return;
+
+    const DrawnRow row = rows.row(r);
+    const std::vector<double> mass = mass_up_to(row);
+    auto* out = drawn.mutable_data_ptr<double>() + r * rows.draws() * 2;
+    for (int64_t i = 0; i < rows.draws(); ++i) {
+      const double point = point_of(row, i, total);
+      if (point < before || (point >= end && ranks.rank() != last)) continue;
+      const Drawn own = drawn_at(row, mass, point - before);
+      out[2 * i] = own.id;
+      out[2 * i + 1] = own.log_prob;
+    }
+  });
+
+  const at::Tensor found = at::amax(ranks.all_gather(drawn), 0).contiguous();
+  const auto* next = found.const_data_ptr<double>();
+  for (int64_t r = 0; r < rows.count(); ++r)
+    for (int64_t i = 0; i < rows.draws(); ++i, next += 2)
+      rows.place(r).put(i, {static_cast<int32_t>(next[0]), static_cast<float>(next[1])});
+}
+
+// ---- without replacement -------------------------------------------------------------------------
+// An id and its log-probability with noise.
+struct Perturbed {
+  double sum = kNone;
+  Drawn drawn;
+};
+
+// The first `wanted`, largest first. Of equal sums, which rounding alone may give, the lower id
+// comes first.
+void keep_largest(std::vector<Perturbed>& all, int64_t wanted) {
+  const auto larger = [](const Perturbed& a, const Perturbed& b) {
+    return a.sum != b.sum ? a.sum > b.sum : a.drawn.id < b.drawn.id;
   };
-  const int64_t wanted = std::min(row.vocab, row.count + 1);
-  std::partial_sort(perturbed.begin(), perturbed.begin() + wanted, perturbed.end(), larger);
+  const auto kept = std::min<int64_t>(std::ssize(all), wanted);
+  std::partial_sort(all.begin(), all.begin() + kept, all.end(), larger);
+  all.resize(static_cast<size_t>(kept));
+}
+
+std::vector<Perturbed> largest_of(const DrawnRow& row, int64_t wanted) {
+  std::vector<Perturbed> all(static_cast<size_t>(row.count));
   for (int64_t i = 0; i < row.count; ++i) {
-    const int32_t id = perturbed[static_cast<size_t>(i)].second;
-    row.ids[i] = id;
-    row.logps[i] = row.log_probs[id];
+    const int64_t id = row.begin + i;
+    all[static_cast<size_t>(i)] = {
+        row.log_probs[i] + random_gumbel(row.seed, row.row, static_cast<uint64_t>(id)),
+        {static_cast<int32_t>(id), row.log_probs[i]}};
   }
-  return wanted > row.count ? static_cast<float>(perturbed[static_cast<size_t>(row.count)].first)
-                            : kNegInf;
+  keep_largest(all, wanted);
+  return all;
+}
+
+// `largest`: those that are drawn, and the one behind them if all are not drawn.
+void put(const std::vector<Perturbed>& largest, int64_t draws, const Place& place) {
+  for (int64_t i = 0; i < draws; ++i)
+    place.put(i, largest[static_cast<size_t>(i)].drawn);
+  *place.kappa = std::ssize(largest) > draws
+                     ? static_cast<float>(largest[static_cast<size_t>(draws)].sum)
+                     : kNegInf;
+}
+
+void draw_without_replacement(const DrawnRows& rows) {
+  rows.for_each_row([&](int64_t r) {
+    put(largest_of(rows.row(r), rows.draws() + 1), rows.draws(), rows.place(r));
+  });
+}
+
+// Of the largest of each rank the largest.
+void draw_without_replacement(const DrawnRows& rows, parallel::Group& ranks) {
+  const int64_t wanted = rows.draws() + 1, width = 3 * wanted;
+  // {sum, id, log-probability}; -inf where a rank has fewer ids.
+  const at::Tensor mine = at::full({rows.count(), width}, kNone, at::kDouble);
+  rows.for_each_row([&](int64_t r) {
+    auto* out = mine.mutable_data_ptr<double>() + r * width;
+    for (const Perturbed& one : largest_of(rows.row(r), wanted)) {
+      *out++ = one.sum;
+      *out++ = one.drawn.id;
+      *out++ = one.drawn.log_prob;
+    }
+  });
+
+  const at::Tensor all = ranks.all_gather(mine).contiguous();  // [ranks, rows, width]
+  rows.for_each_row([&](int64_t r) {
+    std::vector<Perturbed> candidates;
+    for (int64_t rank = 0; rank < ranks.size(); ++rank) {
+      const auto* next = all.const_data_ptr<double>() + (rank * rows.count() + r) * width;
+      for (int64_t i = 0; i < wanted && next[1] >= 0; ++i, next += 3)
+        candidates.push_back(
+            {next[0], {static_cast<int32_t>(next[1]), static_cast<float>(next[2])}});
+    }
+    keep_largest(candidates, wanted);
+    put(candidates, rows.draws(), rows.place(r));
+  });
 }
 
 }  // namespace
 
 uint64_t draw_seed(uint64_t seed, uint64_t request_id) { return random_bits(seed, request_id); }
 
-void draw_rows(const at::Tensor& log_probs, const PayloadSpec& spec, int64_t first_row,
-               Payload& to) {
+void draw_rows(const at::Tensor& log_probs, const PayloadSpec& spec, int64_t first_row, Payload& to,
+               const parallel::VocabShard& vocab) {
   RETORT_CHECK(log_probs.is_cpu() && log_probs.is_contiguous()) << "rows on the host";
-  const int64_t vocab = log_probs.size(1), count = to.ids.size(1);
-  const float* log_prob = log_probs.const_data_ptr<float>();
-  auto* ids = to.ids.mutable_data_ptr<int32_t>();
-  auto* logps = to.logps.mutable_data_ptr<float>();
-  float* kappa = to.kappa.defined() ? to.kappa.mutable_data_ptr<float>() : nullptr;
-
-  at::parallel_for(0, log_probs.size(0), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const int64_t place = first_row + r;
-      const DrawnRow row{.log_probs = log_prob + r * vocab,
-                         .vocab = vocab,
-                         .seed = spec.seed,
-                         .row = static_cast<uint64_t>(place),
-                         .ids = ids + place * count,
-                         .logps = logps + place * count,
-                         .count = count};
-      if (spec.replacement)
-        draw_with_replacement(row);
-      else
-        kappa[place] = draw_without_replacement(row);
-    }
-  });
+  const DrawnRows rows(log_probs, spec, first_row, vocab.begin, to);
+  if (vocab.whole())
+    return spec.replacement ? draw_with_replacement(rows) : draw_without_replacement(rows);
+  return spec.replacement ? draw_with_replacement(rows, *vocab.group)
+                          : draw_without_replacement(rows, *vocab.group);
 }
 
 }  // namespace retort::roles

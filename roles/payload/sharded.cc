@@ -22,6 +22,7 @@
 
 #include "base/error.h"
 #include "models/softcap.h"
+#include "roles/payload/draws.h"
 #include "roles/payload/named_ids.h"
 #include "roles/payload/top_k.h"
 
@@ -40,7 +41,6 @@ class Chunk {
         vocab_(vocab) {}
 
   int64_t count() const { return counted_.size(0); }
-  const at::Tensor& logits() const { return counted_; }
   const at::Tensor& log_total() const { return log_total_; }  // [count]
   const at::Tensor& at_targets() const { return at_targets_; }
   const at::Tensor& ids() const { return ids_; }  // [count, k] int32
@@ -68,6 +68,9 @@ class Chunk {
     const at::Tensor both = at::logaddexp(log_total_, log_masked_);
     return at::exp(log_masked_ - both).sum().item<double>();
   }
+
+  // Of this rank's ids, where its logits are. Destroys the logits.
+  at::Tensor log_probs() { return counted_.sub_(log_total_.to(counted_.device()).unsqueeze(1)); }
 
   // The log of what the chosen ids leave: summed over the complement. Destroys the logits. One
   // all-gather.
@@ -157,18 +160,15 @@ Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& we
                              const parallel::VocabShard& vocab, double softcap,
                              const at::TensorOptions& floats) {
   c10::NoGradGuard no_grad;
-  if (spec.kind == PayloadKind::kSampled)
-    throw Error(ErrorCode::kInvalidArgument,
-                "payload: sampled is drawn by one rank, which has the whole vocabulary; give the "
-                "teacher world.tp: 1, or use payload: topk");
   const int64_t rows = hidden_rows.size(0);
   const int64_t common = payload_vocab(spec, vocab.total);
   const int64_t own = std::clamp<int64_t>(common - vocab.begin, 0, weight.size(0));
 
   const bool masks = common < vocab.total;
-  const int64_t width = spec.kind == PayloadKind::kTopK ? ids_per_row(spec, common) : 0;
-  // The teacher's own, which a student's support does without.
-  const int64_t k = spec.support == Support::kStudent ? 0 : std::min(spec.top_k, width);
+  const int64_t width = ids_per_row(spec, common);
+  // The teacher's most probable ones, which draws and a student's support do without.
+  const bool best = spec.kind == PayloadKind::kTopK && spec.support != Support::kStudent;
+  const int64_t k = best ? std::min(spec.top_k, width) : 0;
   Payload payload = unfilled_payload(spec, rows, width, own, floats);
   const at::Tensor target_ids = targets_on(hidden_rows.device(), spec, targets, rows, common);
   const at::Tensor named = named_on(hidden_rows.device(), spec, targets, rows, common);
@@ -194,7 +194,11 @@ Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& we
     }
     if (masks) payload.masked_mass_sum += chunk.masked_mass();
     if (spec.kind == PayloadKind::kFull) {
-      out.copy_(chunk.logits().sub_(chunk.log_total().to(logits.device()).unsqueeze(1)));
+      out.copy_(chunk.log_probs());
+      continue;
+    }
+    if (spec.kind == PayloadKind::kSampled) {
+      draw_rows(chunk.log_probs().to(at::kCPU).contiguous(), spec, begin, payload, vocab);
       continue;
     }
     payload.ids.narrow(0, begin, count).copy_(chunk.ids());

@@ -109,12 +109,6 @@ HeadReply Teacher::head(const HeadRequest& request) const {
 
 Future<Payload> Teacher::enqueue(const ForwardRequest& request, const rpc::CallContext& caller) {
   check_request(request, computer_.decoder().config().vocab_size);
-  if (request.spec.kind == PayloadKind::kSampled && pieces().ranks > 1)
-    throw Error(ErrorCode::kInvalidArgument,
-                "teacher.forward: draws are made by one rank, which has the whole vocabulary; this "
-                "teacher has " +
-                    std::to_string(pieces().ranks))
-        .with("request", request.request_id);
 
   const std::string key = result_key(request);
   Future<Payload> reply;

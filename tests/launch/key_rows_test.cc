@@ -44,7 +44,6 @@ TEST(RecipeKeys, EachActsSomewhereOrHasOneValue) {
       "weight_sync",
       "roles.<name>.lora.lora_dropout",  // have one value so far
       "roles.<name>.lora.modules_to_save",
-      "roles.<name>.lora.push",
       "generation.role",
       "rpc.transports",     // has one choice; the others are refused with the reason
       "data.eval[].weight"  // sources have it for training

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "launch/commands/commands.h"
+#include "models/config.h"
 #include "tests/launch/key_bases.h"
 #include "tests/launch/recipe_fixture.h"
 
@@ -131,16 +132,6 @@ TEST_F(Plan, APushIsTheModelOnceOrTwice) {
       2 * weights);
 }
 
-// What is pushed are whole weights, also where an adapter is trained.
-TEST_F(Plan, APushOfAnAdapterIsThatOfTheModel) {
-  const std::string what = "push student -> generator";
-  const double whole = transfer(of(kGrpoBase), what);
-  ASSERT_GT(whole, 0);
-  EXPECT_EQ(transfer(of(kGrpoBase, {"roles.student.lora={r: 4}"}), what), whole);
-  EXPECT_EQ(transfer(of(kGrpoBase, {"roles.student.lora={r: 8, target_modules: q_proj}"}), what),
-            whole);
-}
-
 // The number of a role's entry that stands behind `key`.
 int64_t of_role(const std::string& role, const std::string& plan, const std::string& key) {
   const std::string name = '"' + key + "\": ";
@@ -148,6 +139,40 @@ int64_t of_role(const std::string& role, const std::string& plan, const std::str
   const size_t at = plan.find(name, entry);
   return at == std::string::npos ? -1 : std::stoll(plan.substr(at + name.size()));
 }
+
+// What is pushed are whole weights, also where an adapter is trained, unless that goes alone.
+TEST_F(Plan, APushOfAnAdapterIsThatOfTheModelOrOfTheFactors) {
+  const std::string what = "push student -> generator";
+  const double whole = transfer(of(kGrpoBase), what);
+  ASSERT_GT(whole, 0);
+  EXPECT_EQ(transfer(of(kGrpoBase, {"roles.student.lora={r: 4}"}), what), whole);
+  EXPECT_EQ(transfer(of(kGrpoBase, {"roles.student.lora={r: 8, target_modules: q_proj}"}), what),
+            whole);
+
+  // r (in + out) numbers for each adapted matrix: twice the rank, twice the bytes.
+  const std::string alone = of(kGrpoBase, {"roles.student.lora={r: 4, push: adapter}"});
+  const double factors = transfer(alone, what);
+  const auto student = models::read_model_config((folder_ / "student").string());
+  const int64_t q = student.num_attention_heads * student.head_dim,
+                kv = student.num_key_value_heads * student.head_dim;
+  const int64_t in_and_out = 2 * (student.hidden_size + q) + 2 * (student.hidden_size + kv) +
+                             3 * (student.hidden_size + student.intermediate_size);
+  EXPECT_EQ(factors, static_cast<double>(4 * 4 * in_and_out * student.num_hidden_layers));
+  EXPECT_EQ(transfer(of(kGrpoBase, {"roles.student.lora={r: 8, push: adapter}"}), what),
+            2 * factors);
+
+  // The generator has the factors beside the model, once more while they arrive, and what they
+  // change once more; the student forms no merged weights, and keeps the factors for a generator
+  // that comes back.
+  const std::string key = "pushed_weights_bytes_per_rank";
+  const int64_t matrices = student.hidden_size * (2 * q + 2 * kv + 3 * student.intermediate_size);
+  EXPECT_EQ(static_cast<double>(of_role("generator", alone, key)),
+            factors + static_cast<double>(4 * matrices * student.num_hidden_layers));
+  EXPECT_EQ(static_cast<double>(of_role("student", alone, key)), factors);
+  EXPECT_EQ(static_cast<double>(of_role("generator", alone, "weight_bytes_per_rank")),
+            whole + factors);
+}
+
 int64_t of_student(const std::string& plan, const std::string& key) {
   return of_role("student", plan, key);
 }

@@ -97,6 +97,10 @@ KilledRun killed(const std::string& name, int64_t steps,
 const std::vector<std::string> kAdapter{"roles.student.lora={r: 4, lora_alpha: 16}",
                                         "train.learning_rate=0.01"};
 
+// The adapter alone goes to a generator, which starts again from the model.
+const std::vector<std::string> kPushed{"roles.student.lora={r: 4, lora_alpha: 16, push: adapter}",
+                                       "train.learning_rate=0.01"};
+
 class Killed : public testing::TestWithParam<KilledRun> {};
 
 TEST_P(Killed, ResumesBitForBit) { expect_same_after_kills(GetParam()); }
@@ -106,6 +110,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(killed("grpo", 20, plain_grpo), killed("grpo_stale", 20, stale_grpo),
                     killed("grpo_as_used", 20, grpo_as_used),
                     killed("grpo_adapter", 20, grpo_of_adapter, kAdapter, 1),
+                    killed("grpo_pushed_adapter", 20, grpo_of_adapter, kPushed, 0),
                     killed("rejection_sampling", 20, rejection_sampling), killed("dpo", 24, dpo),
                     killed("dpo_adapter", 24, dpo_of_adapter, kAdapter, 1), killed("kto", 24, kto)),
     [](const auto& info) { return info.param.name; });

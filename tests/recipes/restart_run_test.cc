@@ -66,6 +66,8 @@ struct Loss {
   int signal = SIGKILL;
   Write write;
   std::vector<size_t> at = {3, 17};  // rows of metrics that are there by then
+  std::vector<std::string> settings = {};
+  std::string weights = "model.safetensors";  // of the last checkpoint
 };
 
 std::ostream& operator<<(std::ostream& out, const Loss& loss) { return out << loss.name; }
@@ -77,8 +79,11 @@ TEST_P(ServingProcessLost, ChangesNothing) {
   TemporaryFolder folder;
   const auto launch = [&](const char* name) {
     // So that a process that is held is soon taken for lost.
-    return Command({retort_binary(), "launch", loss.write(folder, folder / name).string(),
-                    "rpc.heartbeat_interval=200ms", "rpc.peer_timeout=2s"});
+    std::vector<std::string> words{retort_binary(), "launch",
+                                   loss.write(folder, folder / name).string(),
+                                   "rpc.heartbeat_interval=200ms", "rpc.peer_timeout=2s"};
+    words.insert(words.end(), loss.settings.begin(), loss.settings.end());
+    return Command(words);
   };
 
   Command undisturbed = launch("whole");
@@ -105,8 +110,8 @@ TEST_P(ServingProcessLost, ChangesNothing) {
   EXPECT_NE(result.output.find(times), std::string::npos) << result.output;
 
   EXPECT_EQ(timeless_metrics(folder / "disturbed/run"), timeless_metrics(folder / "whole/run"));
-  EXPECT_TRUE(read_file(folder / "disturbed/run/final/model.safetensors") ==
-              read_file(folder / "whole/run/final/model.safetensors"));
+  EXPECT_TRUE(read_file(folder / "disturbed/run/final" / loss.weights) ==
+              read_file(folder / "whole/run/final" / loss.weights));
   EXPECT_TRUE(all_gone((folder / "disturbed").string()));
 }
 
@@ -138,6 +143,12 @@ INSTANTIATE_TEST_SUITE_P(
              .signal = SIGSTOP,
              .write = grpo(2)},
         Loss{.name = "grpo_tp", .role = "generator", .rank = 1, .write = grpo(1, ", tp: 2")},
+        // It comes back with the model of its files, and is sent the adapter again.
+        Loss{.name = "grpo_adapter",
+             .role = "generator",
+             .write = grpo(1),
+             .settings = {"roles.student.lora={r: 4, push: adapter}", "train.learning_rate=0.01"},
+             .weights = "adapter_model.safetensors"},
         Loss{.name = "on_policy_distill", .role = "generator", .write = on_policy_distill()},
         Loss{.name = "on_policy_teacher", .role = "teacher", .write = on_policy_distill()}),
     [](const auto& info) { return info.param.name; });

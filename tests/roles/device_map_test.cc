@@ -166,7 +166,7 @@ class Receiver {
     const models::Tokenizer tokenizer = models::Tokenizer::load(golden_model());
     const GeneratorInfo info{.name = "generator/0",
                              .vocabulary_fingerprint = tokenizer.vocabulary_fingerprint(),
-                             .parameters = parameters_hash(decoder),
+                             .parameters = parameters_hash(decoder, nullptr),
                              .slices = weight_slices(decoder)};
     server_.serve(kGeneratorInfo, handlers_.queue(),
                   [info](Empty, const rpc::CallContext&) { return info; });

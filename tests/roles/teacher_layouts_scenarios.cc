@@ -212,6 +212,7 @@ void compare(Student& student, Teacher& whole, const PayloadSpec& spec, int64_t 
                 (!got.ids.defined() || at::equal(got.ids, expected.ids)),
             "ids are equal");
     require_near(got.log_tail, expected.log_tail, name + " log_tail");
+    require_near(got.kappa, expected.kappa, name + " kappa");
     const int64_t width =
         expected.logps.defined() && expected.logps.dim() == 2 ? expected.logps.size(1) : 0;
     const Range columns =
@@ -296,6 +297,14 @@ void student_scenario() {
              {.kind = PayloadKind::kTopK, .top_k = 9, .bfloat16 = true, .support = Support::kUnion},
              {.kind = PayloadKind::kTopK, .top_k = 40, .support = Support::kUnion},
              {.kind = PayloadKind::kFull, .temperature = 2.0},
+             {.kind = PayloadKind::kSampled,
+             .temperature = 1.5,
+             .num_samples = 9,
+             .replacement = true,
+             .seed = 5},
+             {.kind = PayloadKind::kSampled, .num_samples = 7, .replacement = false, .seed = 6},
+             // as many as there are, or more than a rank has
+             {.kind = PayloadKind::kSampled, .num_samples = 64, .replacement = false, .seed = 7},
              {.kind = PayloadKind::kTargetLogProbs}}) {
       compare(student, whole, spec, vocab_rows, id);
       id += 3;

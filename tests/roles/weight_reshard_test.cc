@@ -3,6 +3,8 @@
 //
 // Four child processes are the ranks of both: process i is rank i of the trainer and rank i of the
 // generator's replica, where they have one.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +15,7 @@
 #include <set>
 #include <tuple>
 
+#include "models/lora/adapter.h"
 #include "roles/generator/weight_buckets.h"
 #include "roles/generator/weight_checksum.h"
 #include "roles/generator/weight_staging.h"
@@ -37,6 +40,7 @@ struct Case {
   int64_t generator_tp;
   bool tied;
   int64_t bucket_bytes;
+  bool adapter = false;  // that alone is pushed
 };
 
 std::vector<Case> cases() {
@@ -53,6 +57,7 @@ std::vector<Case> cases() {
     for (const int64_t tp : {1, 2, 4}) {
       all.push_back({trainer, tp, tp == 2, 300});
       if (trainer.tp == 2 || trainer.pp == 2) all.push_back({trainer, tp, tp != 2, 1 << 20});
+      all.push_back({trainer, tp, tp == 2, 300, /*adapter=*/true});
     }
   return all;
 }
@@ -60,7 +65,32 @@ std::vector<Case> cases() {
 std::string name_of(const Case& c) {
   return "tp" + std::to_string(c.trainer.tp) + " pp" + std::to_string(c.trainer.pp) + " dp" +
          std::to_string(c.trainer.dp) + " to tp" + std::to_string(c.generator_tp) +
-         (c.tied ? " tied" : "");
+         (c.tied ? " tied" : "") + (c.adapter ? " adapter" : "");
+}
+
+models::LoraConfig all_linear() {
+  models::LoraConfig lora{.r = 3, .lora_alpha = 6, .target_modules = {}};
+  for (const std::string_view module : models::linear_modules())
+    lora.target_modules.emplace_back(module);
+  return lora;
+}
+
+// What a rank has of the model of that seed, and of its adapter, in which no factor is zero.
+models::Decoder decoder_of(const Case& c, uint64_t seed, models::Placement placement) {
+  models::Decoder decoder =
+      models::Decoder::random(nano(c.tied), seed, at::kFloat, std::move(placement));
+  if (!c.adapter) return decoder;
+  models::attach_new_adapter(decoder, all_linear(), seed);
+  for (const parallel::NamedParameter& factor : decoder.trained_parameters()) {
+    if (!factor.name.ends_with("lora_B.weight")) continue;
+    const std::vector<int64_t> shape =
+        factor.shard.shape.empty() ? factor.value.sizes().vec() : factor.shard.shape;
+    const at::Tensor whole =
+        at::arange(shape[0] * shape[1], at::kFloat).add(static_cast<double>(seed)).view(shape);
+    const int64_t dim = factor.shard.shape.empty() ? 0 : factor.shard.dim;
+    at::Tensor(factor.value).copy_(whole.narrow(dim, factor.shard.begin, factor.value.size(dim)));
+  }
+  return decoder;
 }
 
 // What arrives at this process, and what the senders say of it.
@@ -76,7 +106,8 @@ Arrived exchange(const Case& c, World& everybody, const std::optional<models::De
   std::vector<std::vector<WeightBucket>> sent;  // to each receiver
   if (student && sender >= 0)
     for (const auto& slices : held)
-      sent.push_back(make_weight_buckets(*student, slices, version, c.bucket_bytes, sender));
+      sent.push_back(make_weight_buckets(student->trained_parameters(), slices, version,
+                                         c.bucket_bytes, sender));
   std::vector<WeightReceipt> receipts;
   for (size_t r = 0; r < sent.size(); ++r) {
     receipts.push_back({.receiver = static_cast<int64_t>(r),
@@ -129,13 +160,12 @@ void check_refused(models::Decoder& generator, const Arrived& arrived,
 
 // The generator's rank of this process: takes what arrived, and then has the slices of the
 // trainer's whole.
-void check_receiver(const models::ModelConfig& config, models::Decoder& generator,
-                    const Arrived& arrived) {
+void check_receiver(const Case& c, models::Decoder& generator, const Arrived& arrived) {
   int64_t sent = 0, own = 0;
   for (const WeightBucket& bucket : arrived.buckets)
     for (const WeightPart& part : bucket.parts)
       sent += part.values.numel();
-  for (const auto& parameter : generator.parameters())
+  for (const auto& parameter : generator.trained_parameters())
     own += parameter.value.numel();
   require(sent == own, "as many elements are sent as this rank holds");
   check_refused(
@@ -159,16 +189,14 @@ void check_receiver(const models::ModelConfig& config, models::Decoder& generato
   require(weights_checksum(std::vector<uint64_t>{checksum}) == weights_checksum(mine),
           "the senders' checksum");
   staging.apply();
-  const models::Decoder expected =
-      models::Decoder::random(config, 1, at::kFloat, generator.placement());
-  const auto got = generator.parameters(), wanted = expected.parameters();
+  const models::Decoder expected = decoder_of(c, 1, generator.placement());
+  const auto got = generator.trained_parameters(), wanted = expected.trained_parameters();
   for (size_t i = 0; i < got.size(); ++i)
     require(at::equal(got[i].value, wanted[i].value), got[i].name);
 }
 
 void compare(const Case& c, const World::Options& given, World& everybody,
              const std::string& prefix) {
-  const models::ModelConfig config = nano(c.tied);
   const auto world_of = [&](const Layout& layout, const std::string& role) {
     World::Options options = given;
     options.layout = layout;
@@ -180,11 +208,10 @@ void compare(const Case& c, const World::Options& given, World& everybody,
   std::optional<models::Decoder> student, generator;
   int64_t sender = -1;
   if (trains) {
-    student = models::Decoder::random(config, 1, at::kFloat, models::Placement::of(*trains));
+    student = decoder_of(c, 1, models::Placement::of(*trains));
     if (trains->coordinate().dp == 0) sender = trains->mp().rank();
   }
-  if (generates)
-    generator = models::Decoder::random(config, 2, at::kFloat, models::Placement::of(*generates));
+  if (generates) generator = decoder_of(c, 2, models::Placement::of(*generates));
   // What the ranks of the replica hold.
   std::vector<std::vector<WeightSlice>> held;
   std::set<std::string> hashes;
@@ -193,14 +220,14 @@ void compare(const Case& c, const World::Options& given, World& everybody,
     const std::string text = everybody.all().broadcast(rpc::to_bytes(slices), rank);
     if (rank < c.generator_tp) held.push_back(rpc::from_bytes<std::vector<WeightSlice>>(text));
     for (const auto* decoder : {student ? &*student : nullptr, generator ? &*generator : nullptr}) {
-      const std::string hash =
-          everybody.all().broadcast(decoder ? parameters_hash(*decoder) : std::string(), rank);
+      const std::string hash = everybody.all().broadcast(
+          decoder ? parameters_hash(*decoder, decoder->lora()) : std::string(), rank);
       if (!hash.empty()) hashes.insert(hash);
     }
   }
   require(hashes.size() == 1, "one hash of the parameters in every layout");
   const Arrived arrived = exchange(c, everybody, student, sender, held, 5);
-  if (generator) check_receiver(config, *generator, arrived);
+  if (generator) check_receiver(c, *generator, arrived);
   everybody.all().barrier();
 }
 
@@ -218,6 +245,18 @@ void reshard_scenario() {
                                e.what());
     }
   }
+}
+
+// A generator that computes with other settings of the adapter, or without one, is no receiver.
+TEST(ParametersHash, IsOfTheAdapterThatIsPushed) {
+  const models::Decoder decoder = decoder_of({.adapter = true}, 1, {});
+  models::LoraConfig louder = all_linear(), fewer = all_linear();
+  louder.lora_alpha = 6.5;
+  fewer.target_modules.pop_back();
+  const std::set<std::string> hashes{
+      parameters_hash(decoder, nullptr), parameters_hash(decoder, decoder.lora()),
+      parameters_hash(decoder, &louder), parameters_hash(decoder, &fewer)};
+  EXPECT_EQ(hashes.size(), 4u);
 }
 
 TEST(WeightReshard, BetweenAllLayouts) {

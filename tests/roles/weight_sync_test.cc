@@ -237,7 +237,7 @@ TEST_F(WeightPush, AReplicaThatReportsOtherWeightsIsNamed) {
     return GeneratorInfo{
         .name = "generator/1",
         .vocabulary_fingerprint = models::Tokenizer::load(golden_model()).vocabulary_fingerprint(),
-        .parameters = parameters_hash(weights),
+        .parameters = parameters_hash(weights, nullptr),
         .dtype = {},
         .slices = weight_slices(weights)};
   });
