@@ -36,7 +36,7 @@ std::vector<WeightBucket> make_weight_buckets(const models::Decoder& decoder,
                                               const std::vector<WeightSlice>& held,
                                               uint64_t version, int64_t bucket_bytes,
                                               int64_t sender) {
-  return make_weight_buckets(decoder.parameters(), held, version, bucket_bytes, sender);
+  return make_weight_buckets(decoder.trained_parameters(), held, version, bucket_bytes, sender);
 }
 
 std::vector<WeightBucket> make_weight_buckets(

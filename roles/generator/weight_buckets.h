@@ -27,8 +27,8 @@ std::vector<WeightBucket> make_weight_buckets(const models::Decoder& decoder,
                                               const std::vector<WeightSlice>& held,
                                               uint64_t version, int64_t bucket_bytes,
                                               int64_t sender = 0);
-// The same of other tensors than parameters(): with an adapter merged into them
-// (models::merged_parameters), or of the adapter alone (trained_parameters()).
+// The same of other tensors than trained_parameters(): of the model with an adapter merged into it
+// (models::merged_parameters).
 std::vector<WeightBucket> make_weight_buckets(
     const std::vector<parallel::NamedParameter>& parameters, const std::vector<WeightSlice>& held,
     uint64_t version, int64_t bucket_bytes, int64_t sender = 0);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "models/checkpoint.h"
+#include "models/lora/adapter.h"
 #include "roles/generator/replica_engine.h"
 #include "tests/losses/stand_in_device.h"
 #include "tests/roles/sealed_weights.h"
@@ -70,6 +71,40 @@ TEST(DeviceGenerator, DrawsTheCpusTokensBeforeAndAfterAPush) {
   const Tokens second = draw(on_device, 1);
   EXPECT_EQ(second, draw(on_host, 1));
   EXPECT_NE(second, first);
+}
+
+// The model that the fixtures load, with an adapter whose factors are all of this size.
+models::Decoder adapted_on(at::Device device, double factor) {
+  models::Decoder decoder = model_on(device);
+  models::attach_new_adapter(
+      decoder, {.r = 4, .lora_alpha = 8, .target_modules = {"q_proj", "o_proj", "down_proj"}}, 1);
+  for (const parallel::NamedParameter& parameter : decoder.trained_parameters())
+    if (parameter.name.ends_with("lora_B.weight")) at::Tensor(parameter.value).fill_(factor);
+  return decoder;
+}
+
+// What is pushed is the adapter; what draws are the tokens of the merged model, by each push.
+TEST(DeviceGenerator, MergesAnAdapterThatIsPushed) {
+  const models::Tokenizer tokenizer = models::Tokenizer::load(model_folder());
+  ReplicaEngine on_device(adapted_on(test::stand_in_device(), 0), tokenizer, {.num_blocks = 32});
+  ReplicaEngine on_host(adapted_on(at::kCPU, 0), tokenizer, {.num_blocks = 32});
+  ReplicaEngine plain(model_on(at::kCPU), tokenizer, {.num_blocks = 32});
+  const Tokens base = draw(plain, 0);
+  EXPECT_EQ(draw(on_device, 0), base);
+  EXPECT_EQ(draw(on_host, 0), base);
+
+  for (const uint64_t version : {1, 2}) {
+    models::Decoder student = adapted_on(at::kCPU, 0.3 * static_cast<double>(version));
+    const Sealed weights = sealed(student, version, 4096);
+    push(on_device, weights);
+    push(on_host, weights);
+    models::merge_adapter(student);
+    push(plain, sealed(student, version, 4096));
+    const Tokens merged = draw(plain, version);
+    EXPECT_NE(merged, base) << version;
+    EXPECT_EQ(draw(on_device, version), merged) << version;
+    EXPECT_EQ(draw(on_host, version), merged) << version;
+  }
 }
 
 }  // namespace
