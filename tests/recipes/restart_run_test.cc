@@ -128,6 +128,13 @@ INSTANTIATE_TEST_SUITE_P(
              .write = distill(1, ", tp: 2", {{"payload", "hidden_states"}})},
         // With it goes what it has drawn, or kept until ids are named.
         Loss{.name = "sampled", .role = "teacher", .write = distill(1, "", kSampled)},
+        Loss{.name = "one_of_two_teachers",
+             .role = "second",
+             .write = distill(1),
+             .settings = {"roles.second={model: " + (goldens() / "teacher").string() +
+                              ", world: {threads: 1}}",
+                          "distill.teachers=[{role: teacher, weight: 0.25}, "
+                          "{role: second, weight: 0.75}]"}},
         Loss{.name = "support_student", .role = "teacher", .write = support("student")},
         Loss{.name = "support_union", .role = "teacher", .write = support("union")},
         Loss{.name = "support_tp",
@@ -150,6 +157,13 @@ INSTANTIATE_TEST_SUITE_P(
              .settings = {"roles.student.lora={r: 4, push: adapter}", "train.learning_rate=0.01"},
              .weights = "adapter_model.safetensors"},
         Loss{.name = "on_policy_distill", .role = "generator", .write = on_policy_distill()},
+        // Some steps have answers that the student draws, the others the rows' own.
+        Loss{.name = "mixed_teacher",
+             .role = "teacher",
+             .write = distill(1),
+             .settings = {"roles.generator={model: " + (goldens() / "qwen3").string() +
+                              ", world: {threads: 1}}",
+                          "distill.lmbda=0.5", "generation={max_new_tokens: 10}"}},
         Loss{.name = "on_policy_teacher", .role = "teacher", .write = on_policy_distill()}),
     [](const auto& info) { return info.param.name; });
 
