@@ -1,14 +1,12 @@
 #include "tests/recipes/bfloat16_support.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "models/checkpoint.h"
-#include "models/safetensors.h"
+#include "tests/recipes/gradient_errors.h"
 
 namespace retort::test {
 namespace {
@@ -20,11 +18,7 @@ namespace {
 //   scale, of matrices  a gradient that is 5 % too long is at least 4 % off; the norms' own
 //                       factors are held by tests/models/bfloat16_test.cc, over more tokens
 //   relative            what else goes wrong: one of two heads that is missing is off by 50 %
-struct GradientBounds {
-  double scale = 0.02;
-  double vector_scale = 0.045;
-  double relative = 0.09;
-};
+constexpr GradientBounds kBfloat16{.scale = 0.02, .vector_scale = 0.045, .relative = 0.09};
 // float16 keeps 11 bits: an eighth of that, and a third of it as room.
 constexpr GradientBounds kFloat16{0.02 / 6, 0.045 / 6, 0.09 / 6};
 
@@ -42,52 +36,6 @@ std::vector<std::string> in_float16(const std::vector<std::string>& roles) {
   return settings;
 }
 
-// How the gradient x of a parameter differs from the wanted one, g.
-struct GradientError {
-  std::string name;
-  bool is_matrix = true;
-  double relative = 0;  // |x - g| / |g|
-  double scale = 0;     // <x, g> / <g, g> - 1
-};
-
-// Of the first step of two runs of one step each, parameter by parameter: the first moment of Adam
-// is then a tenth of the gradient.
-std::vector<GradientError> gradient_errors(const fs::path& run, const fs::path& wanted) {
-  const fs::path state = "final/state/optimizer.safetensors";
-  const models::SafetensorsReader got(run / state), want(wanted / state);
-  std::vector<GradientError> errors;
-  for (const std::string& name : want.names()) {
-    if (!name.ends_with(".exp_avg")) continue;
-    const at::Tensor x = got.get(name).to(at::kDouble), g = want.get(name).to(at::kDouble);
-    const double squares = g.square().sum().item<double>();
-    errors.push_back({.name = name.substr(0, name.rfind('.')),
-                      .is_matrix = g.dim() > 1,
-                      .relative = std::sqrt((x - g).square().sum().item<double>() / squares),
-                      .scale = (x * g).sum().item<double>() / squares - 1});
-  }
-  return errors;
-}
-
-void expect_gradients_within(const fs::path& run, const fs::path& wanted,
-                             const GradientBounds& bounds) {
-  const std::vector<GradientError> errors = gradient_errors(run, wanted);
-  ASSERT_FALSE(errors.empty());
-  double relative = 0, scale = 0;
-  for (const GradientError& error : errors) {
-    EXPECT_LT(error.relative, bounds.relative) << error.name;
-    EXPECT_LT(std::abs(error.scale), error.is_matrix ? bounds.scale : bounds.vector_scale)
-        << error.name;
-    relative = std::max(relative, error.relative);
-    if (error.is_matrix) scale = std::max(scale, std::abs(error.scale));
-  }
-
-  // The same bits would mean that nothing was computed in fewer.
-  EXPECT_GT(relative, 1e-3 * bounds.relative);
-  const std::string name = run.parent_path().filename();
-  testing::Test::RecordProperty(name + "_relative", std::to_string(relative));
-  testing::Test::RecordProperty(name + "_scale", std::to_string(scale));
-}
-
 // The first step of two runs: its loss within 1 %, the same tokens.
 void expect_same_start(const fs::path& run, const fs::path& wanted) {
   const auto got = column(run, "loss"), want = column(wanted, "loss");
@@ -95,6 +43,12 @@ void expect_same_start(const fs::path& run, const fs::path& wanted) {
   ASSERT_EQ(want.size(), 1u);
   EXPECT_NEAR(got[0], want[0], 0.01 * std::max(std::abs(want[0]), 0.1));
   EXPECT_EQ(column(run, "num_tokens"), column(wanted, "num_tokens"));
+}
+
+void expect_gradients_follow(const fs::path& run, const fs::path& wanted,
+                             const GradientBounds& bounds) {
+  expect_gradients_within(first_gradients(run), first_gradients(wanted), bounds,
+                          run.parent_path().filename());
 }
 
 // `check`: of each split's run, beside the one in float32.
@@ -166,7 +120,7 @@ void expect_bfloat16_follows(const WriteRun& write, int64_t rows,
                              const std::vector<std::string>& more) {
   expect_follows(write, rows, splits, in_bfloat16(roles), more,
                  [](const fs::path& run, const fs::path& wanted) {
-                   expect_gradients_within(run, wanted, GradientBounds{});
+                   expect_gradients_follow(run, wanted, kBfloat16);
                  });
 }
 
@@ -177,7 +131,7 @@ void expect_float16_follows(const WriteRun& write, int64_t rows,
                  [](const fs::path& run, const fs::path& wanted) {
                    EXPECT_EQ(column(run, "loss_scale"), std::vector<double>{128});
                    EXPECT_EQ(column(run, "skipped_steps"), std::vector<double>{0});
-                   expect_gradients_within(run, wanted, kFloat16);
+                   expect_gradients_follow(run, wanted, kFloat16);
                  });
 }
 
