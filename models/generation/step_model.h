@@ -69,8 +69,8 @@ class StepModel {
   int64_t block_tokens_;
 };
 
-// What a step computes with, by Hugging Face name: a decoder's tensors as they are, or new ones with
-// its adapter added. Undefined for a name that it has no tensor of. The decoder outlives it.
+// What a step computes with, by Hugging Face name: a decoder's tensors as they are, or new ones
+// with its adapter added. Undefined for a name that it has no tensor of. The decoder outlives it.
 class StepWeights {
  public:
   explicit StepWeights(const Decoder& decoder)

@@ -12,8 +12,8 @@ namespace retort::roles {
 
 // What this process holds of a parameter.
 WeightSlice weight_slice(const parallel::NamedParameter& parameter);
-// Of all that is pushed to `decoder` (models::Decoder::trained_parameters), in its order: the model,
-// or the adapter that it computes with.
+// Of all that is pushed to `decoder` (models::Decoder::trained_parameters), in its order: the
+// model, or the adapter that it computes with.
 std::vector<WeightSlice> weight_slices(const models::Decoder& decoder);
 
 // What of the slices that `decoder` counts (parallel::ParameterShard::counted) lies within `held`,

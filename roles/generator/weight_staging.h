@@ -21,8 +21,8 @@ namespace retort::roles {
 //
 // Use: add() ..., check(), then apply() or uncheck(). From a check() that passed until then no
 //   bucket is taken, so that what was checked is what is applied.
-// Memory: one more copy of what is pushed, from the first bucket to apply(), where they arrive: on the
-//   host, or on the decoder's device.
+// Memory: one more copy of what is pushed, from the first bucket to apply(), where it arrives: on
+//   the host, or on the decoder's device.
 // Threads: add() on any, beside the others; those on compute, which alone touches the decoder.
 //   add() reads the values, which takes long, before it takes the lock; whoever else holds it sees
 //   whole buckets.

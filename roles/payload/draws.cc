@@ -83,7 +83,7 @@ class DrawnRows {
   Payload& to_;
 };
 
-// ---- with replacement ----------------------------------------------------------------------------
+// ---- with replacement ---------------------------------------------------------------------------
 // The probability of a rank's ids up to each, in their order.
 std::vector<double> mass_up_to(const DrawnRow& row) {
   std::vector<double> mass(static_cast<size_t>(row.count));
@@ -162,7 +162,7 @@ void draw_with_replacement(const DrawnRows& rows, parallel::Group& ranks) {
       rows.place(r).put(i, {static_cast<int32_t>(next[0]), static_cast<float>(next[1])});
 }
 
-// ---- without replacement -------------------------------------------------------------------------
+// ---- without replacement ------------------------------------------------------------------------
 // An id and its log-probability with noise.
 struct Perturbed {
   double sum = kNone;

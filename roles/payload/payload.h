@@ -101,11 +101,11 @@ struct Payload {
 // ids takes the student's there, [R, K] of an integer type, distinct in a row, with K the smaller
 // of top_k and the (common) vocabulary; log_tail is then the rest of what `ids` names, union or
 // not, and a union has the teacher's ids first. kInvalidArgument for a target outside the (common)
-// vocabulary. Of equal log-probabilities kTopK takes the
-// lowest ids. kSampled draws with spec.seed as it is (draw_seed). A softcap c > 0 makes the logits
-// c tanh(products / c) (models::Head::softcap). No autograd. Of a split vocabulary `weight` is this
-// rank's rows and kFull gives this rank's columns, all else is the same on every rank. Collectives:
-// none for a whole vocabulary or kHiddenStates; else two or three all-gathers a chunk on vocab.group.
+// vocabulary. Of equal log-probabilities kTopK takes the lowest ids. kSampled draws with spec.seed
+// as it is (draw_seed). A softcap c > 0 makes the logits c tanh(products / c)
+// (models::Head::softcap). No autograd. Of a split vocabulary `weight` is this rank's rows and
+// kFull gives this rank's columns, all else is the same on every rank. Collectives: none for a
+// whole vocabulary or kHiddenStates; else two or three all-gathers a chunk on vocab.group.
 // Devices: it is computed where hidden_rows and weight are; targets there or on the host. The
 // payload's tensors are at `destination`, that device or the host: to the host each chunk is copied
 // as it is done, into pinned memory. Of a split vocabulary what the ranks gather goes through host

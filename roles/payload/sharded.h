@@ -12,12 +12,12 @@
 
 namespace retort::roles {
 
-// make_payload of all kinds but hidden states by the ranks of vocab.group, each with its rows of the
-// head [rows, Ht]: the same numbers on every rank (full: this rank's columns), within rounding
+// make_payload of all kinds but hidden states by the ranks of vocab.group, each with its rows of
+// the head [rows, Ht]: the same numbers on every rank (full: this rank's columns), within rounding
 // those of one rank. Collectives: for each chunk of rows one all-gather of [chunk, 3] floats, topk
 // [chunk, 3 + 2 k] (and k more for ids that the student names) and one of [chunk], sampled those of
-// draw_rows besides; every rank calls with the same hidden_rows, spec and targets. The gathers move host memory; the
-// payload's tensors are made with `floats` (payload_options).
+// draw_rows besides; every rank calls with the same hidden_rows, spec and targets. The gathers move
+// host memory; the payload's tensors are made with `floats` (payload_options).
 Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
                              const PayloadSpec& spec, const at::Tensor& targets,
                              const parallel::VocabShard& vocab, double softcap,
