@@ -1,9 +1,11 @@
 #include "recipes/lora_checks.h"
 
+#include <filesystem>
 #include <sstream>
 #include <string>
 
 #include "base/error.h"
+#include "models/checkpoint.h"
 #include "models/config.h"
 #include "models/lora/adapter.h"
 #include "recipes/registry.h"
@@ -47,6 +49,12 @@ void check_pushed_adapter(const Recipe& recipe, const RecipePlaces& places) {
 bool pushes_adapter(const Recipe& recipe) {
   const auto& lora = recipe.student().lora;
   return lora && lora->push == LoraPush::kAdapter;
+}
+
+std::string base_weights(const Recipe& recipe, const RoleOptions& role) {
+  if (!pushes_adapter(recipe)) return "";
+  return models::weights_fingerprint(role.model,
+                                     models::parse_dtype(std::string(enum_name(role.dtype))));
 }
 
 std::string lora_difference(const models::LoraConfig& there, const models::LoraConfig& wanted) {

@@ -1,7 +1,7 @@
 // What a recipe says of `roles.student.lora`, checked.
 #pragma once
 
-#include <filesystem>
+#include <string>
 
 #include "recipes/recipe.h"
 #include "recipes/recipe_places.h"
@@ -17,6 +17,10 @@ void check_lora_files(const Recipe& recipe, const RecipePlaces& places);
 
 // Whether generators are sent the student's adapter alone (roles.student.lora.push).
 bool pushes_adapter(const Recipe& recipe);
+
+// Then, of the files of `role`, the student or its generator: models::weights_fingerprint, else "".
+// Reads all of them.
+std::string base_weights(const Recipe& recipe, const RoleOptions& role);
 
 // "lora_alpha: 16 there, 32 in the recipe; ..." of settings that differ; "" if none does.
 std::string lora_difference(const models::LoraConfig& there, const models::LoraConfig& wanted);

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "launch/commands/adapter_size.h"
 #include "models/config.h"
-#include "models/lora/adapter.h"
 #include "parallel/vocab_shard.h"
 #include "recipes/lora_checks.h"
 #include "recipes/registry.h"
@@ -24,22 +24,17 @@ bool keeps_pushed_weights(const Recipe& recipe) {
   return recipe.generation && recipe.roles.at(recipe.generation->role).restarts > 0;
 }
 
-// Elements of an adapter of the whole model, and of the matrices that it changes.
-struct AdapterSize {
-  int64_t factors = 0, matrices = 0;
-};
-
-AdapterSize adapter_size(const models::ModelConfig& config, const models::LoraConfig& lora) {
-  AdapterSize size;
-  int64_t in = 0;  // of the matrix: A is [r, in], and B behind it [out, r]
-  for (const models::TensorInfo& info : models::adapter_infos(config, lora, at::kFloat)) {
-    size.factors += info.shape.at(0) * info.shape.at(1);
-    if (info.name.ends_with(".lora_B.weight"))
-      size.matrices += info.shape.at(0) * in;
-    else
-      in = info.shape.at(1);
-  }
-  return size;
+// Bytes of an adapter that a rank of the student keeps, for each rank of a generator's replica, or
+// that a rank of the generator is sent. Of a student's ranks the first has what is whole on all.
+int64_t pushed_adapter(const Recipe& recipe, const models::ModelConfig& config,
+                       const RoleOptions& role) {
+  const AdapterSize size = adapter_size(config, recipe.student().lora->config());
+  const int64_t receivers = recipe.roles.at(recipe.generation->role).world.tp;
+  const bool sends = &role == &recipe.student();
+  const int64_t elements =
+      sends ? (size.split / role.world.tp + receivers * size.whole) / role.world.pp
+            : size.on_rank(role.world.tp);
+  return elements * dtype_bytes(role.dtype);
 }
 
 // What its processes need here: nothing, but for a generator the student's weights, and once more
@@ -90,9 +85,8 @@ RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOpti
   // no gradient of their own.
   const bool adapts = plan.trains && role.lora.has_value();
   const bool takes_adapter = recipe.is_generator(name) && recipes::pushes_adapter(recipe);
-  AdapterSize adapter;
-  if (adapts || takes_adapter) adapter = adapter_size(config, recipe.student().lora->config());
-  plan.trained_parameters = adapts ? adapter.factors : plan.parameters;
+  std::optional<models::LoraConfig> adapter;
+  if (adapts || takes_adapter) adapter = recipe.student().lora->config();
   const int64_t forwards = 1 + own.extra_forwards + (plan.trains ? own.extra_student_forwards : 0);
   const int64_t passes = 2 * forwards + (plan.trains ? (adapts ? 2 : 4) : 0);
   plan.flops_per_token = static_cast<double>(passes) * static_cast<double>(plan.parameters);
@@ -114,8 +108,7 @@ RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOpti
                  .bucket_bytes = static_cast<int64_t>(recipe.train.grad_bucket_bytes.bytes),
                  .sequences = recipes::micro_batch_sequences(recipe, own),
                  .forks = own.forks,
-                 .lora = adapts || takes_adapter ? std::optional(recipe.student().lora->config())
-                                                 : std::nullopt,
+                 .lora = adapter,
                  .loss = loss});
     const auto most = [&](const models::TrainingMemory& m) {
       return plan.trains ? m.peak() : m.parameters;
@@ -123,10 +116,8 @@ RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOpti
     if (most(memory) > most(plan.memory)) plan.memory = memory;
   }
 
-  // A push is of this rank's part of the model, or of the adapter, which has a gradient in fp32.
-  const int64_t pushed = recipes::pushes_adapter(recipe)
-                             ? plan.memory.gradients / 4 * dtype_bytes(role.dtype)
-                             : plan.memory.parameters;
+  const bool of_adapter = adapter && recipes::pushes_adapter(recipe);
+  const int64_t pushed = of_adapter ? pushed_adapter(recipe, config, role) : plan.memory.parameters;
 
   if (!plan.trains) {
     plan.memory = {.parameters = plan.memory.parameters};
@@ -160,7 +151,8 @@ RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOpti
   if (recipe.is_generator(name)) {
     plan.pushed_weights = pushed;
     if (takes_adapter)
-      plan.pushed_weights += adapter.matrices / role.world.tp * dtype_bytes(role.dtype);
+      plan.pushed_weights +=
+          dtype_bytes(role.dtype) * adapted_elements(config, *adapter, role.world.tp);
     plan.kv_cache = static_cast<int64_t>(recipe.generation->kv_cache.bytes);
   }
   return plan;

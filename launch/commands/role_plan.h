@@ -15,7 +15,6 @@ struct RolePlan {
   std::string name;
   std::string model;
   int64_t ranks = 1, parameters = 0;
-  int64_t trained_parameters = 0;  // of the student: all of them, or the adapter's
   // of the rank that needs most; of a serving role its parameters, of a frozen one also what it
   // holds while it answers for one micro-batch, and as answers the hidden states that it keeps
   // until the student has named ids

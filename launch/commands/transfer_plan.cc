@@ -2,20 +2,25 @@
 
 #include <algorithm>
 
+#include "launch/commands/adapter_size.h"
 #include "recipes/lora_checks.h"
+#include "recipes/run/student_model.h"
 
 namespace retort::launch {
 namespace {
 
 using recipes::Recipe;
 
-// Weights of the whole model, or of the adapter alone, in the generator's dtype.
+// Weights of the whole model, or of the adapter alone, in the generator's dtype, to each replica.
 TransferPlan plan_push(const Recipe& recipe, const RolePlan& student) {
   const std::string& name = recipe.generation->role;
   const recipes::RoleOptions& generator = recipe.roles.at(name);
   const double dtype_bytes = generator.dtype == recipes::FloatType::kFloat32 ? 4 : 2;
-  const int64_t pushed =
-      recipes::pushes_adapter(recipe) ? student.trained_parameters : student.parameters;
+  int64_t pushed = student.parameters;
+  if (recipes::pushes_adapter(recipe))
+    pushed =
+        adapter_size(recipes::role_config(recipe, student.name), recipe.student().lora->config())
+            .on_ranks(generator.world.tp);
   const auto copies = static_cast<double>(std::min<int64_t>(2, generator.world.dp));
   const int64_t every_steps = recipe.weight_sync->every_steps;
   return {

@@ -22,9 +22,9 @@ void run_generator_role(const RankContext& context) {
   // It changes nothing until the student's factors come.
   if (recipes::pushes_adapter(context.recipe))
     models::attach_new_adapter(decoder, context.recipe.student().lora->config(), /*seed=*/0);
-  roles::Generator generator(context.name(), std::move(decoder),
-                             models::Tokenizer::load(role.model),
-                             context.recipe.generation->engine());
+  roles::Generator generator(
+      context.name(), std::move(decoder), models::Tokenizer::load(role.model),
+      context.recipe.generation->engine(), recipes::base_weights(context.recipe, role));
 
   auto queue = std::make_shared<rpc::HandlerQueue>(roles::kMaxJobs);
   rpc::Agent agent(recipes::agent_options(context, device));

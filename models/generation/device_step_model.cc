@@ -155,6 +155,7 @@ void DeviceStepModel::bind(const Decoder& decoder) {
     const std::string prefix = "model.layers." + std::to_string(i) + ".";
     for (size_t t = 0; t < static_cast<size_t>(LayerTensor::kCount); ++t) {
       const auto tensor = static_cast<LayerTensor>(t);
+      layers_[i].weights[tensor].reset();  // before the next one is formed
       layers_[i].weights[tensor] = weights.find(prefix + layer_tensor_name(tensor));
     }
     layers_[i].window = config_.sliding_window[i];

@@ -3,7 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
@@ -164,8 +163,9 @@ at::Tensor MergedWeights::of(const parallel::NamedParameter& parameter) const {
   // The slices of A and B that a rank has are those that make its slice of W.
   const at::NoGradGuard no_grad;
   const at::Tensor b = factors_.at(lora_factor_name(parameter.name, "lora_B"));
-  const at::Tensor change = at::mm(b.to(at::kFloat), a->second.to(at::kFloat));
-  return own.to(at::kFloat).add(change, scaling_).to(own.scalar_type());
+  at::Tensor sum = own.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+  sum.addmm_(b.to(at::kFloat), a->second.to(at::kFloat), /*beta=*/1, /*alpha=*/scaling_);
+  return sum.to(own.scalar_type());
 }
 
 std::vector<parallel::NamedParameter> merged_parameters(const Decoder& decoder) {

@@ -24,7 +24,8 @@ std::unique_ptr<roles::GeneratorClient> connect(RunContext& context,
                                       .links = links_to(context, role),
                                       .patience = load_timeout_of(recipe, role),
                                       .weights_on_device = has_device_map(recipe, role),
-                                      .adapter_alone = pushes_adapter(recipe)},
+                                      .adapter_alone = pushes_adapter(recipe),
+                                      .base_weights = base_weights(recipe, recipe.student())},
       context.tokenizer, student);
 }
 

@@ -46,6 +46,7 @@ GeneratorClient::GeneratorClient(rpc::Agent& agent, Options options,
         agent_, *options_.links,
         PushedWeights::Options{.peers = options_.peers,
                                .tp = options_.tp,
+                               .base_weights = options_.base_weights,
                                .timeout = options_.timeout,
                                .generation_timeout = options_.generation_timeout});
 
@@ -69,6 +70,12 @@ GeneratorClient::GeneratorClient(rpc::Agent& agent, Options options,
                   "rms_norm_eps, sliding_window, ...); the generator takes over the student's "
                   "weights, so give both the same model and dtype" +
                       std::string(options_.adapter_alone ? ", and the adapter's settings" : ""))
+          .with("generator", peer);
+
+    if (info.base_weights != options_.base_weights)
+      throw Error(ErrorCode::kMismatch,
+                  "the generator's model has other weights than the student's, beside which the "
+                  "adapter that it is sent means nothing; give both the same files")
           .with("generator", peer);
 
     // Each replica is cut into ranks as the first one is.

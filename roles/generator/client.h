@@ -71,12 +71,14 @@ class GeneratorClient {
     // Weights leave from the student's device, which needs an entry in the agent's rpc.device_maps.
     // Else from host memory.
     bool weights_on_device = false;
-    // A student with an adapter: that alone is pushed, and every replica computes with its own
-    // model and what it was sent. Else merged weights.
+    // A student with an adapter: that alone is pushed, and every replica adds it to its own model,
+    // which has `base_weights` (GeneratorInfo). Else merged weights.
     bool adapter_alone = false;
+    std::string base_weights;
   };
   // Handshake with every peer: tokenizer and parameters (names, shapes, dtypes of the whole model,
-  // settings of the adapter that is pushed) must be the student's (kMismatch).
+  // settings of the adapter that is pushed and the weights that it is added to) must be the
+  // student's (kMismatch).
   GeneratorClient(rpc::Agent& agent, Options options, const models::Tokenizer& tokenizer,
                   const models::Decoder& student);
 

@@ -92,13 +92,16 @@ struct GeneratorInfo {
   std::string vocabulary_fingerprint;  // of the whole tokenizer
   // parameters_hash: of the whole model, whatever part of it this rank holds
   std::string parameters;
+  // where an adapter alone is pushed, of the weights that it is added to, as in its model's files
+  // (models::weights_fingerprint); else ""
+  std::string base_weights;
   std::string dtype;
   int64_t tp = 1, tp_rank = 0;      // ranks of the replica, and which of them this is
   std::vector<WeightSlice> slices;  // that this rank holds
   template <class A>
   void serialize(A& archive, uint32_t) {
     archive(name, weight_version, committed_version, vocab_rows, max_position_embeddings,
-            vocabulary_fingerprint, parameters, dtype, tp, tp_rank, slices);
+            vocabulary_fingerprint, parameters, base_weights, dtype, tp, tp_rank, slices);
   }
 };
 

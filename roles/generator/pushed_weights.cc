@@ -163,6 +163,11 @@ void PushedWeights::send_to(const std::string& peer) {
   const int64_t index = index_of(peer);
   const GeneratorInfo info =
       answer(agent_.call(peer, kGeneratorInfo, {}, {.timeout = options_.timeout}));
+  // Not kMismatch, which the peer says of versions that come late.
+  if (info.base_weights != options_.base_weights)
+    throw Error(ErrorCode::kCorrupt,
+                "the generator came back with other weights in its model's folder than the run "
+                "began with; the adapter that it is sent means nothing beside them");
   if (info.weight_version >= kept_->version) return;
 
   // A commit that waits was checked: all of it is there.

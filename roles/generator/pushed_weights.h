@@ -36,6 +36,7 @@ class PushedWeights {
   struct Options {
     std::vector<std::string> peers;  // ranks of all replicas, as in GeneratorClient::Options
     int64_t tp = 1;
+    std::string base_weights;              // GeneratorInfo's, also of a replica that comes back
     Duration timeout{120'000};             // of one bucket, of one question
     Duration generation_timeout{600'000};  // of a commit, which waits for samples in work
   };

@@ -31,9 +31,10 @@ models::EngineOptions merging(models::EngineOptions options) {
 }  // namespace
 
 ReplicaEngine::ReplicaEngine(models::Decoder decoder, models::Tokenizer tokenizer,
-                             models::EngineOptions options)
+                             models::EngineOptions options, std::string base_weights)
     : decoder_(std::move(decoder)),
       tokenizer_(std::move(tokenizer)),
+      base_weights_(std::move(base_weights)),
       engine_(decoder_, merging(options),
               [this](std::span<const int32_t> ids) {
                 return tokenizer_.decode(ids, /*skip_special_tokens=*/true);
@@ -49,6 +50,7 @@ GeneratorInfo ReplicaEngine::info() const {
           .max_position_embeddings = decoder_.config().max_position_embeddings,
           .vocabulary_fingerprint = tokenizer_.vocabulary_fingerprint(),
           .parameters = parameters_hash(decoder_, decoder_.lora()),
+          .base_weights = base_weights_,
           .dtype = models::dtype_name(decoder_.dtype()),
           .tp = num_ranks(),
           .tp_rank = decoder_.placement().tp_rank(),

@@ -26,9 +26,9 @@ namespace retort::roles {
 // Threads: compute; stage() on another one (WeightStaging).
 class ReplicaEngine : public SampleBackend {
  public:
-  // options.merge_requests is set in any case.
-  ReplicaEngine(models::Decoder decoder, models::Tokenizer tokenizer,
-                models::EngineOptions options);
+  // options.merge_requests is set in any case. `base_weights`: GeneratorInfo's.
+  ReplicaEngine(models::Decoder decoder, models::Tokenizer tokenizer, models::EngineOptions options,
+                std::string base_weights = {});
 
   GeneratorInfo info() const override;
   uint64_t weight_version() const override { return staging_.in_use(); }
@@ -37,7 +37,9 @@ class ReplicaEngine : public SampleBackend {
   bool step() override;                                      // one forward pass
   std::vector<FinishedSample> finished() override;
   void cancel(uint64_t request) override;
-  std::vector<std::vector<float>> score(const ForwardRequest& request) override;  // models::score
+  // models::score, of the decoder: it computes with an adapter beside its weights, where a step has
+  // weights that it was added to, so that in dtypes of 2 bytes the two round in different places.
+  std::vector<std::vector<float>> score(const ForwardRequest& request) override;
 
   void stage(WeightBucket bucket, const std::string& from) override;
   std::optional<WeightBucket> staged_bucket(uint64_t version, int64_t sender,
@@ -81,6 +83,7 @@ class ReplicaEngine : public SampleBackend {
 
   models::Decoder decoder_;
   models::Tokenizer tokenizer_;
+  const std::string base_weights_;
   models::Engine engine_;
   std::set<uint64_t> in_flight_;          // requests that the engine has
   std::vector<FinishedSample> finished_;  // on the first rank, since the last finished()

@@ -42,9 +42,10 @@ auto as_one(const Work& work) {
 Generator::Generator(std::string name, std::unique_ptr<SampleBackend> backend)
     : name_(std::move(name)), backend_(std::move(backend)) {}
 Generator::Generator(std::string name, models::Decoder decoder, models::Tokenizer tokenizer,
-                     models::EngineOptions options)
-    : Generator(std::move(name), std::make_unique<ReplicaEngine>(std::move(decoder),
-                                                                 std::move(tokenizer), options)) {}
+                     models::EngineOptions options, std::string base_weights)
+    : Generator(std::move(name),
+                std::make_unique<ReplicaEngine>(std::move(decoder), std::move(tokenizer), options,
+                                                std::move(base_weights))) {}
 Generator::~Generator() = default;
 
 GeneratorInfo Generator::info() const {

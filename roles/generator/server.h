@@ -58,7 +58,7 @@ class Generator {
   Generator(std::string name, std::unique_ptr<SampleBackend> backend);
   // With a ReplicaEngine. Several ranks: the decoder's placement says so.
   Generator(std::string name, models::Decoder decoder, models::Tokenizer tokenizer,
-            models::EngineOptions options);
+            models::EngineOptions options, std::string base_weights = {});
   ~Generator();
 
   bool leads() const { return backend_->leads(); }

@@ -4,7 +4,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/amax.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <cmath>
@@ -120,7 +119,8 @@ void draw_with_replacement(const DrawnRows& rows) {
   });
 }
 
-// By the rank among whose ids a draw falls, which every rank finds by the same sums.
+// By the rank among whose ids a draw falls, which every rank finds by the same sums. The masses up
+// to each id are formed twice rather than kept for all rows, which would be two chunks of logits.
 void draw_with_replacement(const DrawnRows& rows, parallel::Group& ranks) {
   const at::Tensor mine = at::full({rows.count()}, 0, at::kDouble);
   rows.for_each_row(
@@ -236,6 +236,13 @@ void draw_without_replacement(const DrawnRows& rows, parallel::Group& ranks) {
 }
 
 }  // namespace
+
+void check_drawable(const at::Tensor& numbers) {
+  if (!numbers.isfinite().all().item<bool>())
+    throw Error(ErrorCode::kCorrupt,
+                "nothing can be drawn: the teacher's logits are not finite; check its weights and "
+                "dtype");
+}
 
 uint64_t draw_seed(uint64_t seed, uint64_t request_id) { return random_bits(seed, request_id); }
 

@@ -144,6 +144,7 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
       continue;
     }
     if (spec.kind == PayloadKind::kSampled) {
+      check_drawable(at::logsumexp(logits, 1));
       draw_rows(at::log_softmax(logits, 1).to(at::kCPU).contiguous(), spec, begin, payload);
       continue;
     }

@@ -105,7 +105,7 @@ struct Payload {
 // as it is (draw_seed). A softcap c > 0 makes the logits c tanh(products / c)
 // (models::Head::softcap). No autograd. Of a split vocabulary `weight` is this rank's rows and
 // kFull gives this rank's columns, all else is the same on every rank. Collectives: none for a
-// whole vocabulary or kHiddenStates; else two or three all-gathers a chunk on vocab.group.
+// whole vocabulary or kHiddenStates; else at most three all-gathers a chunk on vocab.group.
 // Devices: it is computed where hidden_rows and weight are; targets there or on the host. The
 // payload's tensors are at `destination`, that device or the host: to the host each chunk is copied
 // as it is done, into pinned memory. Of a split vocabulary what the ranks gather goes through host

@@ -198,6 +198,7 @@ Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& we
       continue;
     }
     if (spec.kind == PayloadKind::kSampled) {
+      check_drawable(chunk.log_total());
       draw_rows(chunk.log_probs().to(at::kCPU).contiguous(), spec, begin, payload, vocab);
       continue;
     }

@@ -161,6 +161,14 @@ TEST_F(Plan, APushOfAnAdapterIsThatOfTheModelOrOfTheFactors) {
   EXPECT_EQ(transfer(of(kGrpoBase, {"roles.student.lora={r: 8, push: adapter}"}), what),
             2 * factors);
 
+  // One factor of each matrix is whole on every rank: A of q_proj, as long as the hidden size.
+  const std::vector<std::string> query{
+      "roles.student.lora={r: 4, push: adapter, target_modules: q_proj}"};
+  std::vector<std::string> ranks = query;
+  ranks.emplace_back("roles.generator.world.tp=2");
+  EXPECT_EQ(transfer(of(kGrpoBase, ranks), what) - transfer(of(kGrpoBase, query), what),
+            static_cast<double>(4 * 4 * student.hidden_size * student.num_hidden_layers));
+
   // The generator has the factors beside the model, once more while they arrive, and what they
   // change once more; the student forms no merged weights, and keeps the factors for a generator
   // that comes back.

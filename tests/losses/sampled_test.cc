@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <vector>
 
@@ -182,6 +183,17 @@ TEST(Draws, RepeatForASeedAndDifferForAnother) {
   }
   EXPECT_NE(roles::draw_seed(1, 2), roles::draw_seed(1, 3));
   EXPECT_NE(roles::draw_seed(1, 2), roles::draw_seed(2, 2));
+}
+
+// The ids would be anybody's.
+TEST(Draws, OfLogitsThatAreNotFiniteAreRefused) {
+  Problem p = random_problem(kSizes, 4);
+  p.teacher_hidden[2][1] = std::numeric_limits<float>::quiet_NaN();
+  for (const bool replacement : {true, false}) {
+    const Error error = test::error_of([&] { draw(p, spec_of(6, replacement)); });
+    EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
+    EXPECT_NE(error.message().find("not finite"), std::string::npos) << error.what();
+  }
 }
 
 TEST(Draws, TakeTheBytesOfTheFormula) {

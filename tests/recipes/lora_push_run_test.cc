@@ -1,8 +1,10 @@
 // Whole runs whose generators are sent the adapter alone (roles.student.lora.push), beside those
 // that are sent merged weights.
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <cmath>
+#include <fstream>
 
 #include "models/safetensors.h"
 #include "tests/recipes/golden_support.h"
@@ -91,6 +93,32 @@ TEST_F(PushedAdapter, HasTheBitsOfMergedWeights) {
     for (const char* key : {"loss", "kl", "sampling_logp_difference/mean"})
       EXPECT_EQ(column(alone, key), column(merged, key)) << dtype << " " << key;
   }
+}
+
+// A generator that is started again reads its model anew, which no push replaces.
+TEST_F(PushedAdapter, IsNotAddedToOtherWeightsThanTheStudents) {
+  const fs::path model = folder_ / "model";
+  fs::copy(goldens() / "qwen3", model);
+  recipe_.student_model = recipe_.generator_model = model.string();
+  recipe_.steps = 100'000;
+  Command run({retort_binary(), "launch", write_on_policy(folder_ / "run", recipe_).string(),
+               "roles.student.lora={r: 4, push: adapter}"});
+  ASSERT_TRUE(
+      wait_until([&] { return metrics_rows(folder_ / "run/run") >= 2; }, std::chrono::seconds(60)));
+
+  // Another sign of the last weight.
+  std::fstream weights(model / "model.safetensors",
+                       std::ios::in | std::ios::out | std::ios::binary);
+  weights.seekg(-1, std::ios::end);
+  const auto last = static_cast<unsigned char>(weights.get());
+  weights.seekp(-1, std::ios::end);
+  weights.put(static_cast<char>(last ^ 0x80));
+  weights.close();
+  ::kill(role_process(folder_ / "run", "generator"), SIGKILL);
+
+  const auto result = run.wait(std::chrono::seconds(120));
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_NE(result.output.find("came back with other weights"), std::string::npos) << result.output;
 }
 
 }  // namespace

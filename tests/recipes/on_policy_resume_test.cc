@@ -36,7 +36,7 @@ OnPolicyRecipe grpo_as_used(const TemporaryFolder& folder) {
   return recipe;
 }
 
-// An adapter's pushes are merged weights, and the model without it is the reference.
+// The model without its adapter is the reference; pushed are merged weights, or the adapter alone.
 OnPolicyRecipe grpo_of_adapter(const TemporaryFolder& folder) {
   OnPolicyRecipe recipe = grpo(folder, 0);
   recipe.block.insert({{"beta", "0.05"}, {"reference", "student"}});

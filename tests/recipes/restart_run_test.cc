@@ -131,7 +131,7 @@ INSTANTIATE_TEST_SUITE_P(
         Loss{.name = "one_of_two_teachers",
              .role = "second",
              .write = distill(1),
-             .settings = {"roles.second={model: " + (goldens() / "teacher").string() +
+             .settings = {"roles.second={model: " + (goldens() / "qwen3").string() +
                               ", world: {threads: 1}}",
                           "distill.teachers=[{role: teacher, weight: 0.25}, "
                           "{role: second, weight: 0.75}]"}},

@@ -61,8 +61,8 @@ TEST_P(TeacherLayouts, AnswerEveryStudentAsOneRank) {
     for (int rank = 0; rank < tp * pp; ++rank)
       EXPECT_EQ(roles.client.get("kept/" + std::to_string(rank), Deadline::after(10s)), "0")
           << "every part was fetched";
-    // Three requests of each of twelve payloads for two vocabularies, each computed once.
-    EXPECT_EQ(roles.client.get("forwards/0", Deadline::after(10s)), "72") << student_tp;
+    // Three requests of each of twelve payloads for three vocabularies, each computed once.
+    EXPECT_EQ(roles.client.get("forwards/0", Deadline::after(10s)), "108") << student_tp;
   }
 }
 INSTANTIATE_TEST_SUITE_P(Layouts, TeacherLayouts,

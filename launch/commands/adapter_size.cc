@@ -1,0 +1,52 @@
+#include "launch/commands/adapter_size.h"
+
+#include <algorithm>
+#include <string_view>
+
+namespace retort::launch {
+namespace {
+
+// Of the whole model: a matrix [out, in] of each layer.
+struct Matrix {
+  int64_t out = 0, in = 0;
+  bool row_parallel = false;  // split by its inputs, not by its outputs
+};
+
+Matrix matrix_of(const models::ModelConfig& config, std::string_view module) {
+  const int64_t hidden = config.hidden_size, inner = config.intermediate_size;
+  const int64_t queries = config.num_attention_heads * config.head_dim;
+  const int64_t keys = config.num_key_value_heads * config.head_dim;
+  if (module == "o_proj") return {hidden, queries, true};
+  if (module == "down_proj") return {hidden, inner, true};
+  if (module == "q_proj") return {queries, hidden};
+  if (module == "k_proj" || module == "v_proj") return {keys, hidden};
+  return {inner, hidden};
+}
+
+}  // namespace
+
+AdapterSize adapter_size(const models::ModelConfig& config, const models::LoraConfig& lora) {
+  AdapterSize size;
+  for (const std::string_view module : lora.target_modules) {
+    const Matrix matrix = matrix_of(config, module);
+    const int64_t each = lora.r * config.num_hidden_layers;
+    size.split += each * (matrix.row_parallel ? matrix.in : matrix.out);
+    size.whole += each * (matrix.row_parallel ? matrix.out : matrix.in);
+  }
+  return size;
+}
+
+int64_t adapted_elements(const models::ModelConfig& config, const models::LoraConfig& lora,
+                         int64_t tp) {
+  int64_t elements = 0;
+  for (const std::string_view module : lora.target_modules) {
+    const Matrix matrix = matrix_of(config, module);
+    // More ranks than heads of keys: some hold the same ones.
+    const bool of_keys = module == "k_proj" || module == "v_proj";
+    const int64_t parts = of_keys ? std::min(tp, config.num_key_value_heads) : tp;
+    elements += config.num_hidden_layers * matrix.out * matrix.in / parts;
+  }
+  return elements;
+}
+
+}  // namespace retort::launch
