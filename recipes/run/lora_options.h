@@ -37,7 +37,7 @@ struct LoraOptions {
           "nothing at first");
     visit("push", push,
           "what a generator is sent: the weights with the adapter added to them, or the adapter "
-          "alone, which a generator of ours merges into the same model");
+          "alone, which a generator that is not external merges into the same model");
   }
   // kInvalidArgument naming the field.
   void validate() const;

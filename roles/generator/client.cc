@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "models/generation/request.h"
 #include "models/lora/adapter.h"
+#include "roles/generator/match.h"
 #include "roles/generator/weight_buckets.h"
 #include "roles/generator/weight_checksum.h"
 #include "rpc/archive.h"
@@ -51,32 +52,21 @@ GeneratorClient::GeneratorClient(rpc::Agent& agent, Options options,
                                .generation_timeout = options_.generation_timeout});
 
   // Weights are sent to it and token ids exchanged, so both must mean the same there.
-  const std::string parameters =
-      parameters_hash(student, options_.adapter_alone ? student.lora() : nullptr);
-  const std::string vocabulary = tokenizer.vocabulary_fingerprint();
+  const ExpectedGenerator expected{
+      .vocabulary_fingerprint = tokenizer.vocabulary_fingerprint(),
+      .parameters = parameters_hash(student, options_.adapter_alone ? student.lora() : nullptr),
+      .base_weights = options_.base_weights,
+      .adapter_alone = options_.adapter_alone};
   for (size_t i = 0; i < options_.peers.size(); ++i) {
     const std::string& peer = options_.peers[i];
     GeneratorInfo info = rpc::ask_until_up(
         options_.links, {peer}, Deadline::after(options_.patience),
         [&] { return agent_.call(peer, kGeneratorInfo, {}, {.timeout = options_.timeout}).get(); });
-    if (info.vocabulary_fingerprint != vocabulary)
-      throw Error(ErrorCode::kMismatch,
-                  "student and generator tokenizers differ; the generator must have the student's")
-          .with("generator", peer);
-    if (info.parameters != parameters)
-      throw Error(ErrorCode::kMismatch,
-                  "student and generator differ in the names, shapes or dtypes of their "
-                  "parameters, or in config values that change the function (rope_theta, "
-                  "rms_norm_eps, sliding_window, ...); the generator takes over the student's "
-                  "weights, so give both the same model and dtype" +
-                      std::string(options_.adapter_alone ? ", and the adapter's settings" : ""))
-          .with("generator", peer);
-
-    if (info.base_weights != options_.base_weights)
-      throw Error(ErrorCode::kMismatch,
-                  "the generator's model has other weights than the student's, beside which the "
-                  "adapter that it is sent means nothing; give both the same files")
-          .with("generator", peer);
+    try {
+      check_matches(info, expected);
+    } catch (const Error& error) {
+      throw error.with("generator", peer);
+    }
 
     // Each replica is cut into ranks as the first one is.
     const size_t rank = i % static_cast<size_t>(options_.tp);

@@ -167,7 +167,8 @@ void PushedWeights::send_to(const std::string& peer) {
   if (info.base_weights != options_.base_weights)
     throw Error(ErrorCode::kCorrupt,
                 "the generator came back with other weights in its model's folder than the run "
-                "began with; the adapter that it is sent means nothing beside them");
+                "began with; the adapter that it is sent means nothing beside them. Put the files "
+                "back and go on with --resume");
   if (info.weight_version >= kept_->version) return;
 
   // A commit that waits was checked: all of it is there.

@@ -240,8 +240,8 @@ void draw_without_replacement(const DrawnRows& rows, parallel::Group& ranks) {
 void check_drawable(const at::Tensor& numbers) {
   if (!numbers.isfinite().all().item<bool>())
     throw Error(ErrorCode::kCorrupt,
-                "nothing can be drawn: the teacher's logits are not finite; check its weights and "
-                "dtype");
+                "nothing can be drawn: a row of the teacher's logits is not finite (a NaN or an "
+                "infinity); check its weights and dtype");
 }
 
 uint64_t draw_seed(uint64_t seed, uint64_t request_id) { return random_bits(seed, request_id); }
