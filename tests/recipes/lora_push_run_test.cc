@@ -17,18 +17,6 @@ constexpr const char* kAlone = "push: adapter";
 constexpr const char* kMerged = "push: merged";
 constexpr const char* kBytesSent = "rpc/generator/weights.bucket/bytes_sent";
 
-// An adapter that learns fast, so that wrong weights in the generator show.
-fs::path run_pushed(const fs::path& folder, const OnPolicyRecipe& recipe, const std::string& push,
-                    const std::vector<std::string>& settings = {}) {
-  std::vector<std::string> arguments{"launch", write_on_policy(folder, recipe).string(),
-                                     "roles.student.lora={r: 4, lora_alpha: 32, " + push + "}",
-                                     "train.learning_rate=0.02"};
-  arguments.insert(arguments.end(), settings.begin(), settings.end());
-  const auto result = retort(arguments);
-  EXPECT_EQ(result.exit_code, 0) << result.output;
-  return folder / "run";
-}
-
 class PushedAdapter : public testing::Test {
  protected:
   PushedAdapter() {
@@ -39,7 +27,7 @@ class PushedAdapter : public testing::Test {
   }
   fs::path run(const std::string& name, const std::string& push,
                const std::vector<std::string>& settings = {}) {
-    return run_pushed(folder_ / name, recipe_, push, settings);
+    return run_adapter(folder_ / name, recipe_, settings, push);
   }
 
   TemporaryFolder folder_;

@@ -319,18 +319,6 @@ TEST(Reference, IsTheStudentWithoutItsAdapter) {
   EXPECT_NE(cache.find("kto.reference_cache: has no effect"), std::string::npos) << cache;
 }
 
-// A run of an adapter on the recipe's student; the test fails unless it ends well.
-fs::path run_adapter(const fs::path& folder, const OnPolicyRecipe& recipe,
-                     const std::vector<std::string>& settings) {
-  std::vector<std::string> arguments{"launch", write_on_policy(folder, recipe).string(),
-                                     "roles.student.lora={r: 4, lora_alpha: 32}",
-                                     "train.learning_rate=0.02"};
-  arguments.insert(arguments.end(), settings.begin(), settings.end());
-  const auto result = retort(arguments);
-  EXPECT_EQ(result.exit_code, 0) << result.output;
-  return folder / "run";
-}
-
 // Generators are sent merged weights: what they say of their tokens is what the student says.
 TEST(Grpo, DrawsWithMergedWeights) {
   TemporaryFolder folder;

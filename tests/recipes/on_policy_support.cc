@@ -89,6 +89,17 @@ fs::path write_on_policy(const fs::path& folder, const OnPolicyRecipe& r) {
   return path;
 }
 
+fs::path run_adapter(const fs::path& folder, const OnPolicyRecipe& recipe,
+                     const std::vector<std::string>& settings, const std::string& push) {
+  std::vector<std::string> arguments{"launch", write_on_policy(folder, recipe).string(),
+                                     "roles.student.lora={r: 4, lora_alpha: 32, " + push + "}",
+                                     "train.learning_rate=0.02"};
+  arguments.insert(arguments.end(), settings.begin(), settings.end());
+  const auto result = retort(arguments);
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  return folder / "run";
+}
+
 fs::path write_prompts(const TemporaryFolder& folder, int64_t rows) {
   const fs::path path = folder / "prompts.jsonl";
   std::ofstream file(path);

@@ -30,6 +30,11 @@ struct OnPolicyRecipe {
 };
 // Writes the recipe beside its run folder, as write_recipe.
 fs::path write_on_policy(const fs::path& folder, const OnPolicyRecipe& recipe);
+// Runs it with an adapter that learns fast, so that wrong weights show; the test fails unless it
+// ends well. Returns the run's folder. `push`: of the adapter's settings.
+fs::path run_adapter(const fs::path& folder, const OnPolicyRecipe& recipe,
+                     const std::vector<std::string>& settings,
+                     const std::string& push = "push: merged");
 // JSONL of prompts; of pairs, the last with an identical completion. Returns the file.
 fs::path write_prompts(const TemporaryFolder& folder, int64_t rows = 10);
 fs::path write_pairs(const TemporaryFolder& folder);
