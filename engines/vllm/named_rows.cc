@@ -54,7 +54,7 @@ at::Tensor NamedRows::take() {
   if (!has_matrix_)
     throw Error(ErrorCode::kMismatch,
                 std::string(kMatrixField) +
-                    ": is missing; vLLM 0.33 or later gives it, with VLLM_USE_V2_MODEL_RUNNER=1 "
+                    ": is missing; vLLM 0.32 or later gives it, with VLLM_USE_V2_MODEL_RUNNER=1 "
                     "and without --kv-sharing-fast-prefill");
   const at::Tensor all = read_npy_matrix(matrix_.take());
 

@@ -41,12 +41,12 @@ Error explained_named(const Error& error) {
   const int status = status_of(error);
   if (status == 403 || status == 404 || status == 405)
     return with_advice(error, ErrorCode::kInvalidArgument,
-                       "/inference/v1/generate, where ids are named, is not open; start vLLM 0.33 "
+                       "/inference/v1/generate, where ids are named, is not open; start vLLM 0.32 "
                        "or later with --enable-scale-out");
   if (status != 400 && status != 422) return error;
   const Error usual = explained(error);
   return with_advice(usual, usual.code(),
-                     "ids that are named for each position need vLLM 0.33 or later with "
+                     "ids that are named for each position need vLLM 0.32 or later with "
                      "VLLM_USE_V2_MODEL_RUNNER=1, and at most --max-logprobs of them");
 }
 

@@ -14,9 +14,8 @@ namespace retort::engines::vllm {
 //                   server refuses with its --max-logprobs and the size of its vocabulary
 //   draw(), score() /v1/completions with token ids in both directions. The first of all asks
 //                   /v1/models before, and as above.
-//   log_probs_at()  /inference/v1/generate, by what 0.33.0 documents; never run against a server,
-//                   and so the probe compares its numbers with those of score() before a role
-//                   relies on them
+//   log_probs_at()  /inference/v1/generate. Doors other than /v1 change with versions: the probe
+//                   compares its numbers with those of score() before a role relies on them.
 //   load_weights()  /collective_rpc reload_weights, /reset_prefix_cache; then /health and a score
 //                   of two tokens, as an engine that died of a folder still says that it is well
 //

@@ -7,6 +7,13 @@ The server: a small model in float32 with 416 rows, of which 400 are the tokeniz
 and VLLM_SERVER_DEV_MODE=1; WEIGHTS is the folder of its model, which it reloads.
 vllm_recorded_test.cc asks the same through the adapter: a request that differs from the recorded
 one in anything but its request_id fails there, and so does a number that is read differently.
+
+Of the ids that are named for each position (vllm_named_test.cc), with that server started with
+--enable-scale-out and VLLM_USE_V2_MODEL_RUNNER=1 (vllm_test.py says how, on a CPU):
+
+    python3 record_vllm.py http://127.0.0.1:8000 recorded/vllm-0.32.0-named WEIGHTS named
+
+and of one that lacks the first, or the second: `closed`, or `runner`, for `named`.
 """
 import json
 import pathlib
@@ -17,6 +24,7 @@ import urllib.request
 URL = sys.argv[1]
 RECORDED = pathlib.Path(sys.argv[2])
 WEIGHTS = sys.argv[3]
+PART = sys.argv[4] if len(sys.argv) > 4 else "usual"
 FOLDERS = [WEIGHTS]  # of the machine, which no recording names
 PROMPT = [10, 21, 32, 43, 54]
 TEXT = [7, 160, 23, 310, 2, 2, 55, 23, 310, 99, 301, 12]  # scored
@@ -93,8 +101,41 @@ def score(name, **more):
     record(name, "POST", "/v1/completions", neutral(TEXT[:9], **more))
 
 
+def name_ids(name, rows):
+    body = {
+        "model": "m",
+        "token_ids": TEXT[:7],
+        "stream": False,
+        "sampling_params": {
+            "max_tokens": 1,
+            "temperature": 0.0,
+            "prompt_logprob_start": 2,
+            "prompt_logprob_token_ids": rows,
+        },
+    }
+    record(name, "POST", "/inference/v1/generate", body)
+
+
+# The three most probable of positions 2, 3 and 5, the least of them first; position 4 is between.
+def named():
+    top = record("top", "POST", "/v1/completions", neutral(TEXT[:7], prompt_logprobs=3))
+    entries = top["choices"][0]["prompt_logprobs"]
+    rows = []
+    for position in (2, 3, 3, 5):
+        best = [(entry["rank"], int(id)) for id, entry in entries[position + 1].items()]
+        rows.append([id for rank, id in sorted(best, reverse=True) if rank <= 3])
+    name_ids("named", rows)
+    name_ids("too-many", [list(range(25))] * 4)
+    name_ids("unknown-id", [[ROWS]] * 4)
+
+
 def main():
     RECORDED.mkdir(parents=True, exist_ok=True)
+    if PART == "named":
+        return named()
+    if PART != "usual":
+        return name_ids(PART, [[1]] * 4)
+
     record("health", "GET", "/health")
     record("version", "GET", "/version")
     record("models", "GET", "/v1/models")

@@ -3,7 +3,10 @@
 //   RETORT_VLLM_URL    where it listens
 //   RETORT_VLLM_MODEL  the model folder that it serves in float32
 //   RETORT_VLLM_OTHER  a folder of other weights of the same shape
+//   RETORT_VLLM_NAMED  it was started to take ids that are named for each position
+#include <ATen/ops/gather.h>
 #include <ATen/ops/log_softmax.h>
+#include <ATen/ops/randint.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -272,6 +275,32 @@ TEST_F(VllmLive, ScoresAsWeDo) {
   asked.top_k = engine_->abilities().max_top_k + 1;
   retort::test::expect_error(ErrorCode::kInvalidArgument, "--max-logprobs",
                              [&] { engine_->score(asked, soon()).get(); });
+}
+
+// Ids of any probability, in no order, twice as well, of positions with gaps among them; asked
+// again when the server has the prompt in its prefix cache.
+TEST_F(VllmLive, ScoresNamedIds) {
+  if (variable("RETORT_VLLM_NAMED").empty()) GTEST_SKIP() << "vllm_test.py starts one that does";
+  const std::vector<int32_t> ids = a_text();
+  const at::Tensor log_probs = ours(decoder_, ids);
+  for (const int64_t width : {1, 5, 64}) {
+    Difference difference;
+    ScoreRequest asked{.token_ids = ids};
+    for (int32_t p = 3; p < 59; p += p % 7 == 0 ? 4 : 1)
+      asked.positions.push_back(p);
+    const auto num_rows = static_cast<int64_t>(asked.positions.size());
+    const at::Tensor named = at::randint(decoder_.config().vocab_size, {num_rows, width}, at::kInt);
+    for (int round = 0; round < 2; ++round) {
+      const at::Tensor numbers = engine_->log_probs_at(asked, named, soon()).get();
+      for (int64_t row = 0; row < num_rows; ++row) {
+        const int64_t position = asked.positions[static_cast<size_t>(row)];
+        const at::Tensor expected = log_probs[position].gather(0, named[row].to(at::kLong));
+        for (int64_t k = 0; k < width; ++k)
+          difference.add(numbers[row][k].item<double>(), expected[k].item<double>());
+      }
+    }
+    say("named, " + std::to_string(width) + " of each position", difference);
+  }
 }
 
 TEST_F(VllmLive, FollowsWeights) {

@@ -1,6 +1,8 @@
-// Ids that are named for each position, at vLLM's /inference/v1/generate. No server was recorded:
-// question and answer are what the documents of 0.33.0 say.
+// Ids that are named for each position, at vLLM's /inference/v1/generate: what a server answered,
+// and by hand what none should.
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/flip.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
@@ -110,10 +112,45 @@ TEST_F(VllmNamed, SaysHowToOpenTheDoor) {
   expect_fault(ErrorCode::kInvalidArgument, "--enable-scale-out",
                test::reply(403, "{\"error\": {\"message\": \"endpoints are disabled\"}}"));
   expect_fault(ErrorCode::kInvalidArgument, "--enable-scale-out", test::reply(404, "{}"));
-  expect_fault(ErrorCode::kInvalidArgument, "0.33 or later",
+  expect_fault(ErrorCode::kInvalidArgument, "0.32 or later",
                test::reply(400, "{\"error\": {\"message\": \"Expected int, got list\"}}"));
   expect_fault(ErrorCode::kUnavailable, "EngineCore",
                test::reply(500, "{\"error\": {\"message\": \"EngineCore is dead\"}}"));
+}
+
+class VllmNamedRecorded : public test::RecordedVllm {
+ protected:
+  VllmNamedRecorded() {
+    exchanges_.merge(test::read_exchanges(test::source_folder() /
+                                          "tests/engines/recorded/vllm-0.32.0-named"));
+    engine_.reset();
+    server_ = std::make_unique<test::RecordedServer>(exchanges_);
+    engine_ = make();
+  }
+};
+
+// Asked for the ids of its own top-k, the least probable first, with a gap among the positions.
+TEST_F(VllmNamedRecorded, NumbersAreThoseOfItsTopK) {
+  const Scored top = engine().score(score({2, 3, 5}, 3), soon()).get();
+  const at::Tensor ids = at::flip(top.ids, {1}).to(at::kInt).contiguous();
+  const at::Tensor numbers = engine().log_probs_at(score({2, 3, 5}, 0), ids, soon()).get();
+  EXPECT_TRUE(at::allclose(numbers, at::flip(top.log_probs, {1}), /*rtol=*/0, /*atol=*/1e-5))
+      << numbers << top.log_probs;
+}
+
+TEST_F(VllmNamedRecorded, RefusalsSayWhatToDo) {
+  const at::Tensor ids = at::tensor({265, 279, 353, 353, 166, 114, 404, 370, 323}, at::kInt);
+  const auto expect_refusal = [&](ErrorCode code, const std::string& part, const char* recorded) {
+    SCOPED_TRACE(recorded);
+    server().answer("named", exchange(recorded).reply());
+    expect_named(code, part, [&] {
+      engine().log_probs_at(score({2, 3, 5}, 0), ids.view({3, 3}), soon()).get();
+    });
+  };
+  expect_refusal(ErrorCode::kInvalidArgument, "--enable-scale-out", "closed");
+  expect_refusal(ErrorCode::kInvalidArgument, "VLLM_USE_V2_MODEL_RUNNER=1", "runner");
+  expect_refusal(ErrorCode::kInvalidArgument, "--max-logprobs", "too-many");
+  expect_refusal(ErrorCode::kMismatch, "another tokenizer", "unknown-id");
 }
 
 }  // namespace

@@ -54,7 +54,11 @@ class Run:
         return json.loads((self.folder / f"contracts/{role}.json").read_text())
 
 
-class VllmRunTest(unittest.TestCase):
+class Runs:
+    """What runs beside one server, on a model with a tied head."""
+
+    NAMED = False  # whether the server takes ids that are named for each position
+
     @classmethod
     def setUpClass(cls):
         cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="retort-vllm-run-"))
@@ -67,7 +71,7 @@ class VllmRunTest(unittest.TestCase):
             *["--output", cls.folder / "tokenizer"],
         )
         cls.student, cls.other = (cls.model(seed) for seed in (1, 2))
-        cls.server = cls.enterClassContext(vllm_test.Server(cls.other))
+        cls.server = cls.enterClassContext(vllm_test.Server(cls.other, cls.NAMED))
 
     @classmethod
     def model(cls, seed):
@@ -137,6 +141,37 @@ class VllmRunTest(unittest.TestCase):
         self.assertGreater(max(wanted) / min(wanted), 1 + 1e-3, "the steps tell nothing apart")
         return got
 
+
+class VllmNamedRunTest(Runs, unittest.TestCase):
+    NAMED = True
+
+    # The student names its ids after its own forward pass.
+    def test_teacher_of_distill(self):
+        for loss_type in ("forward_kl", "reverse_kl"):
+            with self.subTest(loss_type):
+                distill = {"support": "student", "loss_top_k": 16, "loss_type": loss_type}
+                self.assert_same_losses(f"named-{loss_type}", "distill", "teacher", distill=distill)
+
+    # The same numbers in other columns.
+    def test_server_that_sorts(self):
+        def change(path, body):
+            if path != "/inference/v1/generate":
+                return body
+            question = json.loads(body)
+            for row in question["sampling_params"]["prompt_logprob_token_ids"]:
+                row.sort()
+            return json.dumps(question).encode()
+
+        with vllm_between.Between(self.server.address, change) as between:
+            teacher = self.engine(self.other, between.address)
+            distill = {"support": "student", "loss_top_k": 16}
+            run = self.launch("sorts", "distill", {"teacher": teacher}, False, distill=distill)
+        say(run.output.splitlines()[-1])
+        self.assertIn("when their ids are named and when the engine lists them", run.output)
+        self.assertEqual(run.column("loss"), [])
+
+
+class VllmRunTest(Runs, unittest.TestCase):
     def test_1_reference_of_dpo(self):
         run = self.assert_same_losses("dpo", "dpo", "reference", dpo={})
         contract = run.contract("reference")
@@ -332,6 +367,13 @@ def surprise(runs):
             logps = [logp for row in run.samples(step) for logp in row["logps"]]
             sums.append(-sum(logps) - len(logps) * entropy)
     return in_errors(sums)
+
+
+def load_tests(loader, tests, pattern):
+    if vllm_test.TRITON:
+        return tests
+    print("without RETORT_TRITON_LANGUAGE, a folder with Triton: no run with named ids")
+    return loader.loadTestsFromTestCase(VllmRunTest)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ BUILD = HERE.parents[1] / "build"
 RETORT = os.environ.get("RETORT_BIN", str(BUILD / "bin/retort"))
 PROGRAM = os.environ.get("RETORT_VLLM_TEST", str(BUILD / "tests/vllm_live_test"))
 PYTHON = os.environ.get("RETORT_VLLM_PYTHON")
+TRITON = os.environ.get("RETORT_TRITON_LANGUAGE")  # a folder with the package
 SKIPPED = 77
 START_SECONDS = 400  # of which a machine with nothing else to do needs 40
 
@@ -42,6 +43,15 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
 }
 
+# What takes ids that are named for each position. The newer of vLLM's model runners is written in
+# Triton, of which there is no compiler for CPUs on the package index; its interpreter runs it.
+NAMED_SERVER = SERVER + " --enable-scale-out"
+NAMED_ENVIRONMENT = ENVIRONMENT | {
+    "VLLM_USE_V2_MODEL_RUNNER": "1",
+    "TRITON_INTERPRET": "1",
+    "PYTHONPATH": os.pathsep.join([str(HERE / "triton_interpreter"), str(TRITON)]),
+}
+
 
 def run(*command):
     subprocess.run([RETORT, *map(str, command)], check=True, capture_output=True, text=True)
@@ -55,16 +65,19 @@ def free_port():
 
 class Server:
     """vLLM on one model, for as long as the `with` block runs. Its processes are a group, which
-    ends as a whole."""
+    ends as a whole. `named`: it takes ids that are named for each position."""
 
-    def __init__(self, model):
+    def __init__(self, model, named=False):
+        options, environment = SERVER, ENVIRONMENT
+        if named:
+            options, environment = NAMED_SERVER, NAMED_ENVIRONMENT
         self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         self.log = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             ["nice", "-n", "19", PYTHON, "-m", "vllm.entrypoints.openai.api_server"]
-            + ["--model", str(model), "--port", str(self.port), *SERVER.split()],
-            env={**os.environ, **ENVIRONMENT, "PATH": self.path()},
+            + ["--model", str(model), "--port", str(self.port), *options.split()],
+            env={**os.environ, **environment, "PATH": self.path()},
             stdout=self.log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -136,16 +149,20 @@ class VllmTest(unittest.TestCase):
         )
         return folder
 
-    def compare(self, family, tied):
+    def compare(self, family, tied, named=False):
         served, other = (self.model(family, tied, seed) for seed in (3, 4))
-        with Server(served) as server:
+        with Server(served, named) as server:
             environment = {
                 **os.environ,
                 "RETORT_VLLM_URL": server.address,
                 "RETORT_VLLM_MODEL": str(served),
                 "RETORT_VLLM_OTHER": str(other),
             }
-            result = subprocess.run([PROGRAM], env=environment, capture_output=True, text=True)
+            command = [PROGRAM]
+            if named:
+                environment["RETORT_VLLM_NAMED"] = "1"
+                command.append("--gtest_filter=*.SaysWhatItServes:*.Scores*")
+            result = subprocess.run(command, env=environment, capture_output=True, text=True)
             if result.returncode != 0:
                 raise AssertionError(result.stdout + result.stderr + server.last_words())
         for line in result.stdout.splitlines():
@@ -157,6 +174,11 @@ class VllmTest(unittest.TestCase):
 
     def test_model_with_a_tied_head(self):
         self.compare("llama", "true")
+
+    def test_named_ids(self):
+        if not TRITON:
+            self.skipTest("RETORT_TRITON_LANGUAGE names no folder with Triton")
+        self.compare("qwen3", "false", named=True)
 
 
 if __name__ == "__main__":
