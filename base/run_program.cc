@@ -14,17 +14,27 @@ namespace retort {
 namespace {
 
 constexpr size_t kKeptOutputBytes = 2000;
+constexpr size_t kPieceBytes = 1 << 14;
+// Of a pipe, which holds 1 MiB at the most (fs/pipe-max-size); what the program left behind may
+// print for ever.
+constexpr int kPipePieces = (1 << 20) / kPieceBytes;
 // How soon the end of a program that prints nothing is seen.
 constexpr int kLookMilliseconds = 50;
 
-// What has been printed to one of its streams; true as long as more may come.
+// Some of what has been printed to one of its streams; true as long as more may come.
 bool take_output(int fd, std::string& last) {
-  char buffer[1 << 14];
+  char buffer[kPieceBytes];
   const ssize_t got = ::read(fd, buffer, sizeof buffer);
   if (got < 0) return errno == EAGAIN || errno == EINTR;
   last.append(buffer, static_cast<size_t>(got));
   if (last.size() > kKeptOutputBytes) last.erase(0, last.size() - kKeptOutputBytes);
   return got > 0;
+}
+
+// All that was printed before the program ended: no more than a pipe holds.
+void take_rest(int fd, std::string& last) {
+  for (int pieces = 0; pieces < kPipePieces && take_output(fd, last); ++pieces) {
+  }
 }
 
 std::string with_output(const std::string& what, std::string last) {
@@ -54,7 +64,7 @@ std::string run_program(const std::vector<std::string>& argv, Duration timeout,
     if (const std::string ending = child.ending(Duration(0)); !ending.empty()) {
       // What it printed last may still be in the pipes.
       for (const int fd : {child.out(), child.err()})
-        take_output(fd, last);
+        take_rest(fd, last);
       child.kill();  // and what it has left behind
       return ending == "exited with code 0" ? "" : with_output("it " + ending, last);
     }

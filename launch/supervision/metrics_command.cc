@@ -18,7 +18,7 @@ namespace {
 constexpr int kTailMilliseconds = 100;   // between looks for new lines
 constexpr size_t kPieceBytes = 1 << 16;  // of the file, at once
 // How long the exit code of a program that has closed its stdin is waited for.
-constexpr Duration kLastWords{500};
+constexpr Duration kLastWords{3'000};
 
 int64_t steady_milliseconds() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(

@@ -35,9 +35,14 @@ TEST(OneAhead, SaysHowLongItWasWaitedFor) {
   });
   values.next();
   EXPECT_GE(values.waited(), 0.15) << "the first is made while it is waited for";
-  values.settle();
-  values.next();
-  EXPECT_LT(values.waited(), 0.15);
+  // Once at least: this thread may be held up between two readings of the clock.
+  bool was_there = false;
+  for (int round = 0; round < 5 && !was_there; ++round) {
+    values.settle();
+    values.next();
+    was_there = values.waited() < 0.15;
+  }
+  EXPECT_TRUE(was_there);
 }
 
 TEST(OneAhead, AFailureComesWithItsOwnValue) {

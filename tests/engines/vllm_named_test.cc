@@ -121,8 +121,8 @@ TEST_F(VllmNamed, SaysHowToOpenTheDoor) {
 class VllmNamedRecorded : public test::RecordedVllm {
  protected:
   VllmNamedRecorded() {
-    exchanges_.merge(test::read_exchanges(test::source_folder() /
-                                          "tests/engines/recorded/vllm-0.32.0-named"));
+    exchanges_.merge(
+        test::read_exchanges(test::source_folder() / "tests/engines/recorded/vllm-0.32.0-named"));
     engine_.reset();
     server_ = std::make_unique<test::RecordedServer>(exchanges_);
     engine_ = make();

@@ -11,6 +11,7 @@
 
 #include "http/events.h"
 #include "tests/http/requests.h"
+#include "tests/support/wait_until.h"
 
 namespace retort::http {
 namespace {
@@ -187,8 +188,12 @@ TEST(Client, ReadsEvents) {
 }
 
 TEST(Client, RunsOnALoopOfTheCaller) {
-  const test::ScriptedServer server(
-      test::answer_all([](const Received&) { return reply(200, "{}"); }));
+  // Answered once somebody waits for it: a future that is ready calls who comes, on his thread.
+  std::atomic<bool> is_awaited{false};
+  const test::ScriptedServer server(test::answer_all([&](const Received&) {
+    EXPECT_TRUE(test::wait_until([&] { return is_awaited.load(); }));
+    return reply(200, "{}");
+  }));
   boost::asio::io_context io(1);
   auto work = boost::asio::make_work_guard(io);
   std::thread loop([&] { io.run(); });
@@ -199,6 +204,7 @@ TEST(Client, RunsOnALoopOfTheCaller) {
       there = std::this_thread::get_id() == loop.get_id();
       return response.body.size();
     });
+    is_awaited = true;
     EXPECT_EQ(length.get(), 2u);
     EXPECT_TRUE(there);
   }

@@ -125,7 +125,7 @@ int run_launcher(const std::filesystem::path& folder, const std::string& scene) 
   // Before any thread.
   launch::SignalCatcher signals({SIGINT, SIGTERM});
   const rpc::SupervisionTimes times = scene == "frozen"
-                                          ? rpc::SupervisionTimes{Duration(100), Duration(1'000)}
+                                          ? rpc::SupervisionTimes{Duration(100), Duration(5'000)}
                                           : rpc::SupervisionTimes{};
   rpc::RendezvousServer port({.name = {}, .run = "run", .secret = "secret"}, "auto", "0", times);
   launch::SupervisorOptions options;

@@ -50,7 +50,8 @@ class SupervisorTest : public FolderTest {
     options_.log_folder = folder_ / "logs";
     // Generous where a test waits for something to happen, so that only what it is about can end
     // it.
-    options_.stop_timeout = options_.serving_timeout = options_.failure_grace = Duration(60'000);
+    options_.stop_timeout = options_.serving_timeout = options_.failure_grace =
+        options_.answer_timeout = Duration(60'000);
   }
 
   // The launcher's port, with these times for the processes that are added from now on.

@@ -3,7 +3,9 @@
 #include <map>
 #include <utility>
 
+#include "launch/supervision/driving_lock.h"
 #include "tests/launch/supervisor_fixture.h"
+#include "tests/support/wait_until.h"
 
 namespace retort::test {
 namespace {
@@ -25,8 +27,12 @@ class Restart : public SupervisorTest {
     options_.processes.back().replica = replica;
     options_.processes.back().restarts = restarts;
   }
-  // Once all of `servers` serve, in the lives that the test wants, the driver is asked to end.
-  void finish_run() { ::kill(lives_.at("student/0").front(), SIGTERM); }
+  // Once all of `servers` serve, in the lives that the test wants, the driver is asked to end. By
+  // then it must be able to hear that.
+  void finish_run() {
+    EXPECT_TRUE(wait_until([&] { return launch::anyone_drives(folder_); }));
+    ::kill(lives_.at("student/0").front(), SIGTERM);
+  }
   // `signal` to teacher/0 the first time that it serves; the run ends when it serves in its next
   // life.
   void lose_once(int signal) {

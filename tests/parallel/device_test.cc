@@ -185,7 +185,7 @@ struct Watched {
 };
 
 TEST(DeviceWatch, ATimeoutNamesTheOperationAndAbortsAllGroups) {
-  Watched w(200ms);
+  Watched w(2s);  // in which all four are queued
   w.queue(955, true);
   w.queue(956, true);
   const auto hung = w.queue(957);

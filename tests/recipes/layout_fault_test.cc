@@ -254,8 +254,8 @@ INSTANTIATE_TEST_SUITE_P(
 // Two runs at once, as all of them mostly wait.
 TEST(RankHeld, IsTheOthersTimeoutAndEndsToo) {
   TemporaryFolder folder;
-  constexpr std::chrono::seconds kTimeout(6);
-  const std::vector<std::string> settings{"train.save_steps=3", "launch.collective_timeout=6s"};
+  constexpr std::chrono::seconds kTimeout(12);  // in which all must have begun, too
+  const std::vector<std::string> settings{"train.save_steps=3", "launch.collective_timeout=12s"};
   LiveRun tp(folder / "tp", {.name = "tp", .ranks = 2, .world = ", tp: 2", .rank = 1}, settings);
   LiveRun tp_pp(folder / "tp_pp", {.name = "tp_pp", .world = ", tp: 2, pp: 2", .rank = 2},
                 settings);

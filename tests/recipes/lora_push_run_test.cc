@@ -1,14 +1,13 @@
 // Whole runs whose generators are sent the adapter alone (roles.student.lora.push), beside those
 // that are sent merged weights.
 #include <gtest/gtest.h>
-#include <signal.h>
 
 #include <cmath>
 #include <fstream>
 
 #include "models/safetensors.h"
+#include "tests/recipes/disturbed_run.h"
 #include "tests/recipes/golden_support.h"
-#include "tests/recipes/on_policy_support.h"
 
 namespace retort::test {
 namespace {
@@ -102,7 +101,7 @@ TEST_F(PushedAdapter, IsNotAddedToOtherWeightsThanTheStudents) {
   weights.seekp(-1, std::ios::end);
   weights.put(static_cast<char>(last ^ 0x80));
   weights.close();
-  ::kill(role_process(folder_ / "run", "generator"), SIGKILL);
+  ASSERT_GT(signal_role(run, folder_ / "run", {.role = "generator"}), 0);
 
   const auto result = run.wait(std::chrono::seconds(120));
   EXPECT_NE(result.exit_code, 0);

@@ -46,10 +46,11 @@ CommandResult launch(const TemporaryFolder& folder, const OnPolicyRecipe& recipe
 }
 
 // A command reward that runs this bash script.
-std::string judge(const TemporaryFolder& folder, const std::string& script) {
+std::string judge(const TemporaryFolder& folder, const std::string& script,
+                  const std::string& timeout = "30s") {
   std::ofstream(folder / "judge.sh") << script;
   return "[{type: command, name: judge, argv: [bash, " + (folder / "judge.sh").string() +
-         "], timeout: 2s}]";
+         "], timeout: " + timeout + "}]";
 }
 constexpr const char* kAnswerNull =
     "exec sed -u -E 's/^\\{\"id\": ?([0-9]+).*/{\"id\": \\1, \"score\": null}/'\n";
@@ -123,7 +124,7 @@ class BadJudges : public testing::TestWithParam<BadJudge> {};
 TEST_P(BadJudges, EndTheRunByName) {
   TemporaryFolder folder;
   OnPolicyRecipe recipe = grpo(folder);
-  recipe.rewards = judge(folder, GetParam().script);
+  recipe.rewards = judge(folder, GetParam().script, GetParam().name == "hangs" ? "2s" : "30s");
   // each rank has a judge of its own
   if (GetParam().name == "dies") recipe.dp = 2, recipe.rows = 4;
   const auto result = launch(folder, recipe);

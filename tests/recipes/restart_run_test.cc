@@ -1,13 +1,13 @@
 // A serving process is lost in the middle of a run, once or twice: the run goes on without it or
 // waits for its successor, and what it computes is that of a run without the loss, bit for bit.
 #include <gtest/gtest.h>
-#include <signal.h>
 
 #include <functional>
 #include <map>
+#include <optional>
 
 #include "base/file.h"
-#include "tests/recipes/on_policy_support.h"
+#include "tests/recipes/disturbed_run.h"
 
 namespace retort::test {
 namespace {
@@ -77,42 +77,32 @@ class ServingProcessLost : public testing::TestWithParam<Loss> {};
 TEST_P(ServingProcessLost, ChangesNothing) {
   const Loss& loss = GetParam();
   TemporaryFolder folder;
-  const auto launch = [&](const char* name) {
-    // So that a process that is held is soon taken for lost.
-    std::vector<std::string> words{retort_binary(), "launch",
-                                   loss.write(folder, folder / name).string(),
-                                   "rpc.heartbeat_interval=200ms", "rpc.peer_timeout=2s"};
+  const auto launch = [&](const fs::path& place) {
+    std::vector<std::string> words{"launch", loss.write(folder, place).string()};
     words.insert(words.end(), loss.settings.begin(), loss.settings.end());
-    return Command(words);
+    // So that a process that is held is soon taken for lost.
+    if (loss.signal == SIGSTOP) {
+      words.emplace_back("rpc.heartbeat_interval=200ms");
+      words.emplace_back("rpc.peer_timeout=4s");
+    }
+    return words;
   };
 
-  Command undisturbed = launch("whole");
-  const auto whole = undisturbed.wait(kDeadline);
+  const auto whole = retort(launch(folder / "whole"), kDeadline);
   ASSERT_EQ(whole.exit_code, 0) << whole.output;
 
-  Command run = launch("disturbed");
-  int before = -1;
-  for (const size_t row : loss.at) {
-    ASSERT_TRUE(wait_until([&] { return metrics_rows(folder / "disturbed/run") >= row; },
-                           std::chrono::seconds(60)));
-    int pid = -1;
-    ASSERT_TRUE(wait_until([&] {
-      pid = role_process(folder / "disturbed", loss.role, loss.rank);
-      return pid != before;
-    }));
-    ASSERT_GT(pid, 0);
-    ::kill(pid, loss.signal);
-    before = pid;
-  }
-  const auto result = run.wait(kDeadline);
+  std::vector<RoleSignal> signals;
+  for (const size_t rows : loss.at)
+    signals.push_back({.rows = rows, .role = loss.role, .rank = loss.rank, .number = loss.signal});
+  const auto [place, result] = disturb(folder.path(), signals, launch);
   ASSERT_EQ(result.exit_code, 0) << result.output;
   const std::string times = "was started again (" + std::to_string(loss.at.size()) + " of 3 times)";
   EXPECT_NE(result.output.find(times), std::string::npos) << result.output;
 
-  EXPECT_EQ(timeless_metrics(folder / "disturbed/run"), timeless_metrics(folder / "whole/run"));
-  EXPECT_TRUE(read_file(folder / "disturbed/run/final" / loss.weights) ==
+  EXPECT_EQ(timeless_metrics(place / "run"), timeless_metrics(folder / "whole/run"));
+  EXPECT_TRUE(read_file(place / "run/final" / loss.weights) ==
               read_file(folder / "whole/run/final" / loss.weights));
-  EXPECT_TRUE(all_gone((folder / "disturbed").string()));
+  EXPECT_TRUE(all_gone(place.string()));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -178,7 +168,7 @@ TEST(TeacherLost, WithOtherFilesItIsRefused) {
   ASSERT_TRUE(
       wait_until([&] { return metrics_rows(folder / "run/run") >= 3; }, std::chrono::seconds(60)));
   fs::copy_file(goldens() / "qwen3/config.json", model / "more.json");
-  ::kill(role_process(folder / "run", "teacher"), SIGKILL);
+  ASSERT_GT(signal_role(run, folder / "run", {.role = "teacher"}), 0);
   const auto result = run.wait(kDeadline);
   EXPECT_NE(result.exit_code, 0);
   EXPECT_NE(result.output.find("model's files have changed"), std::string::npos) << result.output;
@@ -187,34 +177,32 @@ TEST(TeacherLost, WithOtherFilesItIsRefused) {
 // A rank of the student: the run ends, and goes on from its last checkpoint.
 TEST(StudentLost, TheRunResumesByItself) {
   TemporaryFolder folder;
-  const auto write = [&](const char* name) {
-    return write_recipe(folder / name, {.teacher = "teacher",
-                                        .dp = 2,
-                                        .rows = 2,
-                                        .steps = 40,
-                                        .distill = {{"payload", "topk"}}})
-        .string();
+  std::optional<Command> watch;
+  const auto launch = [&](const fs::path& place) -> std::vector<std::string> {
+    const fs::path recipe = write_recipe(
+        place,
+        {.teacher = "teacher", .dp = 2, .rows = 2, .steps = 40, .distill = {{"payload", "topk"}}});
+    return {"launch", recipe.string(), "train.save_steps=3", "launch.max_restarts=1"};
   };
-  const auto whole = retort({"launch", write("whole"), "train.save_steps=3"}, kDeadline);
+  const auto whole = retort(launch(folder / "whole"), kDeadline);
   ASSERT_EQ(whole.exit_code, 0) << whole.output;
 
-  Command run({retort_binary(), "launch", write("disturbed"), "train.save_steps=3",
-               "launch.max_restarts=1"});
-  ASSERT_TRUE(wait_until([&] { return metrics_rows(folder / "disturbed/run") >= 8; },
-                         std::chrono::seconds(60)));
-  // Who watches it goes on too.
-  Command watch({retort_binary(), "status", (folder / "disturbed/run").string(), "--watch"});
-  ::kill(role_process(folder / "disturbed", "student", 1), SIGKILL);
-  const auto result = run.wait(kDeadline);
+  const RoleSignal lost{.rows = 8, .role = "student", .rank = 1};
+  const auto [place, result] = disturb(folder.path(), {lost}, [&](const fs::path& where) {
+    // Who watches it goes on too.
+    watch.emplace(
+        std::vector<std::string>{retort_binary(), "status", (where / "run").string(), "--watch"});
+    return launch(where);
+  });
   ASSERT_EQ(result.exit_code, 0) << result.output;
-  const auto watched = watch.wait(kDeadline);
+  const auto watched = watch->wait(kDeadline);
   EXPECT_EQ(watched.exit_code, 0) << watched.output;
   EXPECT_NE(watched.output.find("done, exit code 0"), std::string::npos) << watched.output;
   EXPECT_NE(result.output.find("student/1 failed first"), std::string::npos) << result.output;
   EXPECT_NE(result.output.find("goes on from its last checkpoint, 1 of 1"), std::string::npos)
       << result.output;
-  EXPECT_EQ(timeless_metrics(folder / "disturbed/run"), timeless_metrics(folder / "whole/run"));
-  EXPECT_TRUE(read_file(folder / "disturbed/run/final/model.safetensors") ==
+  EXPECT_EQ(timeless_metrics(place / "run"), timeless_metrics(folder / "whole/run"));
+  EXPECT_TRUE(read_file(place / "run/final/model.safetensors") ==
               read_file(folder / "whole/run/final/model.safetensors"));
 }
 

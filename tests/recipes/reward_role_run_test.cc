@@ -6,7 +6,6 @@
 #include <ATen/ops/full.h>
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 
 #include <fstream>
 #include <optional>
@@ -19,6 +18,7 @@
 #include "models/loaded_model.h"
 #include "models/packed.h"
 #include "models/sequence_scores.h"
+#include "tests/recipes/disturbed_run.h"
 #include "tests/recipes/killed_run.h"
 
 namespace retort::test {
@@ -187,40 +187,19 @@ class ScoringRoleLost : public testing::TestWithParam<std::string> {};
 TEST_P(ScoringRoleLost, ChangesNothing) {
   TemporaryFolder folder;
   const Scoring scoring = GetParam() == "judge" ? by_judge(folder) : by_model();
-  const auto command = [&](const char* name) {
-    std::vector<std::string> args{retort_binary()};
-    for (std::string& arg : launch(folder, folder / name, scoring, 40))
-      args.push_back(std::move(arg));
-    args.push_back("rpc.heartbeat_interval=200ms");
-    args.push_back("rpc.peer_timeout=2s");
-    return Command(args);
-  };
-  Command undisturbed = command("whole");
-  const auto whole = undisturbed.wait(kDeadline);
+  const auto in = [&](const fs::path& place) { return launch(folder, place, scoring, 40); };
+  const auto whole = retort(in(folder / "whole"), kDeadline);
   ASSERT_EQ(whole.exit_code, 0) << whole.output;
 
-  Command run = command("disturbed");
-  int before = -1;
-  for (const size_t row : {size_t{3}, size_t{15}}) {
-    ASSERT_TRUE(wait_until([&] { return metrics_rows(folder / "disturbed/run") >= row; },
-                           std::chrono::seconds(60)));
-    int pid = -1;
-    ASSERT_TRUE(wait_until([&] {
-      pid = role_process(folder / "disturbed", "judge");
-      return pid != before;
-    }));
-    ASSERT_GT(pid, 0);
-    ::kill(pid, SIGKILL);
-    before = pid;
-  }
-  const auto result = run.wait(kDeadline);
+  const auto [place, result] =
+      disturb(folder.path(), {{.rows = 3, .role = "judge"}, {.rows = 15, .role = "judge"}}, in);
   ASSERT_EQ(result.exit_code, 0) << result.output;
   EXPECT_NE(result.output.find("was started again (2 of 3 times)"), std::string::npos)
       << result.output;
-  EXPECT_EQ(timeless_metrics(folder / "disturbed/run"), timeless_metrics(folder / "whole/run"));
-  EXPECT_TRUE(read_file(folder / "disturbed/run/final/model.safetensors") ==
+  EXPECT_EQ(timeless_metrics(place / "run"), timeless_metrics(folder / "whole/run"));
+  EXPECT_TRUE(read_file(place / "run/final/model.safetensors") ==
               read_file(folder / "whole/run/final/model.safetensors"));
-  EXPECT_TRUE(all_gone((folder / "disturbed").string()));
+  EXPECT_TRUE(all_gone(place.string()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Roles, ScoringRoleLost, testing::Values("model", "judge"),

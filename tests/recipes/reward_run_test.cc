@@ -5,7 +5,6 @@
 #include <ATen/ops/full.h>
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 
 #include <fstream>
 
@@ -14,8 +13,8 @@
 #include "models/packed.h"
 #include "models/safetensors.h"
 #include "models/sequence_scores.h"
+#include "tests/recipes/disturbed_run.h"
 #include "tests/recipes/golden_support.h"
-#include "tests/recipes/on_policy_support.h"
 
 namespace retort::test {
 namespace {
@@ -198,32 +197,28 @@ TEST(RewardRunResumes, BitForBit) {
     rows.insert(at + prompt.size(), "<pad> ");
   std::ofstream(folder / "rows.jsonl") << rows;
 
-  const auto command = [&](const std::string& name, bool resume) {
-    std::vector<std::string> args{retort_binary(),
-                                  "launch",
-                                  write_case(folder / name, "center"),
-                                  "roles.student.model=" + model.string(),
-                                  "roles.student.world.dp=2",
-                                  "data.train.0.path=" + (folder / "rows.jsonl").string(),
-                                  "train.per_device_train_batch_size=1",
-                                  "train.max_steps=60",
-                                  "train.save_steps=7"};
-    if (resume) args.push_back("--resume");
-    return args;
+  const auto launch = [&](const fs::path& place) {
+    return std::vector<std::string>{"launch",
+                                    write_case(place, "center"),
+                                    "roles.student.model=" + model.string(),
+                                    "roles.student.world.dp=2",
+                                    "data.train.0.path=" + (folder / "rows.jsonl").string(),
+                                    "train.per_device_train_batch_size=1",
+                                    "train.max_steps=60",
+                                    "train.save_steps=7"};
   };
-  Command whole(command("whole", false));
-  const auto undisturbed = whole.wait(std::chrono::seconds(120));
-  ASSERT_EQ(undisturbed.exit_code, 0) << undisturbed.output;
-  Command killed(command("killed", false));
-  ASSERT_TRUE(wait_until([&] { return metrics_rows(folder / "killed/run") >= 17; },
-                         std::chrono::seconds(60)));
-  ::kill(role_process(folder / "killed", "student"), SIGKILL);
-  EXPECT_NE(killed.wait(std::chrono::seconds(120)).exit_code, 0);
-  Command resumed(command("killed", true));
-  const auto result = resumed.wait(std::chrono::seconds(120));
+  constexpr auto kDeadline = std::chrono::seconds(120);
+  const auto whole = retort(launch(folder / "whole"), kDeadline);
+  ASSERT_EQ(whole.exit_code, 0) << whole.output;
+
+  const auto [place, killed] = disturb(folder.path(), {{.rows = 17, .role = "student"}}, launch);
+  EXPECT_NE(killed.exit_code, 0);
+  std::vector<std::string> resume = launch(place);
+  resume.emplace_back("--resume");
+  const auto result = retort(resume, kDeadline);
   ASSERT_EQ(result.exit_code, 0) << result.output;
-  EXPECT_EQ(timeless_metrics(folder / "killed/run"), timeless_metrics(folder / "whole/run"));
-  EXPECT_TRUE(read_file(folder / "killed/run/final/model.safetensors") ==
+  EXPECT_EQ(timeless_metrics(place / "run"), timeless_metrics(folder / "whole/run"));
+  EXPECT_TRUE(read_file(place / "run/final/model.safetensors") ==
               read_file(folder / "whole/run/final/model.safetensors"));
 }
 

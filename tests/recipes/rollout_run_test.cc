@@ -188,7 +188,7 @@ TEST_F(RolloutRunTest, ARankThatFailsInAnEvaluationEndsAllWithItsError) {
           return answer_to(prompt);
         });
       },
-      5s);
+      30s);
 
   for (int64_t rank = 0; rank < kRanks; ++rank) {
     const std::optional<Error>& error = errors.at(static_cast<size_t>(rank));

@@ -182,7 +182,7 @@ bool runs(pid_t pid) {
 }
 
 TEST_F(CommandTest, TheWholeGroupEnds) {
-  RewardSet set = set_of("grandchild", seconds(5));
+  RewardSet set = set_of("grandchild", seconds(10));
   const std::string message = error_of([&] { set.score(inputs(50)); }).message();
   const size_t at = message.find("grandchild ");
   ASSERT_NE(at, std::string::npos) << message;

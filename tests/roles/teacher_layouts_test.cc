@@ -106,9 +106,9 @@ TEST(TeacherReplicas, EndAsAWholeAndAnotherAnswers) {
 
 // Nobody asks anything: the idle ranks must not take that for a lost leader.
 TEST(TeacherReplicas, OutliveTheirTimeoutWithoutWork) {
-  Roles roles({.tp = 2}, "golden", 2s);
+  Roles roles({.tp = 2}, "golden", 5s);  // in which both must have begun, too
   roles.client.get("address/1", Deadline::after(60s));
-  std::this_thread::sleep_for(6s);
+  std::this_thread::sleep_for(11s);
   EXPECT_TRUE(roles.teachers[0].running());
   EXPECT_TRUE(roles.teachers[1].running());
   roles.stop();

@@ -106,8 +106,7 @@ Arrived exchange(const Case& c, World& everybody, const std::optional<models::De
   std::vector<std::vector<WeightBucket>> sent;  // to each receiver
   if (student && sender >= 0)
     for (const auto& slices : held)
-      sent.push_back(make_weight_buckets(*student, slices, version,
-                                         c.bucket_bytes, sender));
+      sent.push_back(make_weight_buckets(*student, slices, version, c.bucket_bytes, sender));
   std::vector<WeightReceipt> receipts;
   for (size_t r = 0; r < sent.size(); ++r) {
     receipts.push_back({.receiver = static_cast<int64_t>(r),

@@ -33,10 +33,10 @@ struct Pair {
 TEST(Deadlines, ACallThatWaitedTooLongFailsAndItsQueuedHandlerNeverRuns) {
   Pair pair;
   pair.handlers.paused = true;
-  auto late = pair.echo({.text = "late"}, {.queue_timeout = 50ms});
+  auto late = pair.echo({.text = "late"}, {.queue_timeout = 2s});  // long enough to be sent
   EXPECT_EQ(code_of(late), ErrorCode::kTimeout);
   ASSERT_TRUE(eventually([&] { return pair.handlers.taken == 1; }));
-  std::this_thread::sleep_for(60ms);  // so that it has expired by the server's clock too
+  std::this_thread::sleep_for(2100ms);  // so that it has expired by the server's clock too
   pair.handlers.paused = false;
   // served after the expired one was skipped
   EXPECT_EQ(pair.echo({.text = "next"}).get().text, "next");
@@ -55,9 +55,9 @@ TEST(Deadlines, TheDefaultTimeoutIsTheOptions) {
 TEST(Deadlines, TheTimeoutBeginsWithTheHandler) {
   Pair pair;
   pair.handlers.paused = true;
-  auto quick = pair.echo({.text = "quick"}, {.timeout = 50ms});
+  auto quick = pair.echo({.text = "quick"}, {.timeout = 1s});
   auto slow = pair.echo({.text = "slow", .sleep_ms = 20000}, {.timeout = 50ms});
-  std::this_thread::sleep_for(200ms);
+  std::this_thread::sleep_for(1200ms);
   EXPECT_FALSE(quick.ready());
   pair.handlers.paused = false;
   EXPECT_EQ(quick.get(soon()).text, "quick");
@@ -283,12 +283,20 @@ TEST(Close, EveryCallInFlightCompletesOnceAndPeersHear) {
   });
 
   // One call runs and ten are queued when the server closes.
-  auto running = pair.echo({.text = "running", .sleep_ms = 100});
-  ASSERT_TRUE(eventually([&] { return *pair.ran == 1; }));
+  constexpr Method<EchoRequest, EchoReply> kHeld{"test.held"};
+  std::atomic<bool> runs{false}, closed{false};
+  pair.server.serve(kHeld, pair.handlers.queue, [&](EchoRequest request, const CallContext&) {
+    runs = true;
+    EXPECT_TRUE(eventually([&] { return closed.load(); }));
+    return EchoReply{.text = request.text};
+  });
+  auto running = pair.client.call("teacher/0", kHeld, {.text = "running"});
+  ASSERT_TRUE(eventually([&] { return runs.load(); }));
   std::vector<Future<EchoReply>> queued;
   for (int i = 0; i < 10; ++i)
     queued.push_back(pair.echo({.text = "queued"}));
   pair.server.close();
+  closed = true;
   pair.server.close();
   pair.server.join();
   EXPECT_EQ(running.get(soon()).text, "running") << "what runs at close() is still answered";

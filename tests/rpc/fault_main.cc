@@ -12,7 +12,9 @@ namespace {
 // every long call.
 int run_server(const std::string& stream) {
   HandlerThread handlers;
-  Agent agent(agent_options("teacher/0", rpc_options(stream)));
+  RpcOptions options = rpc_options(stream);
+  options.heartbeat_interval = Duration(200);
+  Agent agent(agent_options("teacher/0", options));
   agent.serve(kEcho, handlers.queue, [](EchoRequest request, const CallContext& context) {
     if (request.sleep_ms >= 60000) test::say("echo runs");
     const auto until = Deadline::after(std::chrono::milliseconds(request.sleep_ms));

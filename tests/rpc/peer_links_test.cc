@@ -78,8 +78,10 @@ TEST_F(Links, KeepFindsAndConnects) {
 TEST_F(Links, KeepPassesOverWhoeverHasThePeersOldPort) {
   Agent other(agent_options("teacher/1"));
   publish(other.address());
-  EXPECT_EQ(code_of([&] { links_->keep("teacher/0", Deadline::after(1s)); }),
-            ErrorCode::kUnauthenticated);
+  // The last attempt may be cut short by the deadline.
+  const ErrorCode code = code_of([&] { links_->keep("teacher/0", Deadline::after(1s)); });
+  EXPECT_TRUE(code == ErrorCode::kUnauthenticated || code == ErrorCode::kTimeout);
+  EXPECT_FALSE(links_->up("teacher/0"));
 
   const size_t before = looked_up_;
   std::thread keeps([&] { links_->keep("teacher/0", soon()); });

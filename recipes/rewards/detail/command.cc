@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kMaxLineBytes = size_t{1} << 20;  // of stdout
 constexpr size_t kStderrBytes = 2000;              // kept for errors
 // How long the exit code of a program that has closed its pipes is waited for.
-constexpr Duration kDeathGrace = std::chrono::milliseconds(500);
+constexpr Duration kDeathGrace = std::chrono::milliseconds(3'000);
 
 std::string joined(const std::vector<std::string>& argv) {
   std::string text;

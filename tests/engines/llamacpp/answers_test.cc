@@ -122,9 +122,7 @@ TEST(LlamacppAnswers, ErrorsOfTheServer) {
   const auto fails = [&](int status, ErrorCode code, const std::string& part) {
     server.set("/completion",
                [status](const Json&) { return error_reply(status, "no sk-secret, no tokens"); });
-    const Error error = error_of([&] {
-      engine->draw(draw_request(2), Deadline::after(std::chrono::milliseconds(400))).get();
-    });
+    const Error error = error_of([&] { engine->draw(draw_request(2), soon()).get(); });
     EXPECT_EQ(error.code(), code) << error.what();
     EXPECT_NE(error.message().find(part), std::string::npos) << error.what();
     EXPECT_EQ(std::string(error.what()).find("sk-secret"), std::string::npos) << error.what();

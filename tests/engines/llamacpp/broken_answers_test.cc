@@ -225,7 +225,7 @@ TEST_F(BrokenAnswers, BusyServersAreWaitedFor) {
     const RewritingProxy proxy(server_->url(), std::move(how));
     const auto engine = proxy.engine();
     const Error error = retort::test::error_of(
-        [&] { engine->score(kQuestion, Deadline::after(1500ms)).get(Deadline::after(30s)); });
+        [&] { engine->score(kQuestion, Deadline::after(5s)).get(Deadline::after(30s)); });
     EXPECT_TRUE(error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kTimeout)
         << error.what();
     EXPECT_NE(std::string(error.what()).find("429"), std::string::npos) << error.what();

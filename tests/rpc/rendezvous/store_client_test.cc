@@ -126,6 +126,7 @@ TEST_P(OneClient, ACloneHasATimeoutOfItsOwn) {
   EXPECT_EQ(store->getTimeout(), 60s);
   EXPECT_EQ(server->stats().connections, 1u);
   store.reset();
+  clone->setTimeout(60s);
   clone->set("key", bytes("the connection is still there"));
   EXPECT_TRUE(clone->check({"key"}));
 }
