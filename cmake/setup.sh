@@ -258,11 +258,17 @@ setup_vllm() {
   make_once "$venv" fill_vllm
   export RETORT_VLLM_PYTHON=$venv/bin/python
 }
-fill_triton_language() { install_wheels "$1" "$TRITON_LANGUAGE" 1300 "$TRITON_LANGUAGE"; }
+# For vLLM's own Python.
+fill_triton_language() {
+  mkdir "$1/.tmp"
+  TMPDIR=$1/.tmp with_progress "$1" "$RETORT_VLLM_PYTHON" "${PIP_INSTALL[@]}" --no-deps \
+    --target "$1" "$TRITON_LANGUAGE" || return 1
+  rm -rf "$1/.tmp"
+}
 setup_triton_language() {
   [[ -z ${RETORT_TRITON_LANGUAGE:-} && -n ${RETORT_VLLM_PYTHON:-} ]] || return 0
   local folder
-  folder=$CACHE/triton-language-$(hash_of "$TRITON_LANGUAGE")
+  folder=$CACHE/triton-language-$(hash_of "$TRITON_LANGUAGE" "$("$RETORT_VLLM_PYTHON" -V)")
   [[ -e $folder ]] || say "installing $TRITON_LANGUAGE in $folder (250 MB to download)"
   make_once "$folder" fill_triton_language
   export RETORT_TRITON_LANGUAGE=$folder

@@ -147,9 +147,10 @@ TEST_F(VllmNamedRecorded, RefusalsSayWhatToDo) {
       engine().log_probs_at(score({2, 3, 5}, 0), ids.view({3, 3}), soon()).get();
     });
   };
-  expect_refusal(ErrorCode::kInvalidArgument, "--enable-scale-out", "closed");
-  expect_refusal(ErrorCode::kInvalidArgument, "VLLM_USE_V2_MODEL_RUNNER=1", "runner");
-  expect_refusal(ErrorCode::kInvalidArgument, "--max-logprobs", "too-many");
+  expect_refusal(ErrorCode::kInvalidArgument, "is not open; start vLLM 0.32", "closed");
+  expect_refusal(ErrorCode::kInvalidArgument,
+                 "need vLLM 0.32 or later with VLLM_USE_V2_MODEL_RUNNER=1", "runner");
+  expect_refusal(ErrorCode::kInvalidArgument, "at most --max-logprobs of them", "too-many");
   expect_refusal(ErrorCode::kMismatch, "another tokenizer", "unknown-id");
 }
 

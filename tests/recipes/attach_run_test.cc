@@ -39,8 +39,11 @@ class Attach : public testing::Test {
   void launch_until(int64_t steps, const std::function<bool()>& met) {
     for (int tried = 0; tried < 5; ++tried) {
       launch(steps);
-      if (met()) return;
-      ASSERT_FALSE(HasFatalFailure());
+      ASSERT_FALSE(HasFailure());
+      const bool is_met = met();
+      ASSERT_FALSE(HasFailure());
+      if (is_met) return;
+      ASSERT_TRUE(all_gone(run()));
       ASSERT_EQ(metrics_rows(run()), steps_) << "neither over nor as far";
     }
     FAIL() << "each run was over too early";
@@ -90,8 +93,10 @@ class Attach : public testing::Test {
   // False: the run was over before.
   bool kill_rank(const std::string& role, int64_t rank) {
     const int pid = role_process(folder_ / place_, role, rank, std::chrono::seconds(0));
-    return pid > 0 && ::kill(pid, SIGKILL) == 0;
+    return !is_over() && pid > 0 && ::kill(pid, SIGKILL) == 0;
   }
+  // But for what follows the last step.
+  bool is_over() const { return metrics_rows(run()) >= steps_; }
   void expect_undisturbed_numbers() const {
     EXPECT_EQ(timeless_metrics(run()), timeless_metrics(folder_ / "whole/run"));
     EXPECT_TRUE(read_file(fs::path(run()) / "final/model.safetensors") ==
@@ -165,11 +170,13 @@ TEST_F(Attach, StopsARunWithACheckpointThatGoesOn) {
   launch_until(200, [&] {
     lose_launcher();
     Command second = attach();
-    if (wait_for_all(second)) second.signal(SIGTERM);
+    const bool found = wait_for_all(second) && metrics_rows(run()) + 1 < 200;
+    if (found) second.signal(SIGTERM);
     stopped = second.wait(kDeadline);
-    return metrics_rows(run()) < 200;
+    return found;
   });
   ASSERT_EQ(stopped.exit_code, 4) << stopped.output;
+  EXPECT_LT(metrics_rows(run()), 200u);
   EXPECT_NE(stopped.output.find("--resume"), std::string::npos) << stopped.output;
 
   const auto resumed = retort({"launch", run() + "/recipe.resolved.yaml", "--resume"}, kDeadline);

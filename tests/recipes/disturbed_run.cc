@@ -23,7 +23,7 @@ int signal_role(Command& run, const fs::path& folder, const RoleSignal& signal, 
   return ::kill(pid, signal.number) == 0 ? pid : -1;
 }
 
-DisturbedRun disturb(const fs::path& folder, const std::vector<RoleSignal>& signals,
+DisturbedRun disturb(const fs::path& folder, size_t steps, const std::vector<RoleSignal>& signals,
                      const std::function<std::vector<std::string>(const fs::path&)>& launch) {
   for (int tried = 1;; ++tried) {
     const fs::path place = folder / ("disturbed" + std::to_string(tried));
@@ -35,11 +35,18 @@ DisturbedRun disturb(const fs::path& folder, const std::vector<RoleSignal>& sign
     size_t sent = 0;
     for (const RoleSignal& signal : signals) {
       pid = signal_role(run, place, signal, pid);
-      if (pid < 0) break;
+      // After its last step there is nothing that a signal could disturb.
+      if (pid < 0 || metrics_rows(place / "run") >= steps) break;
       ++sent;
     }
     CommandResult result = run.wait(kDeadline);
-    if (sent == signals.size() || result.exit_code != 0) return {place, std::move(result)};
+    if (sent == signals.size()) return {place, std::move(result)};
+
+    EXPECT_EQ(result.exit_code, 0) << "it was not disturbed yet\n" << result.output;
+    if (sent > 0) {
+      EXPECT_NE(result.output.find("was started again"), std::string::npos) << result.output;
+    }
+    if (testing::Test::HasFailure()) return {place, std::move(result)};
     if (tried < kRuns) continue;
     ADD_FAILURE() << "each of " << kRuns << " runs was over before the signal came\n"
                   << result.output;

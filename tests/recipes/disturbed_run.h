@@ -28,10 +28,10 @@ struct DisturbedRun {
   CommandResult result;
 };
 
-// A run that got all the signals. Where it was over before, as the test was held up, another run is
-// tried in a folder of its own, a few times. `launch`: the arguments of `retort` for a run in that
-// folder.
-DisturbedRun disturb(const fs::path& folder, const std::vector<RoleSignal>& signals,
+// A run of `steps` steps that got all the signals. Where it was over before, as the test was held
+// up, another run is tried in a folder of its own, a few times. `launch`: the arguments of `retort`
+// for a run in that folder.
+DisturbedRun disturb(const fs::path& folder, size_t steps, const std::vector<RoleSignal>& signals,
                      const std::function<std::vector<std::string>(const fs::path&)>& launch);
 
 }  // namespace retort::test

@@ -253,10 +253,12 @@ TEST_P(SignalAt, StopsTheRunWithACheckpointThatGoesOn) {
   constexpr int64_t kSteps = 150;
   const TemporaryFolder folder;
   const std::string want = launched(folder / "launched", kSteps);
+  bool was_over = false;
   const auto stopped = [&](const fs::path& place) {
     JoinedRun run(place);
     run.start_all(distill(place, kSteps), kSize);
     wait_for_steps(place / "run", 2);
+    was_over = metrics_rows(place / "run") + 1 >= size_t{kSteps};
     run[GetParam()].signal(SIGTERM);
     return run.wait();
   };
@@ -264,7 +266,7 @@ TEST_P(SignalAt, StopsTheRunWithACheckpointThatGoesOn) {
   // Once more where the run was done before the signal came.
   fs::path place = folder / "joined1";
   auto results = stopped(place);
-  for (int tried = 2; tried <= 5 && metrics_rows(place / "run") == size_t{kSteps}; ++tried) {
+  for (int tried = 2; tried <= 5 && was_over; ++tried) {
     place = folder / ("joined" + std::to_string(tried));
     results = stopped(place);
   }
@@ -274,6 +276,7 @@ TEST_P(SignalAt, StopsTheRunWithACheckpointThatGoesOn) {
   EXPECT_NE(results[0].output.find("start all processes again with --resume"), std::string::npos)
       << results[0].output;
   EXPECT_EQ(processes_of(folder.path()), std::vector<int>{});
+  EXPECT_LT(metrics_rows(place / "run"), size_t{kSteps});
 
   JoinedRun run(place);
   run.start_all(place / "recipe.yaml", kSize, {"--resume"});

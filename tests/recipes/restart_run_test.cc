@@ -14,7 +14,7 @@ namespace {
 
 constexpr auto kDeadline = std::chrono::seconds(120);
 // Steps where another replica takes over, so that the loss of one does not slow the run down.
-constexpr int64_t kLongRun = 400;
+constexpr int64_t kLongRun = 500;
 
 // The same recipe in a folder of its own, each time.
 using Write = std::function<fs::path(const TemporaryFolder& data, const fs::path& folder)>;
@@ -83,7 +83,7 @@ TEST_P(ServingProcessLost, ChangesNothing) {
     // So that a process that is held is soon taken for lost.
     if (loss.signal == SIGSTOP) {
       words.emplace_back("rpc.heartbeat_interval=200ms");
-      words.emplace_back("rpc.peer_timeout=4s");
+      words.emplace_back("rpc.peer_timeout=3s");
     }
     return words;
   };
@@ -94,7 +94,8 @@ TEST_P(ServingProcessLost, ChangesNothing) {
   std::vector<RoleSignal> signals;
   for (const size_t rows : loss.at)
     signals.push_back({.rows = rows, .role = loss.role, .rank = loss.rank, .number = loss.signal});
-  const auto [place, result] = disturb(folder.path(), signals, launch);
+  const auto [place, result] =
+      disturb(folder.path(), metrics_rows(folder / "whole/run"), signals, launch);
   ASSERT_EQ(result.exit_code, 0) << result.output;
   const std::string times = "was started again (" + std::to_string(loss.at.size()) + " of 3 times)";
   EXPECT_NE(result.output.find(times), std::string::npos) << result.output;
@@ -188,10 +189,13 @@ TEST(StudentLost, TheRunResumesByItself) {
   ASSERT_EQ(whole.exit_code, 0) << whole.output;
 
   const RoleSignal lost{.rows = 8, .role = "student", .rank = 1};
-  const auto [place, result] = disturb(folder.path(), {lost}, [&](const fs::path& where) {
-    // Who watches it goes on too.
-    watch.emplace(
-        std::vector<std::string>{retort_binary(), "status", (where / "run").string(), "--watch"});
+  const auto [place, result] = disturb(folder.path(), 40, {lost}, [&](const fs::path& where) {
+    // Who watches it, once there is something to see, goes on too.
+    const std::string run = (where / "run").string();
+    watch.emplace(std::vector<std::string>{"/bin/sh", "-c",
+                                           "until [ -e '" + run +
+                                               "/status.json' ]; do sleep 0.05; done; exec '" +
+                                               retort_binary() + "' status '" + run + "' --watch"});
     return launch(where);
   });
   ASSERT_EQ(result.exit_code, 0) << result.output;

@@ -192,7 +192,7 @@ TEST_P(ScoringRoleLost, ChangesNothing) {
   ASSERT_EQ(whole.exit_code, 0) << whole.output;
 
   const auto [place, result] =
-      disturb(folder.path(), {{.rows = 3, .role = "judge"}, {.rows = 15, .role = "judge"}}, in);
+      disturb(folder.path(), 40, {{.rows = 3, .role = "judge"}, {.rows = 15, .role = "judge"}}, in);
   ASSERT_EQ(result.exit_code, 0) << result.output;
   EXPECT_NE(result.output.find("was started again (2 of 3 times)"), std::string::npos)
       << result.output;

@@ -211,7 +211,8 @@ TEST(RewardRunResumes, BitForBit) {
   const auto whole = retort(launch(folder / "whole"), kDeadline);
   ASSERT_EQ(whole.exit_code, 0) << whole.output;
 
-  const auto [place, killed] = disturb(folder.path(), {{.rows = 17, .role = "student"}}, launch);
+  const auto [place, killed] =
+      disturb(folder.path(), 60, {{.rows = 17, .role = "student"}}, launch);
   EXPECT_NE(killed.exit_code, 0);
   std::vector<std::string> resume = launch(place);
   resume.emplace_back("--resume");

@@ -274,6 +274,7 @@ TEST(Limits, AFullHandlerQueueAnswersResourceExhausted) {
 }
 
 TEST(Close, EveryCallInFlightCompletesOnceAndPeersHear) {
+  std::atomic<bool> runs{false}, closed{false};
   Pair pair;
   std::mutex mutex;
   std::vector<std::string> lost;
@@ -284,7 +285,6 @@ TEST(Close, EveryCallInFlightCompletesOnceAndPeersHear) {
 
   // One call runs and ten are queued when the server closes.
   constexpr Method<EchoRequest, EchoReply> kHeld{"test.held"};
-  std::atomic<bool> runs{false}, closed{false};
   pair.server.serve(kHeld, pair.handlers.queue, [&](EchoRequest request, const CallContext&) {
     runs = true;
     EXPECT_TRUE(eventually([&] { return closed.load(); }));
