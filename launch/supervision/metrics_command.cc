@@ -17,6 +17,8 @@ namespace {
 
 constexpr int kTailMilliseconds = 100;   // between looks for new lines
 constexpr size_t kPieceBytes = 1 << 16;  // of the file, at once
+constexpr size_t kOutputBytes = 1 << 14;
+constexpr int kPipePieces = (1 << 20) / kOutputBytes;  // no pipe holds more
 // How long the exit code of a program that has closed its stdin is waited for.
 constexpr Duration kLastWords{3'000};
 
@@ -78,7 +80,7 @@ struct MetricsCommand::Work {
 
   // False once the stream has ended.
   bool keep_output(int fd) {
-    char buffer[1 << 14];
+    char buffer[kOutputBytes];
     const ssize_t got = ::read(fd, buffer, sizeof buffer);
     if (got < 0) return errno == EAGAIN || errno == EINTR;
     output.write(buffer, got).flush();
@@ -141,9 +143,10 @@ void MetricsCommand::follow(Work& work) {
 }
 
 void MetricsCommand::end(const std::string& how) {
-  // What it printed last may still be in the pipes.
+  // What it printed last may still be in the pipes; what it left behind may print for ever.
   for (const int fd : {work_->child.out(), work_->child.err()})
-    work_->keep_output(fd);
+    for (int pieces = 0; pieces < kPipePieces && work_->keep_output(fd); ++pieces) {
+    }
   work_->child.kill();
   pid_ = -1;
   if (how.empty()) return;
