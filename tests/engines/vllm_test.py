@@ -5,9 +5,9 @@
 
 For a model with a head of its own and for one whose head is tied: vLLM is started on it in
 float32, and vllm_live_test compares what it draws and scores with our own forward, and lets it
-load other weights; and one more, with RETORT_TRITON_LANGUAGE (a folder with the package triton),
-which is asked at ids that are named for each position. 77 (skipped) without RETORT_VLLM_PYTHON. The server has one thread; a start
-takes about half a minute, its first answers as long again.
+load other weights. One more, with RETORT_TRITON_LANGUAGE (a folder with the package triton), is
+asked at ids that are named for each position. 77 (skipped) without RETORT_VLLM_PYTHON. The server
+has one thread; a start takes about half a minute, its first answers as long again.
 """
 import os
 import pathlib
