@@ -145,12 +145,13 @@ class Runs:
 
 class VllmNamedRunTest(Runs, unittest.TestCase):
     NAMED = True
+    DISTILL = {"payload": "topk", "support": "student", "loss_top_k": 16}
 
     # The student names its ids after its own forward pass.
     def test_teacher_of_distill(self):
         for loss_type in ("forward_kl", "reverse_kl"):
             with self.subTest(loss_type):
-                distill = {"support": "student", "loss_top_k": 16, "loss_type": loss_type}
+                distill = self.DISTILL | {"loss_type": loss_type}
                 self.assert_same_losses(f"named-{loss_type}", "distill", "teacher", distill=distill)
 
     # The same numbers in other columns.
@@ -165,8 +166,8 @@ class VllmNamedRunTest(Runs, unittest.TestCase):
 
         with vllm_between.Between(self.server.address, change) as between:
             teacher = self.engine(self.other, between.address)
-            distill = {"support": "student", "loss_top_k": 16}
-            run = self.launch("sorts", "distill", {"teacher": teacher}, False, distill=distill)
+            roles = {"teacher": teacher}
+            run = self.launch("sorts", "distill", roles, succeeds=False, distill=self.DISTILL)
         say(run.output.splitlines()[-1])
         self.assertIn("when their ids are named and when the engine lists them", run.output)
         self.assertFalse((run.folder / "metrics.jsonl").exists(), "no step")

@@ -259,7 +259,7 @@ std::vector<KeyRow> launch_rows() {
   return {
       acts(kSftBase, "launch.collective_timeout=60s", timeout, {two}),
       in_run("launch.collective_timeout", "tests/recipes/layout_fault_test.cc",
-             "launch.collective_timeout=6s"),
+             "launch.collective_timeout=12s"),
       refused(kSftBase, "launch.collective_timeout=60s", "there is no collective"),
       refused(kDistillBase, "launch.collective_timeout=60s", "has no effect below 730s", {two}),
       in_run("launch.load_timeout", "tests/roles/generator_restart_test.cc", ".patience = 200ms"),
