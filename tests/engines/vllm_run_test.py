@@ -168,7 +168,6 @@ class VllmNamedRunTest(Runs, unittest.TestCase):
             teacher = self.engine(self.other, between.address)
             roles = {"teacher": teacher}
             run = self.launch("sorts", "distill", roles, succeeds=False, distill=self.DISTILL)
-        say(run.output.splitlines()[-1])
         self.assertIn("when their ids are named and when the engine lists them", run.output)
         self.assertFalse((run.folder / "metrics.jsonl").exists(), "no step")
 
