@@ -5,7 +5,8 @@
 
 namespace retort::launch {
 
-// "retort 0.1.0\nLibTorch 2.11.0\n..."
+// "retort 0.1.0\nLibTorch 2.11.0\n...". Not in a process that opens the CUDA module later: LibTorch
+// looks once whether there is CUDA.
 std::string version_text();
 // "retort 0.1.0, build e9b809c3...": equal where the program is the same, byte by byte.
 std::string build_text();

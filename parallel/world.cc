@@ -244,6 +244,9 @@ at::Device World::device() const {
   return {impl_->options.device_module->backends().device_type(),
           static_cast<at::DeviceIndex>(impl_->device->index)};
 }
+int64_t World::peak_device_bytes() const {
+  return impl_->device ? impl_->options.device_module->backends().peak_bytes() : 0;
+}
 Group& World::all() { return impl_->groups[0]; }
 Group& World::tp() { return impl_->groups[1]; }
 Group& World::dp() { return impl_->groups[2]; }

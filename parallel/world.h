@@ -133,6 +133,9 @@ class World {
   // Where this rank's tensors belong: the CPU, or the device that the ranks of this host agreed on,
   // which is then the current one.
   at::Device device() const;
+  // The most bytes that tensors of this process took on that device at one time; 0 on the CPU,
+  // where nobody counts.
+  int64_t peak_device_bytes() const;
 
   // The groups that this rank is in, their ranks in increasing order. A group holds the ranks that
   // have all coordinates but the named ones in common with this rank: tp() the ranks with its dp

@@ -7,6 +7,7 @@
 #include <string>
 
 #include <ATen/Context.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
@@ -57,6 +58,8 @@ class NcclBackends final : public detail::DeviceBackends {
         << "device " << index << " of " << num_devices();
     RETORT_CHECK(device_ < 0 || device_ == index)
         << "a process has one device; it has " << device_ << " already";
+    RETORT_CHECK(at::hasCUDA())
+        << "LibTorch looked for CUDA before the module was opened, and does so only once";
     set_c10d_defaults();
     c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));
     // Starts the allocator, the random number generators and the pools of library handles.
@@ -70,6 +73,13 @@ class NcclBackends final : public detail::DeviceBackends {
     } catch (const std::exception& e) {
       throw Error(ErrorCode::kCollective, "the device reports an error: " + std::string(e.what()));
     }
+  }
+
+  int64_t peak_bytes() const override {
+    // Statistic 0 is that of blocks of all sizes.
+    return c10::cuda::CUDACachingAllocator::getDeviceStats(static_cast<c10::DeviceIndex>(device_))
+        .allocated_bytes[0]
+        .peak;
   }
 
   c10::intrusive_ptr<c10d::Backend> connect(const detail::DeviceGroupSpec& group,
@@ -98,6 +108,6 @@ class NcclBackends final : public detail::DeviceBackends {
 
 // detail::kDeviceBackendsFunction
 extern "C" __attribute__((visibility("default"))) retort::parallel::detail::DeviceBackends*
-retort_cuda_backends_2() {
+retort_cuda_backends_3() {
   return std::make_unique<retort::parallel::cuda::NcclBackends>().release();
 }

@@ -34,6 +34,8 @@ class DeviceBackends {
   // Waits until the device has done all work of this process. kCollective or kUnavailable with the
   // device's error.
   virtual void synchronize() = 0;
+  // The most bytes that tensors of this process took on its device at one time, since use_device().
+  virtual int64_t peak_bytes() const = 0;
   // Connects the members of a group at once. Collective over them: all call it in the same order.
   // Throws what c10d throws.
   virtual c10::intrusive_ptr<c10d::Backend> connect(
@@ -42,7 +44,7 @@ class DeviceBackends {
 
 // The name of the module's C function that makes a DeviceBackends. Its number changes with this
 // header.
-inline constexpr const char* kDeviceBackendsFunction = "retort_cuda_backends_2";
+inline constexpr const char* kDeviceBackendsFunction = "retort_cuda_backends_3";
 using MakeDeviceBackends = DeviceBackends*();
 
 }  // namespace retort::parallel::detail

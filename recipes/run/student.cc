@@ -201,6 +201,13 @@ class Spikes {
   std::map<std::string, SpikeWatch> watches_;
 };
 
+// Of the rank that took most.
+void add_device_memory(MetricsRow& row, parallel::World& world) {
+  if (world.device().is_cpu()) return;
+  const int64_t peak = world.all().all_reduce(world.peak_device_bytes(), parallel::ReduceOp::kMax);
+  row.add("peak_device_memory", static_cast<double>(peak));
+}
+
 }  // namespace
 
 TrainLoopResult run_student(const RankContext& context) {
@@ -262,6 +269,7 @@ TrainLoopResult run_student(const RankContext& context) {
        .add_metrics =
            [&](MetricsRow& row) {
              if (makes_calls) calls.add_to(row, world.all());
+             add_device_memory(row, world);
            },
        .on_metrics =
            [&](const MetricsRow& row) {

@@ -50,16 +50,23 @@ class Blocks {
     if (memory == MAP_FAILED) throw std::bad_alloc();
     const std::lock_guard lock(mutex_);
     blocks_[static_cast<const char*>(memory)] = {.bytes = pages(bytes)};
+    held_ += pages(bytes);
+    peak_ = std::max(peak_, held_);
     return memory;
   }
   void remove(void* memory) {
     const std::lock_guard lock(mutex_);
     const auto block = blocks_.find(static_cast<const char*>(memory));
     ::munmap(memory, block->second.bytes);
+    held_ -= block->second.bytes;
     blocks_.erase(block);
   }
   void open(const void* inside) { change(inside, +1); }
   void close(const void* inside) { change(inside, -1); }
+  size_t peak() {
+    const std::lock_guard lock(mutex_);
+    return peak_;
+  }
 
  private:
   struct Block {
@@ -79,6 +86,7 @@ class Blocks {
 
   std::mutex mutex_;
   std::map<const char*, Block> blocks_;
+  size_t held_ = 0, peak_ = 0;
 };
 
 Blocks& blocks() {
@@ -415,6 +423,7 @@ RecordedBlocks::RecordedBlocks() { allocation_log().record(true); }
 RecordedBlocks::~RecordedBlocks() { allocation_log().record(false); }
 int64_t RecordedBlocks::of_at_least(size_t bytes) const { return allocation_log().count(bytes); }
 
+int64_t stand_in_peak_bytes() { return static_cast<int64_t>(blocks().peak()); }
 int64_t stand_in_pinned_blocks() { return pinned_blocks; }
 int64_t stand_in_recorded_uses() { return recorded_uses; }
 

@@ -57,6 +57,9 @@ class RecordedBlocks {
   int64_t of_at_least(size_t bytes) const;
 };
 
+// The most that its blocks took at one time in this process.
+int64_t stand_in_peak_bytes();
+
 // Blocks of pinned host memory that were asked for, and calls that recorded a stream's use of a
 // tensor of the device.
 int64_t stand_in_pinned_blocks();

@@ -77,6 +77,7 @@ class FakeBackends final : public detail::DeviceBackends {
   int64_t num_devices() const override { return 3; }
   void use_device(int64_t index) override { used = index; }
   void synchronize() override {}
+  int64_t peak_bytes() const override { return 0; }
   c10::intrusive_ptr<c10d::Backend> connect(const detail::DeviceGroupSpec&,
                                             const c10::intrusive_ptr<c10d::Store>&) override {
     return {};

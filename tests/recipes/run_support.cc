@@ -59,9 +59,10 @@ double relative_difference(const fs::path& a, const fs::path& b) {
 std::string timeless_metrics(const fs::path& run) {
   std::string text;
   for (auto row : read_metrics(run)) {
-    for (const char* key : {"step_time", "tokens_per_second", "data_wait_time", "teacher_wait_time",
-                            "reference_wait_time", "generation_time", "generator_wait_time",
-                            "reward_time", "reward_wait_time", "weight_sync_time"})
+    for (const char* key :
+         {"step_time", "tokens_per_second", "data_wait_time", "teacher_wait_time",
+          "reference_wait_time", "generation_time", "generator_wait_time", "reward_time",
+          "reward_wait_time", "weight_sync_time", "peak_device_memory"})
       row.erase(key);
     for (auto one = row.begin(); one != row.end();)
       one = one.key().starts_with("rpc/") ? row.erase(one) : std::next(one);

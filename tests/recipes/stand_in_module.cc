@@ -2,6 +2,8 @@
 // device of tests/losses/stand_in_device.h. A role with `world.device: cuda` computes on it where
 // RETORT_CUDA_MODULE names this file. One device, or as many as STAND_IN_DEVICES says, and no
 // collectives of its own: ranks of a role that share one would go through host memory.
+#include <ATen/detail/CUDAHooksInterface.h>
+
 #include <memory>
 
 #include "base/error.h"
@@ -13,6 +15,19 @@
 namespace retort::test {
 namespace {
 
+// What LibTorch finds where it looks for CUDA from now on, and does not where it has looked before.
+struct HooksOfStandIn : at::CUDAHooksInterface {
+  explicit HooksOfStandIn(at::CUDAHooksArgs) {}
+};
+using at::CUDAHooksRegistry;
+using at::RegistererCUDAHooksRegistry;
+C10_REGISTER_CLASS(CUDAHooksRegistry, CUDAHooks, HooksOfStandIn);
+
+void check_opened_in_time() {
+  RETORT_CHECK(dynamic_cast<const HooksOfStandIn*>(&at::detail::getCUDAHooks()) != nullptr)
+      << "LibTorch looked for CUDA before the module was opened, and does so only once";
+}
+
 class StandInBackends final : public parallel::detail::DeviceBackends {
  public:
   at::DeviceType device_type() const override { return stand_in_device().type(); }
@@ -20,6 +35,7 @@ class StandInBackends final : public parallel::detail::DeviceBackends {
   int64_t num_devices() const override { return stand_in_devices(); }
   void use_device(int64_t index) override { use_stand_in_device(index); }
   void synchronize() override {}
+  int64_t peak_bytes() const override { return stand_in_peak_bytes(); }
   c10::intrusive_ptr<c10d::Backend> connect(const parallel::detail::DeviceGroupSpec& group,
                                             const c10::intrusive_ptr<c10d::Store>&) override {
     throw Error(ErrorCode::kUnavailable, "the stand-in device has no collectives")
@@ -32,7 +48,8 @@ class StandInBackends final : public parallel::detail::DeviceBackends {
 
 // parallel::detail::kDeviceBackendsFunction
 extern "C" __attribute__((visibility("default"))) retort::parallel::detail::DeviceBackends*
-retort_cuda_backends_2() {
+retort_cuda_backends_3() {
+  retort::test::check_opened_in_time();
   retort::test::stand_in_device();
   return std::make_unique<retort::test::StandInBackends>().release();
 }
