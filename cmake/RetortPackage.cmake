@@ -18,13 +18,21 @@ if(RETORT_CUDA)
   install(TARGETS retort_cuda LIBRARY DESTINATION lib COMPONENT cuda)
 endif()
 
-# The tests with the label gpu, and the benchmark that docs/gpu.md names.
+# The tests with the label gpu, and the benchmarks that docs/gpu.md names.
 get_property(_tests GLOBAL PROPERTY RETORT_GPU_TESTS)
-if(TARGET sft_bench)
-  list(APPEND _tests sft_bench)
-endif()
+foreach(_bench sft_bench loss_memory_bench)
+  if(TARGET ${_bench})
+    list(APPEND _tests ${_bench})
+  endif()
+endforeach()
 add_custom_target(package_tests DEPENDS ${_tests})
 if(_tests)
   install(TARGETS ${_tests} RUNTIME DESTINATION tests COMPONENT tests)
 endif()
 install(PROGRAMS ${_package}/run_tests.sh DESTINATION tests RENAME run COMPONENT tests)
+# The models and numbers that whole runs are compared with.
+install(
+  DIRECTORY ${CMAKE_SOURCE_DIR}/tests/recipes/goldens
+  DESTINATION tests/tests/recipes
+  COMPONENT tests
+)

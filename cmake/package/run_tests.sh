@@ -20,6 +20,7 @@ fi
 libraries=$("$package/lib/find_libtorch" "$package") || exit 3
 export LD_LIBRARY_PATH="$libraries"
 export RETORT_BIN="$package/lib/retort"
+export RETORT_SOURCE_DIR="$tests"   # whose tests/recipes/goldens they look for
 export RETORT_CUDA_MODULE="${RETORT_CUDA_MODULE:-$package/lib/libretort_cuda.so}"
 export OMP_WAIT_POLICY=passive
 
@@ -32,7 +33,7 @@ fi
 # A test that hangs ends after the time that ctest gives it.
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 limit=
-if command -v timeout >/dev/null; then limit="timeout --kill-after=10 300"; fi
+if command -v timeout >/dev/null; then limit="timeout --kill-after=10 900"; fi
 failed=
 for program in "$tests"/*_test; do
   printf '== %s\n' "${program##*/}"

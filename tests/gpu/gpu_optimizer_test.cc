@@ -104,8 +104,9 @@ TEST_P(GpuOptimizer, AgreesWithTheCpu) {
   ASSERT_EQ(got.size(), expected.size());
   for (size_t i = 0; i < got.size(); ++i) {
     EXPECT_TRUE(got[i].values.is_cuda()) << got[i].name;
-    // the masters of bf16 among them
-    EXPECT_LT(relative_difference(got[i].values, expected[i].values, kMayBeZero), 1e-5)
+    // The masters of bf16 are among them. CUDA's kernel has 1 - beta2 of float32's 0.999, which is
+    // 1.3e-5 smaller than the CPU's.
+    EXPECT_LT(relative_difference(got[i].values, expected[i].values, kMayBeZero), 2e-5)
         << got[i].name;
   }
   for (size_t i = 0; i < device.parameters.size(); ++i) {

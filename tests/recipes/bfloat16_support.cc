@@ -104,7 +104,7 @@ std::vector<std::string> settings(const Split& split, int64_t rows) {
       "train.per_device_train_batch_size=" + std::to_string(rows / split.dp / split.accumulation)};
   for (const std::string& setting : split.world)
     all.push_back("roles.student.world." + setting);
-  return all;
+  return joined(all, split.more);
 }
 
 fs::path launch_unclipped(const fs::path& recipe, std::vector<std::string> settings) {

@@ -29,6 +29,7 @@ struct Split {
   std::string name;
   std::vector<std::string> world;  // of the student
   int64_t dp = 1, accumulation = 1;
+  std::vector<std::string> more = {};  // other settings
 };
 inline const Split kWhole{"one", {}};
 // What stands on the command line for a split of `rows` a step.
