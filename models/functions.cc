@@ -1,6 +1,7 @@
 #include "models/functions.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_fused_rms_norm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/rsqrt.h>
@@ -159,7 +160,10 @@ class Gated : public Function<Gated<Forward, Backward>> {
 using SwiGlu = Gated<swiglu_forward, swiglu_backward>;
 using GeGlu = Gated<geglu_forward, geglu_backward>;
 
-Tensor plain_rms_norm(const Tensor& x, const Tensor& weight, double eps, bool unit_offset) {
+// By one kernel of CUDA where there is one for the dtypes: the result is rounded once.
+Tensor operator_rms_norm(const Tensor& x, const Tensor& weight, double eps, bool unit_offset) {
+  if (x.is_cuda() && x.scalar_type() == weight.scalar_type() && !unit_offset)
+    return std::get<0>(at::_fused_rms_norm(x, {x.size(-1)}, weight, eps));
   const Tensor wide = x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
   const Tensor variance = wide.mul(wide).mean(-1, true);
   const Tensor normed = wide * at::rsqrt(variance + eps);
@@ -244,7 +248,7 @@ Tensor row_linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps, bool unit_offset) {
   if (fused_path(x) && fused_path(weight))
     return RmsNorm::apply(x, unit_offset ? weight + 1 : weight, eps);
-  return plain_rms_norm(x, weight, eps, unit_offset);
+  return operator_rms_norm(x, weight, eps, unit_offset);
 }
 
 std::pair<Tensor, Tensor> add_rms_norm(const Tensor& a, const Tensor& b, const Tensor& weight,
@@ -254,7 +258,7 @@ std::pair<Tensor, Tensor> add_rms_norm(const Tensor& a, const Tensor& b, const T
     return {result[0], result[1]};
   }
   const Tensor sum = a + b;
-  return {sum, plain_rms_norm(sum, weight, eps, unit_offset)};
+  return {sum, operator_rms_norm(sum, weight, eps, unit_offset)};
 }
 
 Tensor gated(const Tensor& gate, const Tensor& up, Activation activation) {

@@ -16,7 +16,7 @@ namespace retort::models {
 namespace {
 
 constexpr int64_t kFloatBytes = 4;
-constexpr int64_t kDeviceLogitsBytes = 256 << 20;
+constexpr int64_t kDeviceLogitsBytes = 512 << 20;
 constexpr int64_t kMaxScatters = 4;  // reductions of GradBuckets that may be in flight at once
 
 // The sizes of one tensor-parallel rank's slice, in elements of a row.
@@ -76,6 +76,14 @@ int64_t normed_bytes(const ModelConfig& config, int64_t dtype_bytes) {
   return config.norm_unit_offset ? kFloatBytes : dtype_bytes;
 }
 
+// Of an element of its input, what a norm made of operators keeps: that in fp32, and times 1 / rms.
+// CUDA's kernel, which knows no offset, keeps the input itself.
+int64_t norm_input_bytes(const ModelConfig& config, const TrainingSizes& sizes) {
+  if (sizes.layout.device == parallel::Device::kCuda && !config.norm_unit_offset)
+    return sizes.dtype_bytes;
+  return kFloatBytes + normed_bytes(config, sizes.dtype_bytes);
+}
+
 // One for layers with a window and one for those without, where these differ.
 int64_t rotary_tables(const ModelConfig& config) {
   const std::vector<int64_t>& windows = config.sliding_window;
@@ -102,16 +110,16 @@ int64_t capped_score_bytes(const ModelConfig& config, const Slice& slice,
 }
 
 int64_t operator_layer_bytes(const ModelConfig& config, const Slice& slice, const Rows& rows,
-                             int64_t dtype_bytes) {
-  const int64_t normed = normed_bytes(config, dtype_bytes);
-  int64_t norms = 2 * (slice.hidden * (kFloatBytes + normed + dtype_bytes) + kFloatBytes);
-  if (config.output_norms) norms += 2 * (slice.hidden * (kFloatBytes + normed) + kFloatBytes);
+                             const TrainingSizes& sizes) {
+  const int64_t dtype_bytes = sizes.dtype_bytes;
+  const int64_t input = norm_input_bytes(config, sizes);
+  int64_t norms = 2 * (slice.hidden * (input + dtype_bytes) + kFloatBytes);
+  if (config.output_norms) norms += 2 * (slice.hidden * input + kFloatBytes);
   int64_t each =
       dtype_bytes * (3 * slice.q + 2 * slice.kv + 4 * slice.inner) + kFloatBytes * slice.heads;
   if (dtype_bytes < kFloatBytes) each += 2 * dtype_bytes * slice.head_dim;
   if (config.qk_norm)
-    each += (kFloatBytes + normed) * (slice.q + slice.kv) +
-            kFloatBytes * (slice.heads + slice.kv_heads);
+    each += input * (slice.q + slice.kv) + kFloatBytes * (slice.heads + slice.kv_heads);
   return rows.residual * norms + rows.all * each;
 }
 
@@ -122,7 +130,7 @@ int64_t bytes_behind_attention(const ModelConfig& config, const Slice& slice,
   if (!made_of_operators(sizes))
     return kFloatBytes *
            (2 * hidden + 1 + (config.output_norms ? 2 * hidden + 2 : 0) + 3 * slice.inner);
-  const int64_t norm = hidden * (kFloatBytes + normed_bytes(config, b)) + kFloatBytes;
+  const int64_t norm = hidden * norm_input_bytes(config, sizes) + kFloatBytes;
   return norm * (config.output_norms ? 3 : 1) + b * (hidden + slice.q + 4 * slice.inner);
 }
 
@@ -215,9 +223,8 @@ class Estimate {
   // and times 1 / rms.
   int64_t final_norm() const {
     const int64_t elements = end_.residual * slice_.hidden;
-    return made_of_operators(sizes_)
-               ? elements * (kFloatBytes + normed_bytes(config_, sizes_.dtype_bytes))
-               : bytes(elements);
+    return made_of_operators(sizes_) ? elements * norm_input_bytes(config_, sizes_)
+                                     : bytes(elements);
   }
   int64_t parameters() const {
     return before_layers_ + layers_ * layer_parameters_ + after_layers_;
@@ -225,7 +232,7 @@ class Estimate {
   int64_t trained() const { return sizes_.lora ? layers_ * layer_trained_ : parameters(); }
   int64_t layer() const {
     const int64_t own = made_of_operators(sizes_)
-                            ? operator_layer_bytes(config_, slice_, rows_, sizes_.dtype_bytes)
+                            ? operator_layer_bytes(config_, slice_, rows_, sizes_)
                             : fused_layer_bytes(config_, slice_, rows_);
     const int64_t reduced =
         sizes_.lora ? bytes(rows_.all * sizes_.lora->r) * std::ssize(sizes_.lora->target_modules)

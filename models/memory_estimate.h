@@ -84,6 +84,7 @@ struct TrainingMemory {
 // (as heads and as rows) and its log-sums; gate, silu(gate), up and the product:
 //   R' (2 H (4 + 2 b) + 8) + R (b (3 q + 2 kv + 4 I) + 4 heads + (b < 4 ? 2 b head_dim : 0)), with
 //   head norms R ((4 + b) (q + kv) + 4 (heads + kv heads)) more.
+// On CUDA a norm without offset is one kernel, which keeps its input: b where 4 + b stands here.
 //
 // Norms behind attention and MLP (Gemma) keep their input and, of operators, that times 1 / rms,
 // which with an offset is fp32; capped scores (Gemma 2), which are formed whole, 8 heads bytes for
@@ -96,7 +97,7 @@ struct TrainingMemory {
 // The loss: hidden states, the rows with a target among them, and for each part dH (in float16 of 4
 // bytes) and dW (4 V H); beside weights of 2 bytes W in fp32 (and a teacher's head), a chunk of
 // logits. Where a vocabulary is split or lies on a device, its softmax is made of operators and
-// takes the chunk operator_buffers times; on a device it is of 256 MiB.
+// takes the chunk operator_buffers times; on a device it is of 512 MiB.
 //
 // Measured on the CPU in float32 and bfloat16 (tests/recipes/step_memory_test.cc: whole steps of
 // sft, dpo, kto, grpo, reward_model and distill within 10 %; docs/parallel.md: layouts). Devices by

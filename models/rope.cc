@@ -5,11 +5,13 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cos.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/reciprocal.h>
 #include <ATen/ops/sin.h>
 #include <ATen/ops/where.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <cmath>
@@ -89,6 +91,40 @@ Tensor longrope_frequencies(const Rope& rope, int64_t dim, int64_t length) {
   return at::reciprocal(divisor * periods(rope.theta, dim));
 }
 
+// x [R, heads, head_dim] turned by the angles of cos and sin [R, 1, half]: four kernels, which write
+// each element of the result twice.
+Tensor turned(const Tensor& x, const Tensor& cos, const Tensor& sin, double sign) {
+  const int64_t half = cos.size(-1);
+  const int64_t rest = x.size(-1) - 2 * half;
+  Tensor y = at::empty(x.sizes(), x.options());
+  const auto half_of = [&](const Tensor& t, int64_t which) {
+    return t.narrow(-1, which * half, half);
+  };
+  Tensor one = half_of(y, 0), other = half_of(y, 1);
+  at::mul_out(one, half_of(x, 0), cos);
+  one.addcmul_(half_of(x, 1), sin, -sign);
+  at::mul_out(other, half_of(x, 1), cos);
+  other.addcmul_(half_of(x, 0), sin, sign);
+  if (rest > 0) y.narrow(-1, 2 * half, rest).copy_(x.narrow(-1, 2 * half, rest));
+  return y;
+}
+
+// rotate() on CUDA: one node of autograd, whose gradient is turned back.
+class Rotation : public torch::autograd::Function<Rotation> {
+ public:
+  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x, const Tensor& cos,
+                        const Tensor& sin) {
+    ctx->save_for_backward({cos, sin});
+    return turned(x, cos, sin, 1);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& grads) {
+    const auto saved = ctx->get_saved_variables();
+    return {turned(grads[0], saved[0], saved[1], -1), Tensor(), Tensor()};
+  }
+};
+
 }  // namespace
 
 Tensor rope_inverse_frequencies(const Rope& rope, int64_t head_dim, int64_t length) {
@@ -167,6 +203,7 @@ Tensor rotate(const Tensor& x, const RopeTable& table) {
   const int64_t half = table.cos.size(-1);
   const Tensor cos = table.cos.to(x.scalar_type()).unsqueeze(1);
   const Tensor sin = table.sin.to(x.scalar_type()).unsqueeze(1);
+  if (x.is_cuda()) return Rotation::apply(x, cos, sin);
   const Tensor first = x.narrow(-1, 0, half);
   const Tensor second = x.narrow(-1, half, half);
   const Tensor one = first * cos - second * sin;
