@@ -45,7 +45,7 @@ class DenseTeacher : public AtenTeacher {
     const bool shared = same_ids && loss.inv_temperature == 1.0f;
 
     // First reduction: the maxima of all softmaxes.
-    at::Tensor student_max = row_max(student);
+    at::Tensor student_max = same_ids ? at::Tensor() : row_max(student);
     at::Tensor teacher_max = row_max(teacher);
     at::Tensor masked_max = row_max(masked);
     std::vector<at::Tensor*> maxima{&softmax.max, &teacher_max};

@@ -1,6 +1,7 @@
 #include "recipes/losses/detail/aten_divergence.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/nansum.h>
 
 #include "base/error.h"
 
@@ -27,18 +28,17 @@ at::Tensor mixture(const RowLoss& loss, const at::Tensor& p, const at::Tensor& q
                                                        : p + loss.mix * (q - p);
 }
 
-// Where e is 0, the difference of logits may be infinite.
+// [n] sum of e (a - b). Where e is 0 the difference may be infinite, which is NaN then. A row whose
+// logits are NaN has that in its normaliser.
 at::Tensor weighted_difference(const at::Tensor& e, const at::Tensor& a, const at::Tensor& b) {
-  return (a - b).mul_(e).masked_fill_(e == 0, 0);
+  return at::nansum((a - b).mul_(e), 1);
 }
 
 }  // namespace
 
 DivergenceSums divergence_sums(const RowLoss& loss, const Side& s, const Side& t) {
-  if (loss.type == DivergenceType::kForwardKl)
-    return {weighted_difference(t.e, t.x, s.x).sum(1), {}};
-  if (loss.type == DivergenceType::kReverseKl)
-    return {weighted_difference(s.e, s.x, t.x).sum(1), {}};
+  if (loss.type == DivergenceType::kForwardKl) return {weighted_difference(t.e, t.x, s.x), {}};
+  if (loss.type == DivergenceType::kReverseKl) return {weighted_difference(s.e, s.x, t.x), {}};
 
   // The others compare probabilities, not logits.
   const at::Tensor p = probabilities(s);
@@ -82,14 +82,15 @@ RowMoments divergence_moments(const RowLoss& loss, const DivergenceSums& sums, c
 
 at::Tensor divergence_gradient(const RowLoss& loss, const RowMoments& moments, const Side& s,
                                const Side& t) {
-  const at::Tensor p = probabilities(s);
+  at::Tensor p = probabilities(s);
+  if (loss.type == DivergenceType::kForwardKl)
+    return p.addcmul_(t.e, as_column(t.sum.reciprocal(), t.e), -1);
   if (loss.type == DivergenceType::kReverseKl) {
     const at::Tensor shift = moments.mean - (t.sum.log() - s.sum.log());
     return (s.x - t.x).sub_(as_column(shift, p)).mul_(p).masked_fill_(p == 0, 0);
   }
 
   const at::Tensor q = probabilities(t);
-  if (loss.type == DivergenceType::kForwardKl) return p - q;
   const at::Tensor mean = as_column(moments.mean, p);
   if (loss.type == DivergenceType::kTvd) return (p - q).sign_().sub_(mean).mul_(p).mul_(0.5);
 

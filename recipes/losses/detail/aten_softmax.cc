@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/nansum.h>
 #include <ATen/ops/threshold.h>
 #include <ATen/ops/zeros.h>
 
@@ -27,7 +28,7 @@ Side side_below(const at::Tensor& logits, const at::Tensor& max, double inv_temp
   side.x = logits - max.masked_fill(max == -kInfinity, 0).unsqueeze(1);
   if (inv_temperature != 1) side.x.mul_(inv_temperature);
   side.e = side.x.exp();
-  at::threshold_(side.e, kSmallest, 0);
+  if (side.e.is_cpu()) at::threshold_(side.e, kSmallest, 0);  // a pass over all, for 1e-28
   side.sum = side.e.sum(1).to(at::kDouble);
   return side;
 }
@@ -62,8 +63,8 @@ void TargetSoftmax::exponentials(const at::Tensor& logits, bool want_entropy) {
   else
     at_target_ = at::zeros({logits.size(0)}, side.sum.options());
 
-  // An excluded id (-infinity) must not make 0 * infinity.
-  moment_ = want_entropy ? (side.x.clamp_min(-1e30).mul_(side.e)).sum(1) : at::Tensor();
+  // An excluded id (-infinity) is NaN here, 0 * infinity. A row that is NaN has that in its sum.
+  moment_ = want_entropy ? at::nansum(side.x * side.e, 1) : at::Tensor();
   wins_ = ((first_ == targets_).to(at::kFloat) - (first_ < targets_).to(at::kFloat))
               .masked_fill_(own_max_ != max, 0);
 }

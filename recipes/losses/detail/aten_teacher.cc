@@ -4,6 +4,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/mul.h>
 
 #include <limits>
 
@@ -42,7 +43,8 @@ void write_gradient(at::Tensor logits, const TargetSoftmax& softmax, const RowLo
                     const at::Tensor& divergence) {
   if (loss.ce_weight == 0) {
     logits.narrow(1, divergence.size(1), logits.size(1) - divergence.size(1)).zero_();
-    logits.narrow(1, 0, divergence.size(1)).copy_(divergence).mul_(loss.kd_weight);
+    at::Tensor taking_part = logits.narrow(1, 0, divergence.size(1));
+    at::mul_out(taking_part, divergence, at::full({}, loss.kd_weight, divergence.options()));
     return;
   }
   softmax.write_softmax(logits, at::full({}, loss.ce_weight, softmax.side.sum.options()));

@@ -85,7 +85,7 @@ void check_together(const parallel::VocabShard& vocab, const std::function<void(
 }
 
 int64_t aten_chunk_rows(int64_t asked, int64_t floats_per_row, const at::Device& device) {
-  constexpr int64_t kHostBytes = 16 << 20, kDeviceBytes = 256 << 20;
+  constexpr int64_t kHostBytes = 16 << 20, kDeviceBytes = 512 << 20;
   return chunk_rows(asked, floats_per_row, device.is_cpu() ? kHostBytes : kDeviceBytes);
 }
 
