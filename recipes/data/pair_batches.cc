@@ -89,6 +89,11 @@ SharedPrompts share_prompts(const PairMicroBatch& batch) {
   return shared;
 }
 
+SharedPrompts student_sequences(const PairMicroBatch& batch, bool share) {
+  if (share) return share_prompts(batch);
+  return {.tokens = batch.tokens, .predict_positions = batch.predict_positions};
+}
+
 struct PairBatchStream::Impl {
   Impl(std::shared_ptr<const PreferenceDataset> dataset, const BatchOptions& options,
        const Cursor& start)

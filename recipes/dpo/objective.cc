@@ -58,7 +58,7 @@ DpoObjective::Drawn DpoObjective::ask(data::PairMicroBatch batch, uint64_t reque
               .pending = {},
               .completions = {},
               .counterparts = {}};
-  drawn.shared = data::share_prompts(drawn.batch);
+  drawn.shared = data::student_sequences(drawn.batch, options_.share_prompts);
   drawn.shared.tokens.wanted = drawn.shared.predict_positions;
   if (!reference_) return drawn;
 

@@ -31,6 +31,7 @@ class DpoObjective : public Objective {
     // what begin_step computes with; null only where no loss needs counterparts
     const roles::Trainer* student = nullptr;
     int64_t prefetch = 2;
+    bool share_prompts = true;  // data::student_sequences
     int64_t dp_rank = 0, dp_size = 1;
   };
   using PairSource = std::function<data::PairBatchStream::Step(int64_t step)>;

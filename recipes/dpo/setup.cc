@@ -41,6 +41,7 @@ class DpoRun : public RecipeRun {
     DpoObjective::Options options =
         dpo_objective_options(options_, world.coordinate().dp, world.options().layout.dp);
     options.student = &trainer;
+    options.share_prompts = trainer.decoder().device().is_cpu();
     objective_ = std::make_unique<DpoObjective>([this](int64_t) { return stream_->next(); },
                                                 std::move(reference), std::move(options));
   }
@@ -113,7 +114,7 @@ class DpoType : public RecipeType {
     const bool asks_itself =
         losses::needs_reference(preference) && is_own_reference(recipe, recipe.dpo->reference);
     RecipePlan plan{.sequences_per_row = 2,
-                    .forks = true,
+                    .forks = recipe.student().world.device == parallel::Device::kCpu,
                     .extra_student_forwards =
                         (losses::needs_counterparts(preference) ? 1 : 0) + (asks_itself ? 1 : 0)};
     plan.loss.kept_logits_bytes = losses::LogProbsOptions{}.kept_bytes;

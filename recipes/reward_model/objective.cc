@@ -30,24 +30,30 @@ int64_t scored_row(const std::vector<int32_t>& prompt, const std::vector<int32_t
 }  // namespace
 
 ScoredPairs make_scored_pairs(data::PairMicroBatch batch, const RewardModelOptions& options,
-                              int64_t pad_token_id) {
+                              int64_t pad_token_id, bool share_prompts) {
   ScoredPairs scored;
-  scored.tokens = data::share_prompts(batch).tokens;
+  scored.tokens = data::student_sequences(batch, share_prompts).tokens;
   const int64_t count = batch.num_pairs();
   scored.tokens.wanted = at::empty({2 * count}, at::kLong);
   scored.objectives = at::empty({count}, at::kLong);
   if (options.use_margin) scored.margins = at::empty({count}, at::kFloat);
   auto* row = scored.tokens.wanted.mutable_data_ptr<int64_t>();
   auto* objective = scored.objectives.mutable_data_ptr<int64_t>();
+  const auto begin_of = [&](int64_t sequence) {
+    return scored.tokens.cu_seqlens[static_cast<size_t>(sequence)];
+  };
 
-  // A pair is one sequence: prompt, chosen, rejected.
+  // A pair is one sequence (prompt, chosen, rejected), or one for each completion.
   for (int64_t p = 0; p < count; ++p) {
     const data::PreferenceSample& pair = batch.pairs[static_cast<size_t>(p)];
-    const int64_t begin = scored.tokens.cu_seqlens[static_cast<size_t>(p)];
-    const int64_t chosen = begin + static_cast<int64_t>(pair.prompt_ids.size());
-    const int64_t rejected = chosen + static_cast<int64_t>(pair.chosen_ids.size());
-    row[2 * p] = scored_row(pair.prompt_ids, pair.chosen_ids, begin, chosen, pad_token_id);
-    row[2 * p + 1] = scored_row(pair.prompt_ids, pair.rejected_ids, begin, rejected, pad_token_id);
+    const auto prompt = static_cast<int64_t>(pair.prompt_ids.size());
+    const int64_t first = begin_of(share_prompts ? p : 2 * p);
+    const int64_t second = share_prompts ? first : begin_of(2 * p + 1);
+    const int64_t chosen = first + prompt;
+    const int64_t rejected =
+        share_prompts ? chosen + static_cast<int64_t>(pair.chosen_ids.size()) : second + prompt;
+    row[2 * p] = scored_row(pair.prompt_ids, pair.chosen_ids, first, chosen, pad_token_id);
+    row[2 * p + 1] = scored_row(pair.prompt_ids, pair.rejected_ids, second, rejected, pad_token_id);
 
     const PairTarget target = pair_target(pair, options);
     objective[p] = target.objective;
@@ -81,8 +87,8 @@ StepInfo RewardModelObjective::next_step(int64_t step) {
   data::PairBatchStream::Step batches = source_(step);
   std::vector<ScoredPairs> drawn;
   for (data::PairMicroBatch& batch : batches.micro_batches)
-    drawn.push_back(
-        make_scored_pairs(std::move(batch), options_.reward_model, options_.pad_token_id));
+    drawn.push_back(make_scored_pairs(std::move(batch), options_.reward_model,
+                                      options_.pad_token_id, options_.share_prompts));
   const size_t count = drawn.size();
   drawn_.push_back(std::move(drawn));
   return {.micro_batches = count,
@@ -144,8 +150,8 @@ MetricsRow RewardModelObjective::evaluate(int64_t step, const roles::Trainer& st
   StepSums sums{.values = std::vector<double>(kValues, 0.0)};
   for (const data::PairMicroBatch& batch : batches) {
     if (batch.num_pairs() == 0) continue;
-    const ScoredPairs pairs =
-        make_scored_pairs(batch, options_.reward_model, options_.pad_token_id);
+    const ScoredPairs pairs = make_scored_pairs(batch, options_.reward_model, options_.pad_token_id,
+                                                options_.share_prompts);
     const at::Tensor rows = student.hidden(pairs.tokens);
     if (rows.defined())
       sums.loss += pair_loss(student.decoder().head(), rows, pairs, sums).item<double>();

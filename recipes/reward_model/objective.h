@@ -26,9 +26,10 @@ struct ScoredPairs {
   at::Tensor objectives;        // [P] int64
   at::Tensor margins;           // [P] float32; undefined without use_margin
 };
-// `pad_token_id`: as SequenceClassifier's. kInvalidArgument as pair_target.
+// `pad_token_id`: as SequenceClassifier's; `share_prompts`: data::student_sequences.
+// kInvalidArgument as pair_target.
 ScoredPairs make_scored_pairs(data::PairMicroBatch batch, const RewardModelOptions& options,
-                              int64_t pad_token_id);
+                              int64_t pad_token_id, bool share_prompts = true);
 // [P] chosen and [P] rejected, float32 with autograd, from the hidden states `rows` [2 P, H].
 losses::BradleyTerryInputs pair_scores(const models::Head& head, const at::Tensor& rows,
                                        const ScoredPairs& pairs);
@@ -39,6 +40,7 @@ class RewardModelObjective : public Objective {
   struct Options {
     RewardModelOptions reward_model;
     int64_t pad_token_id = -1;
+    bool share_prompts = true;  // data::student_sequences
   };
   using PairSource = std::function<data::PairBatchStream::Step(int64_t step)>;
   RewardModelObjective(PairSource source, Options options);

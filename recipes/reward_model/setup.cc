@@ -35,7 +35,8 @@ class RewardModelRun : public RecipeRun {
         [this](int64_t) { return stream_->next(); },
         RewardModelObjective::Options{
             .reward_model = options_,
-            .pad_token_id = trainer.decoder().config().classifier.pad_token_id});
+            .pad_token_id = trainer.decoder().config().classifier.pad_token_id,
+            .share_prompts = trainer.decoder().device().is_cpu()});
   }
 
   Objective& objective() override { return *objective_; }
@@ -80,7 +81,10 @@ class RewardModelType : public RecipeType {
   }
 
   // A row is a pair: each of its completions may be data.max_length long with the prompt.
-  RecipePlan plan(const Recipe&) const override { return {.sequences_per_row = 2, .forks = true}; }
+  RecipePlan plan(const Recipe& recipe) const override {
+    return {.sequences_per_row = 2,
+            .forks = recipe.student().world.device == parallel::Device::kCpu};
+  }
 
   void audit(const Recipe& recipe, int64_t num_samples) const override {
     audit_pairs(recipe, num_samples);

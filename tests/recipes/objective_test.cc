@@ -212,6 +212,29 @@ TEST_F(ObjectiveTest, DpoAtTheReferenceIsLnTwoAndAsksForEachCompletionOnce) {
   EXPECT_EQ(asked.ids.size(), 1u);
 }
 
+// As on a device, whose kernels know no forks.
+TEST_F(ObjectiveTest, DpoWithoutSharedPromptsIsTheSame) {
+  const auto objective = [&](const std::string& name, bool share) {
+    auto role = std::make_unique<FakeFrozenRole>(
+        nano_llama(2), roles::PayloadSpec{.kind = roles::PayloadKind::kTargetLogProbs});
+    auto cache = std::make_unique<ReferenceCache>(folder_ / name, std::string(64, 'd'),
+                                                  folder_ / (name + "_run"), 0);
+    return std::make_unique<DpoObjective>(
+        pairs, std::make_unique<Reference>(std::move(role), &world_.tp(), std::move(cache)),
+        DpoObjective::Options{.share_prompts = share});
+  };
+  const StepResult shared = run_step(*objective("shared", true), student_, world_);
+  const StepResult apart = run_step(*objective("apart", false), student_, world_);
+  EXPECT_NEAR(apart.loss, shared.loss, 1e-6);
+  for (const char* metric : {"rewards/chosen", "rewards/rejected", "logits/chosen"})
+    EXPECT_NEAR(apart.metric(metric), shared.metric(metric), 1e-6) << metric;
+
+  const auto asked = objective("asked", false);
+  asked->next_step(1);
+  EXPECT_TRUE(asked->tokens(0).forks.empty());
+  EXPECT_EQ(asked->tokens(0).num_sequences(), 4);
+}
+
 // The mean of the head's rows is kept for a step, and no longer: weights have changed by the next.
 TEST_F(ObjectiveTest, DpoReportsTheMeanLogitsOfEachStepsWeights) {
   const auto objective = [&](const std::string& name) {
