@@ -1,5 +1,5 @@
 # What the comparisons of `retort launch` with plain transformers loops share: models and rows, runs
-# in turns with as many threads in all, the loop's update, and the table.
+# in turns with as many threads in all or on one GPU, the loop's update, and the table.
 import argparse
 import json
 import os
@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 
-MAX_LENGTH, VOCAB = 512, 8192
+MAX_LENGTH = 512
 WARM_UP = 3  # steps of a run
 QUIET = dict(check=True, stdout=subprocess.DEVNULL)
 TRAIN = """train:
@@ -37,17 +37,55 @@ def write_rows(source, path, count):
     write_jsonl(path, ({"prompt": q + "\n", "completion": a} for q, a in pairs))
 
 
-def train_tokenizer(retort, data, output):
+def train_tokenizer(retort, data, output, vocab_size=8192):
+    """Of the texts come at most 8,192 tokens; what `vocab_size` is above that stands in no text."""
     command = [retort, "tokenizer", "train", "--data", str(data)]
-    subprocess.run([*command, "--vocab-size", str(VOCAB), "--output", str(output)], **QUIET)
+    subprocess.run([*command, "--vocab-size", "8192", "--output", str(output)], **QUIET)
+    path = output / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    known = tokenizer["model"]["vocab"]
+    first = 1 + max([*known.values(), *(token["id"] for token in tokenizer["added_tokens"])])
+    known.update({f"<never {i}>": i for i in range(first, vocab_size)})
+    path.write_text(json.dumps(tokenizer, ensure_ascii=False))
 
 
-def init_model(retort, tokenizer, output, arch="qwen2", hidden=320, inner=896, seed=1):
-    """Random weights: 6 layers, 8 heads; with the sizes as they are about 10 M."""
-    command = [retort, "model", "init", "--arch", arch, "--tokenizer", str(tokenizer)]
-    size = f"--hidden-size {hidden} --intermediate-size {inner} --vocab-size {VOCAB}"
-    size += f" --num-hidden-layers 6 --num-attention-heads 8 --seed {seed}"
-    subprocess.run([*command, "--output", str(output), *size.split()], **QUIET)
+# Of random models: for a CPU 10 M and 19 M parameters, for a GPU those of Qwen3 0.6B and 1.7B.
+CPU = "--arch qwen2 --vocab-size 8192 --num-hidden-layers 6 --num-attention-heads 8"
+CUDA = (
+    "--arch qwen3 --vocab-size 151936 --num-hidden-layers 28 --num-attention-heads 16"
+    " --num-key-value-heads 8 --head-dim 128 --dtype bfloat16"
+)
+SHAPES = {
+    ("cpu", "model"): CPU + " --hidden-size 320 --intermediate-size 896 --seed 1",
+    ("cpu", "teacher"): CPU + " --hidden-size 448 --intermediate-size 1256 --seed 2",
+    ("cuda", "model"): CUDA + " --hidden-size 1024 --intermediate-size 3072 --seed 1",
+    ("cuda", "teacher"): CUDA + " --hidden-size 2048 --intermediate-size 6144 --seed 2",
+}
+
+
+def init_model(retort, tokenizer, output, shape=SHAPES["cpu", "model"]):
+    command = [retort, "model", "init", "--tokenizer", str(tokenizer), "--output", str(output)]
+    subprocess.run([*command, *shape.split()], **QUIET)
+
+
+def vocab_size(args):
+    return 151936 if args.device == "cuda" else 8192
+
+
+def rows_of_step(args):
+    return 16 if args.device == "cuda" else 8
+
+
+def dtype_of(args):
+    import torch
+
+    return torch.bfloat16 if args.device == "cuda" else torch.float32
+
+
+def load_model(args, path):
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(path, dtype=dtype_of(args)).to(args.device)
 
 
 # ---- retort --------------------------------------------------------------------------------------
@@ -75,19 +113,26 @@ class PeakOfRoles(threading.Thread):
         return 0
 
 
-def launch(retort, work, recipe):
+def role(args, model, threads):
+    """A role's value in a recipe."""
+    if args.device == "cuda":
+        return f"{{model: {model}, dtype: bfloat16, world: {{device: cuda}}}}"
+    return f"{{model: {model}, world: {{threads: {threads}}}}}"
+
+
+def launch(args, work, recipe):
     """Runs a recipe whose output_dir is work/run: tokens a second and loss of each step, peak
-    bytes."""
+    bytes (on a device those of the student's tensors)."""
     (work / "recipe.yaml").write_text(recipe)
     watch = PeakOfRoles(work / "run")
     watch.start()
-    subprocess.run([retort, "launch", str(work / "recipe.yaml"), "--overwrite"], **QUIET)
+    subprocess.run([args.retort, "launch", str(work / "recipe.yaml"), "--overwrite"], **QUIET)
     watch.done = True
     rows = [json.loads(line) for line in open(work / "run/metrics.jsonl")]
     return {
         "rates": [row["tokens_per_second"] for row in rows],
         "losses": [row["loss"] for row in rows],
-        "peak": watch.peak,
+        "peak": rows[-1].get("peak_device_memory", watch.peak),
     }
 
 
@@ -111,23 +156,23 @@ def padded(samples):
     return ids, labels, mask
 
 
-def train_loop(work, rows_file, steps, batch, rate, samples_of, loss_of):
+def train_loop(args, work, rows_file, batch, rate, samples_of, loss_of):
     """Steps of AdamW on work/model. `samples_of`: tokenizer, rows of a step -> (ids, labels) of
     each sequence; `loss_of`: model and the padded batch -> loss. A step's time includes both."""
     import resource
 
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(work / "model", dtype=torch.float32).train()
+    model = load_model(args, work / "model").train()
     tokenizer = AutoTokenizer.from_pretrained(work / "model")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0, fused=True)
     rows = [json.loads(line) for line in open(work / rows_file)]
     rates, losses = [], []
-    for step in range(steps):
+    for step in range(args.steps):
         start = time.perf_counter()
         samples = samples_of(tokenizer, rows[step * batch : (step + 1) * batch])
-        loss = loss_of(model, *padded(samples))
+        loss = loss_of(model, *(tensor.to(args.device) for tensor in padded(samples)))
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -135,6 +180,8 @@ def train_loop(work, rows_file, steps, batch, rate, samples_of, loss_of):
         losses.append(loss.item())
         rates.append(sum(len(ids) for ids, _ in samples) / (time.perf_counter() - start))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if args.device == "cuda":
+        peak = torch.cuda.max_memory_allocated()
     return {"rates": rates, "losses": losses, "peak": peak}
 
 
@@ -157,6 +204,7 @@ def arguments(steps):
     parser.add_argument("--steps", type=int, default=steps)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: bfloat16")
     parser.add_argument("--reference", help=argparse.SUPPRESS)  # the second process of the script
     return parser
 

@@ -1,21 +1,21 @@
 # Off-policy distillation steps of `retort launch` beside a plain transformers loop: same rows,
-# models, batch, forward KL over the whole vocabulary, fp32, `--threads` threads in all.
+# models, batch, forward KL over the whole vocabulary; on a CPU fp32 and `--threads` threads in all,
+# on a GPU bfloat16, both models of either side on the one.
 #   python bench/distill_against_transformers.py --retort build/bin/retort --data train.jsonl \
-#       [--steps 16] [--rounds 2] [--threads 2]
+#       [--steps 16] [--rounds 2] [--threads 2] [--device cuda]
 # Retort runs student and teacher in two processes of threads/2 threads each; the loop has both in
 # one process, and padded batches. `--data`: JSONL with question/answer (GSM8K) or
 # prompt/completion rows. Needs torch and transformers (`./dev goldens` makes such an environment).
-from against import MAX_LENGTH, TRAIN, compare, init_model, launch, tokenize, train_loop
-from against import train_tokenizer, write_rows
-
-ROWS = 8
+from against import MAX_LENGTH, SHAPES, TRAIN, compare, init_model, launch, load_model, role
+from against import rows_of_step, tokenize, train_loop, train_tokenizer, vocab_size, write_rows
 
 
 def prepare(args, work):
-    write_rows(args.data, work / "rows.jsonl", args.steps * ROWS)
-    train_tokenizer(args.retort, args.data, work / "tokenizer")
-    init_model(args.retort, work / "tokenizer", work / "model")
-    init_model(args.retort, work / "tokenizer", work / "teacher", hidden=448, inner=1256, seed=2)
+    write_rows(args.data, work / "rows.jsonl", args.steps * rows_of_step(args))
+    train_tokenizer(args.retort, args.data, work / "tokenizer", vocab_size(args))
+    for name in ("model", "teacher"):
+        shape = SHAPES[args.device, name]
+        init_model(args.retort, work / "tokenizer", work / name, shape)
 
 
 def run_retort(args, work):
@@ -24,8 +24,8 @@ def run_retort(args, work):
 output_dir: {work}/run
 seed: 1
 roles:
-  student: {{model: {work}/model, world: {{threads: {each}}}}}
-  teacher: {{model: {work}/teacher, world: {{threads: {each}}}}}
+  student: {role(args, work / "model", each)}
+  teacher: {role(args, work / "teacher", each)}
 data:
   train: [{{path: {work}/rows.jsonl}}]
   max_length: {MAX_LENGTH}
@@ -33,14 +33,16 @@ data:
   shuffle: false
 distill: {{teachers: [{{role: teacher}}]}}
 """
-    return launch(args.retort, work, recipe + TRAIN.format(steps=args.steps, rows=ROWS, rate=1e-4))
+    if args.device == "cuda":
+        recipe += "rpc: {device_maps: {teacher: {0: 0}}}\n"
+    recipe += TRAIN.format(steps=args.steps, rows=rows_of_step(args), rate=1e-4)
+    return launch(args, work, recipe)
 
 
 def run_transformers(args, work):
     import torch
-    from transformers import AutoModelForCausalLM
 
-    teacher = AutoModelForCausalLM.from_pretrained(work / "teacher", dtype=torch.float32).eval()
+    teacher = load_model(args, work / "teacher").eval()
 
     def samples_of(tokenizer, rows):
         return [tokenize(tokenizer, row["prompt"], row["completion"]) for row in rows]
@@ -48,13 +50,14 @@ def run_transformers(args, work):
     def loss_of(model, ids, labels, mask):
         """KL(teacher || student) at the positions before targets."""
         with torch.no_grad():
-            theirs = teacher(input_ids=ids, attention_mask=mask).logits[:, :-1].log_softmax(-1)
-        ours = model(input_ids=ids, attention_mask=mask).logits[:, :-1].log_softmax(-1)
+            logits = teacher(input_ids=ids, attention_mask=mask).logits
+            theirs = logits[:, :-1].float().log_softmax(-1)
+        ours = model(input_ids=ids, attention_mask=mask).logits[:, :-1].float().log_softmax(-1)
         wanted = labels[:, 1:] != -100
         divergence = (theirs.exp() * (theirs - ours)).sum(-1)
         return (divergence * wanted).sum() / wanted.sum()
 
-    return train_loop(work, "rows.jsonl", args.steps, ROWS, 1e-4, samples_of, loss_of)
+    return train_loop(args, work, "rows.jsonl", rows_of_step(args), 1e-4, samples_of, loss_of)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 // Memory and time of linear_distill and linear_cross_entropy against the textbook ATen expressions
-// (both logits whole, one autograd graph), forward and backward, float32. Peak bytes are LibTorch's
-// CPU allocator's; times are CPU seconds of the process, the minimum of the repetitions. The two
+// (both logits whole, one autograd graph), forward and backward. Peak bytes are those of LibTorch's
+// allocator; on a CPU times are CPU seconds of the process, the minimum of the repetitions. The two
 // sides alternate, so that a busy machine disturbs both.
-//   loss_memory_bench [tokens=4096] [vocab=32000] [student_width=256] [teacher_width=512]
-//       [repetitions=3] [chunk_tokens=0]
+//   loss_memory_bench [--tokens 4096] [--vocab 32000] [--width 256] [--teacher_width 512]
+//   loss_memory_bench --device cuda --dtype bfloat16 --width 4096 --teacher_width 4096
+//       --vocab 128256: on a device, whose allocator's peak and whose time are measured
 // OMP_NUM_THREADS sets the threads. Exits 1 if a peak is above 15 % or the losses disagree.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
@@ -17,15 +18,22 @@
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/topk.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <time.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
-#include "base/sizes.h"
+#include "models/checkpoint.h"
+#include "parallel/world.h"
 #include "recipes/losses/distill_shares.h"
 #include "recipes/losses/linear_cross_entropy.h"
 #include "recipes/losses/linear_distill.h"
@@ -35,17 +43,70 @@ namespace {
 
 using namespace retort::losses;
 
+struct Options {
+  std::string device = "cpu";
+  std::string dtype = "float32";
+  int64_t tokens = 4096;
+  int64_t vocab = 32000;
+  int64_t width = 256;
+  int64_t teacher_width = 512;
+  int64_t repetitions = 3;
+  int64_t chunk_tokens = 0;
+};
+
+void read(CLI::App& app, Options& o) {
+  app.add_option("--device", o.device)->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_option("--dtype", o.dtype)->check(CLI::IsMember({"float32", "bfloat16"}));
+  app.add_option("--chunk_tokens", o.chunk_tokens, "rows of a chunk of ours; 0: its default");
+  for (const auto& [name, value] :
+       std::vector<std::pair<const char*, int64_t*>>{{"--tokens", &o.tokens},
+                                                     {"--vocab", &o.vocab},
+                                                     {"--width", &o.width},
+                                                     {"--teacher_width", &o.teacher_width},
+                                                     {"--repetitions", &o.repetitions}})
+    app.add_option(name, *value)->check(CLI::PositiveNumber)->capture_default_str();
+}
+
 struct Inputs {
   at::Tensor hidden, weight, targets, teacher_hidden, teacher_weight;
 };
 using Loss = std::function<at::Tensor(const Inputs&)>;
 
-// Processor time of this process.
-double cpu_seconds() {
+// Of this process's threads on a CPU; by the clock on a device, once `last` is there.
+double seconds_at(const at::Tensor& last) {
+  if (!last.is_cpu()) {
+    last.flatten().narrow(0, 0, 1).cpu();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  }
   timespec now{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
+
+// What tensors take at most while it lives, beyond those that there are when it is made.
+class Meter {
+ public:
+  explicit Meter(at::Device device) : device_(device) {
+    if (device.is_cpu()) return;
+    allocator().resetPeakStats(device.index());
+    before_ = held().current;
+  }
+
+  int64_t peak_bytes() const {
+    return device_.is_cpu() ? host_.peak_bytes() : held().peak - before_;
+  }
+
+ private:
+  static c10::DeviceAllocator& allocator() { return *c10::getDeviceAllocator(c10::kCUDA); }
+  c10::CachingAllocator::Stat held() const {
+    return allocator().getDeviceStats(device_.index()).allocated_bytes[0];
+  }
+
+  at::Device device_;
+  PeakAllocation host_;
+  int64_t before_ = 0;
+};
 
 struct Measured {
   int64_t peak_bytes = 0;
@@ -59,14 +120,19 @@ void measure(const Inputs& inputs, const Loss& loss, Measured& best) {
   Inputs fresh = inputs;
   fresh.hidden = inputs.hidden.detach().clone().requires_grad_();
   fresh.weight = inputs.weight.detach().clone().requires_grad_();
-  const PeakAllocation meter;
-  const double start = cpu_seconds();
+  const Meter meter(inputs.hidden.device());
+  const double start = seconds_at(fresh.weight.detach());
   const at::Tensor value = loss(fresh);
   value.backward();
-  best.seconds = std::min(best.seconds, cpu_seconds() - start);
+  best.seconds = std::min(best.seconds, seconds_at(fresh.weight.grad()) - start);
   best.peak_bytes = meter.peak_bytes();
   best.loss = value.item<double>();
-  best.gradient_norm = fresh.weight.grad().norm().item<double>();
+  best.gradient_norm = fresh.weight.grad().to(at::kFloat).norm().item<double>();
+}
+
+// As they are computed elsewhere: in the dtype of the model, then float32.
+at::Tensor logits_of(const at::Tensor& hidden, const at::Tensor& weight) {
+  return at::mm(hidden, weight.t()).to(at::kFloat);
 }
 
 at::Tensor nll(const at::Tensor& logits, const at::Tensor& targets) {
@@ -74,9 +140,9 @@ at::Tensor nll(const at::Tensor& logits, const at::Tensor& targets) {
 }
 
 at::Tensor textbook(const Inputs& x, DivergenceType type, double kd_ratio) {
-  const at::Tensor logits = at::mm(x.hidden, x.weight.t());
+  const at::Tensor logits = logits_of(x.hidden, x.weight);
   const at::Tensor lp = at::log_softmax(logits, -1);
-  const at::Tensor lq = at::log_softmax(at::mm(x.teacher_hidden, x.teacher_weight.t()), -1);
+  const at::Tensor lq = at::log_softmax(logits_of(x.teacher_hidden, x.teacher_weight), -1);
   const auto kl = [](const at::Tensor& a, const at::Tensor& b) {
     return (a.exp() * (a - b)).sum();
   };
@@ -91,7 +157,7 @@ at::Tensor textbook(const Inputs& x, DivergenceType type, double kd_ratio) {
 }
 
 TeacherTopK top_k_of(const Inputs& x, int64_t k) {
-  const at::Tensor lq = at::log_softmax(at::mm(x.teacher_hidden, x.teacher_weight.t()), -1);
+  const at::Tensor lq = at::log_softmax(logits_of(x.teacher_hidden, x.teacher_weight), -1);
   const auto [logps, ids] = at::topk(lq, k, -1);
   return {ids.to(at::kInt), logps, lq.scatter(1, ids, -INFINITY).logsumexp(-1)};
 }
@@ -99,7 +165,7 @@ TeacherTopK top_k_of(const Inputs& x, int64_t k) {
 // The K + 1 categories (the teacher's best tokens and all others in one) from the student's whole
 // log-softmax.
 at::Tensor textbook_top_k(const Inputs& x, const TeacherTopK& top) {
-  const at::Tensor lp = at::log_softmax(at::mm(x.hidden, x.weight.t()), -1);
+  const at::Tensor lp = at::log_softmax(logits_of(x.hidden, x.weight), -1);
   const at::Tensor ids = top.ids.to(at::kLong);
   const at::Tensor coarse_p =
       at::cat({lp.gather(1, ids), lp.scatter(1, ids, -INFINITY).logsumexp(-1, true)}, 1);
@@ -107,44 +173,69 @@ at::Tensor textbook_top_k(const Inputs& x, const TeacherTopK& top) {
   return (coarse_q.exp() * (coarse_q - coarse_p)).sum();
 }
 
-bool compare(const char* name, const Inputs& inputs, const Loss& ours, const Loss& theirs,
-             int repetitions, double most_memory = 0.15) {
+// The comparisons of one kind of inputs.
+struct Table {
+  const Inputs& inputs;
+  int64_t repetitions;
+  double most_difference;  // of losses and gradients, relative
+
+  bool compare(const char* name, const Loss& ours, const Loss& theirs,
+               double most_memory = 0.15) const;
+};
+
+bool Table::compare(const char* name, const Loss& ours, const Loss& theirs,
+                    double most_memory) const {
   Measured a, b;
-  for (int i = 0; i < repetitions; ++i) {
+  for (int64_t i = 0; i < repetitions; ++i) {
     measure(inputs, ours, a);
     measure(inputs, theirs, b);
   }
   const double memory = static_cast<double>(a.peak_bytes) / static_cast<double>(b.peak_bytes);
   const double off = std::abs(a.loss - b.loss) / std::abs(b.loss);
   const double gradient_off = std::abs(a.gradient_norm - b.gradient_norm) / b.gradient_norm;
-  std::printf("%-28s %9.1f %11.1f %7.3f %9.3f %11.3f %7.2f   %.1e %.1e\n", name,
+  std::printf("%-28s %9.1f %11.1f %7.3f %9.4f %11.4f %7.2f   %.1e %.1e\n", name,
               a.peak_bytes / 1048576.0, b.peak_bytes / 1048576.0, memory, a.seconds, b.seconds,
               a.seconds / b.seconds, off, gradient_off);
   std::fflush(stdout);
-  return memory <= most_memory && off < 1e-4 && gradient_off < 1e-4;
+  return memory <= most_memory && off < most_difference && gradient_off < most_difference;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  const auto argument = [&](int i, int64_t value) {
-    return i < argc ? std::atoll(argv[i]) : value;
+// Weights of a scale that gives logits of about 2.
+Inputs random_inputs(const Options& o, at::Device device) {
+  const at::ScalarType dtype = retort::models::parse_dtype(o.dtype);
+  const at::TensorOptions floats = at::TensorOptions().device(device);
+  const auto rows = [&](int64_t count, int64_t width) {
+    return at::randn({count, width}, floats).to(dtype);
   };
-  const int64_t tokens = argument(1, 4096);
-  const int64_t vocab = argument(2, 32000);
-  const int64_t width = argument(3, 256);
-  const int64_t teacher_width = argument(4, 512);
-  const int repetitions = retort::to_int(argument(5, 3));
-  const int64_t chunk = argument(6, 0);
-
-  // Weights of a scale that gives logits of about 2.
+  const auto head = [&](int64_t width) {
+    return (at::randn({o.vocab, width}, floats) * (2 / std::sqrt(static_cast<double>(width))))
+        .to(dtype);
+  };
   at::manual_seed(1);
-  Inputs x{at::randn({tokens, width}),
-           at::randn({vocab, width}) * (2 / std::sqrt(static_cast<double>(width))),
-           at::randint(vocab, {tokens}, at::kLong), at::randn({tokens, teacher_width}),
-           at::randn({vocab, teacher_width}) * (2 / std::sqrt(static_cast<double>(teacher_width)))};
-  std::printf("tokens %ld, vocab %ld, widths %ld / %ld, %d threads\n", tokens, vocab, width,
-              teacher_width, at::get_num_threads());
+  Inputs x;
+  x.hidden = rows(o.tokens, o.width);
+  x.weight = head(o.width);
+  x.targets = at::randint(o.vocab, {o.tokens}, floats.dtype(at::kLong));
+  x.teacher_hidden = rows(o.tokens, o.teacher_width);
+  x.teacher_weight = head(o.teacher_width);
+  return x;
+}
+
+int run(const Options& o) {
+  // One rank, on the CPU or on a device.
+  const bool cuda = o.device == "cuda";
+  retort::parallel::Layout layout;
+  if (cuda) layout.device = retort::parallel::Device::kCuda;
+  const retort::parallel::World world(
+      {.role = "student",
+       .layout = layout,
+       .device_module = cuda ? retort::parallel::DeviceModule::load() : nullptr});
+  const Inputs x = random_inputs(o, world.device());
+  const Table table{x, o.repetitions, o.dtype == "float32" ? 1e-4 : 1e-2};
+  const int64_t chunk = o.chunk_tokens;
+  std::printf("tokens %ld, vocab %ld, widths %ld / %ld, %s on %s, %d threads\n", o.tokens, o.vocab,
+              o.width, o.teacher_width, o.dtype.c_str(), world.device().str().c_str(),
+              at::get_num_threads());
   std::printf("%-28s %9s %11s %7s %9s %11s %7s   %s\n", "", "MiB", "textbook", "ratio", "seconds",
               "textbook", "ratio", "loss, |dW| off");
 
@@ -162,32 +253,30 @@ int main(int argc, char** argv) {
   };
 
   using T = DivergenceType;
-  bool ok = compare("forward_kl, hidden", x, distill(1, T::kForwardKl), book(1, T::kForwardKl),
-                    repetitions);
-  ok &= compare("forward_kl + ce, hidden", x, distill(0.5, T::kForwardKl), book(0.5, T::kForwardKl),
-                repetitions);
-  ok &= compare("jsd, hidden", x, distill(1, T::kJsd), book(1, T::kJsd), repetitions);
+  bool ok = table.compare("forward_kl, hidden", distill(1, T::kForwardKl), book(1, T::kForwardKl));
+  ok &= table.compare("forward_kl + ce, hidden", distill(0.5, T::kForwardKl),
+                      book(0.5, T::kForwardKl));
+  ok &= table.compare("jsd, hidden", distill(1, T::kJsd), book(1, T::kJsd));
 
   // From the teacher's best 64 tokens, and without a teacher.
   const TeacherTopK top = top_k_of(x, 64);
-  ok &= compare(
-      "forward_kl, top-64 bucket", x,
+  ok &= table.compare(
+      "forward_kl, top-64 bucket",
       [&](const Inputs& in) {
         return linear_distill(in.hidden, in.weight, {}, in.targets, top, {.chunk_tokens = chunk})
             .loss_sum;
       },
-      [&](const Inputs& in) { return textbook_top_k(in, top); }, repetitions);
-  ok &= compare(
-      "cross-entropy", x,
+      [&](const Inputs& in) { return textbook_top_k(in, top); });
+  ok &= table.compare(
+      "cross-entropy",
       [&](const Inputs& in) {
         return linear_cross_entropy(in.hidden, in.weight, {}, in.targets, chunk).loss_sum;
       },
-      [](const Inputs& in) { return nll(at::mm(in.hidden, in.weight.t()), in.targets); },
-      repetitions);
+      [](const Inputs& in) { return nll(logits_of(in.hidden, in.weight), in.targets); });
 
   // Two teachers of all rows in one pass, beside a call for each.
-  ok &= compare(
-      "two teachers, hidden", x,
+  ok &= table.compare(
+      "two teachers, hidden",
       [&](const Inputs& in) {
         const TeacherHidden teacher{in.teacher_hidden, in.teacher_weight, {}};
         return unread_distill_shares(
@@ -205,6 +294,21 @@ int main(int argc, char** argv) {
         };
         return one() * 0.5 + one() * 0.5;
       },
-      repetitions, /*most_memory=*/2);
+      /*most_memory=*/2);
   return ok ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Memory and time of losses from hidden states beside the textbook's");
+  read(app, options);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return run(options);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "error: %s\n", e.what());
+    return 1;
+  }
 }

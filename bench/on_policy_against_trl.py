@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 
-from against import QUIET, in_own_process, init_model, train_tokenizer, write_jsonl
+from against import QUIET, SHAPES, in_own_process, init_model, train_tokenizer, write_jsonl
 
 ROWS = 8
 
@@ -112,9 +112,9 @@ def prepare(args, work):
     texts = prompts(args.data, args.steps * ROWS)
     write_jsonl(work / "rows.jsonl", ({"prompt": text + "\n", "completion": "x"} for text in texts))
     train_tokenizer(args.retort, args.data, work / "tokenizer")
-    model = dict(retort=args.retort, tokenizer=work / "tokenizer", arch="llama")
-    init_model(output=work / "student", **model)
-    init_model(output=work / "teacher", hidden=448, inner=1254, seed=2, **model)
+    for name, shape in (("student", "model"), ("teacher", "teacher")):
+        shape = SHAPES["cpu", shape].replace("qwen2", "llama")
+        init_model(args.retort, work / "tokenizer", work / name, shape)
 
 
 def main():

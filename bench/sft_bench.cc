@@ -11,6 +11,7 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <torch/csrc/autograd/profiler_kineto.h>
 
 #include <time.h>
 
@@ -19,6 +20,8 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -53,12 +56,15 @@ struct Options {
   int64_t threads = 1;
   int64_t checkpointing_every = 0;
   double peak_tflops = 989;  // dense bf16 of one H200 (its data sheet)
+  std::string profile;       // a file
 };
 
 void read(CLI::App& app, Options& o) {
   app.add_option("--device", o.device)->check(CLI::IsMember({"cpu", "cuda"}));
   app.add_option("--dtype", o.dtype)->check(CLI::IsMember({"float32", "bfloat16"}));
   app.add_option("--peak_tflops", o.peak_tflops, "of the device in this dtype; not used on a CPU");
+  app.add_option("--profile", o.profile,
+                 "writes what the device did in one more step, as a trace for chrome://tracing");
   app.add_option("--checkpointing_every", o.checkpointing_every,
                  "recompute every n-th layer; 0: none");
   for (const auto& [name, value] :
@@ -176,6 +182,17 @@ StepTimes timed_steps(roles::Trainer& trainer, const Options& o) {
   return times;
 }
 
+void profile_step(roles::Trainer& trainer, const Options& o) {
+  namespace profiler = torch::autograd::profiler;
+  const profiler::ProfilerConfig config(profiler::ProfilerState::KINETO);
+  const std::set<profiler::ActivityType> activities{profiler::ActivityType::CPU,
+                                                    profiler::ActivityType::CUDA};
+  profiler::prepareProfiler(config, activities);
+  profiler::enableProfiler(config, activities);
+  time_of_step(trainer, {batch(o, 0)});
+  profiler::disableProfiler()->save(o.profile);
+}
+
 // Bytes that models::estimate_training_memory expects.
 int64_t planned_bytes(const models::ModelConfig& config, const parallel::Layout& layout,
                       at::ScalarType dtype, const Options& o) {
@@ -227,7 +244,8 @@ int run(const Options& o) {
 
   // What memory is counted for begins here.
   const models::ModelConfig config = qwen3(o);
-  const test::PeakMemory host;
+  std::optional<test::PeakMemory> host;
+  if (!cuda) host.emplace();
   models::Decoder decoder = models::Decoder::random(config, 1, dtype, {}, world.device());
   decoder.set_requires_grad(true);
   decoder.set_gradient_checkpointing(o.checkpointing_every > 0,
@@ -240,7 +258,7 @@ int run(const Options& o) {
                                   ->getDeviceStats(world.device().index())
                                   .allocated_bytes[0]
                                   .peak
-                            : host.peak_bytes();
+                            : host->peak_bytes();
   const int64_t plan = planned_bytes(config, layout, dtype, o);
 
   std::printf("Qwen3, %.3f G parameters, %s on %s, %lld x %lld x %lld tokens a step\n",
@@ -251,6 +269,8 @@ int run(const Options& o) {
   std::printf("peak memory of tensors %.1f MiB, plan %.1f MiB (%+.1f %%)\n",
               static_cast<double>(peak) / 1048576, static_cast<double>(plan) / 1048576,
               100.0 * static_cast<double>(peak - plan) / static_cast<double>(plan));
+  host.reset();  // LibTorch counts for one at a time, it or the profiler
+  if (!o.profile.empty()) profile_step(trainer, o);
   return 0;
 }
 
