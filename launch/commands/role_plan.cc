@@ -63,9 +63,10 @@ void add_answers(const Recipe& recipe, const RoleOptions& role, const models::Mo
       .tokens = tokens,
       .dtype_bytes = bytes,
       .sequences = tokens / std::max<int64_t>(1, recipe.data.max_length)};
-  const int64_t payload = roles::payload_working_bytes(
-      link->payload, sizes.tokens, config.hidden_size,
-      parallel::vocab_rows_per_rank(config.vocab_size, role.world.tp), bytes);
+  const int64_t payload =
+      roles::payload_working_bytes(link->payload, sizes.tokens, config.hidden_size,
+                                   parallel::vocab_rows_per_rank(config.vocab_size, role.world.tp),
+                                   bytes, role.world.device != parallel::Device::kCpu);
   plan.memory.answers = static_cast<int64_t>(link->kept_bytes);
   plan.memory.temporary = std::max(models::estimate_forward_memory(config, sizes),
                                    2 * sizes.tokens * config.hidden_size * bytes + payload);

@@ -8,13 +8,12 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/logsumexp.h>
-#include <ATen/ops/matmul.h>
 #include <c10/core/GradMode.h>
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "models/softcap.h"
 #include "roles/payload/draws.h"
+#include "roles/payload/head_logits.h"
 #include "roles/payload/named_ids.h"
 #include "roles/payload/parts.h"
 #include "roles/payload/sharded.h"
@@ -124,12 +123,11 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
   const at::Tensor named = named_on(hidden_rows.device(), spec, targets, rows, vocab);
 
   // Logits are formed for a chunk of rows at a time.
-  const at::Tensor head = weight.to(at::kFloat).t();
-  const int64_t chunk = rows_per_chunk(vocab_rows);
+  const HeadLogits head(hidden_rows, weight, softcap);
+  const int64_t chunk = rows_per_chunk(vocab_rows, !hidden_rows.is_cpu());
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t count = std::min(chunk, rows - begin);
-    at::Tensor logits = models::softcapped(
-        at::matmul(hidden_rows.narrow(0, begin, count).to(at::kFloat), head), softcap);
+    at::Tensor logits = head.rows(begin, count);
     if (spec.temperature != 1.0) logits.div_(spec.temperature);
 
     // What the teacher puts on ids that the student has not.
@@ -275,11 +273,12 @@ Payload blank_payload(const PayloadSpec& spec, int64_t rows, int64_t hidden_size
 }
 
 int64_t payload_working_bytes(const PayloadSpec& spec, int64_t rows, int64_t hidden_size,
-                              int64_t vocab_size, int64_t dtype_bytes) {
+                              int64_t vocab_size, int64_t dtype_bytes, bool on_device) {
   const int64_t payload = rows * payload_bytes_per_row(spec, hidden_size, vocab_size, dtype_bytes);
   if (spec.kind == PayloadKind::kHiddenStates) return payload;
-  const int64_t weight = dtype_bytes == 4 ? 0 : 4 * vocab_size * hidden_size;
-  const int64_t logits = 4 * std::min(rows, rows_per_chunk(vocab_size)) * vocab_size;
+  const bool converts = dtype_bytes != 4 && !on_device;
+  const int64_t weight = converts ? 4 * vocab_size * hidden_size : 0;
+  const int64_t logits = 4 * std::min(rows, rows_per_chunk(vocab_size, on_device)) * vocab_size;
   return payload + weight + logits * (spec.kind == PayloadKind::kTopK ? 3 : 2);
 }
 

@@ -10,7 +10,6 @@
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/logaddexp.h>
 #include <ATen/ops/logsumexp.h>
-#include <ATen/ops/matmul.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <c10/core/GradMode.h>
@@ -21,8 +20,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "models/softcap.h"
 #include "roles/payload/draws.h"
+#include "roles/payload/head_logits.h"
 #include "roles/payload/named_ids.h"
 #include "roles/payload/top_k.h"
 
@@ -177,12 +176,11 @@ Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& we
   };
 
   // Logits of this rank's rows of the head, for a chunk of positions at a time.
-  const at::Tensor head = weight.to(at::kFloat).t();
-  const int64_t rows_at_once = rows_per_chunk(vocab.total);
+  const HeadLogits head(hidden_rows, weight, softcap);
+  const int64_t rows_at_once = rows_per_chunk(vocab.total, !hidden_rows.is_cpu());
   for (int64_t begin = 0; begin < rows; begin += rows_at_once) {
     const int64_t count = std::min(rows_at_once, rows - begin);
-    at::Tensor logits = models::softcapped(
-        at::matmul(hidden_rows.narrow(0, begin, count).to(at::kFloat), head), softcap);
+    at::Tensor logits = head.rows(begin, count);
     if (spec.temperature != 1.0) logits.div_(spec.temperature);
     Chunk chunk(logits, own, vocab);
     chunk.exchange(chunk_of(target_ids, begin, count), k, chunk_of(named, begin, count), width);

@@ -28,10 +28,6 @@ inline constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
 // Of float32 tensors of a payload that is computed on one device and goes to another, or the host.
 at::TensorOptions payload_options(at::Device computed_on, at::Device destination);
-// Rows of logits formed at once: about 16 MiB of fp32, a function of the vocabulary alone.
-inline int64_t rows_per_chunk(int64_t vocab_rows) {
-  return std::max<int64_t>(16, (int64_t{4} << 20) / vocab_rows);
-}
 // Ids that a row of topk or sampled names, of `vocab` ids (union: at most); 0 for other kinds.
 inline int64_t ids_per_row(const PayloadSpec& spec, int64_t vocab) {
   if (spec.kind == PayloadKind::kTopK)
