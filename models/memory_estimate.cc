@@ -71,17 +71,12 @@ bool made_of_operators(const TrainingSizes& sizes) {
   return sizes.layout.device != parallel::Device::kCpu || sizes.dtype_bytes != kFloatBytes;
 }
 
-// Of an element times 1 / rms, which a norm made of operators keeps: with an offset in fp32.
-int64_t normed_bytes(const ModelConfig& config, int64_t dtype_bytes) {
-  return config.norm_unit_offset ? kFloatBytes : dtype_bytes;
-}
-
-// Of an element of its input, what a norm made of operators keeps: that in fp32, and times 1 / rms.
-// CUDA's kernel, which knows no offset, keeps the input itself.
+// Of an element of its input, what a norm made of operators keeps: that in fp32, and times 1 / rms,
+// with an offset in fp32 too. CUDA's kernel, which knows no offset, keeps the input itself.
 int64_t norm_input_bytes(const ModelConfig& config, const TrainingSizes& sizes) {
   if (sizes.layout.device == parallel::Device::kCuda && !config.norm_unit_offset)
     return sizes.dtype_bytes;
-  return kFloatBytes + normed_bytes(config, sizes.dtype_bytes);
+  return kFloatBytes + (config.norm_unit_offset ? kFloatBytes : sizes.dtype_bytes);
 }
 
 // One for layers with a window and one for those without, where these differ.
