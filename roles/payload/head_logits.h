@@ -15,9 +15,9 @@ inline int64_t rows_per_chunk(int64_t vocab_rows, bool on_device) {
   return std::max<int64_t>(16, floats / vocab_rows);
 }
 
-// Products of float32, for which states and weight are converted; of bfloat16 states and weight on a
-// device products of bfloat16 with float32 sums, which are the same but for the order of the sums.
-// Then the weight is not copied.
+// Products of float32, for which states and weight are converted; of bfloat16 states and weight on
+// a device products of bfloat16 with float32 sums, which are the same but for the order of the
+// sums. Then the weight is not copied.
 class HeadLogits {
  public:
   // hidden [R, H], weight [V, H] of float dtypes on one device; softcap as models::Head's.
