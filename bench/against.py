@@ -122,17 +122,21 @@ def role(args, model, threads):
 
 def launch(args, work, recipe):
     """Runs a recipe whose output_dir is work/run: tokens a second and loss of each step, peak
-    bytes (on a device those of the student's tensors)."""
+    bytes (on a device those of tensors, None where other roles have some too)."""
     (work / "recipe.yaml").write_text(recipe)
     watch = PeakOfRoles(work / "run")
     watch.start()
     subprocess.run([args.retort, "launch", str(work / "recipe.yaml"), "--overwrite"], **QUIET)
     watch.done = True
     rows = [json.loads(line) for line in open(work / "run/metrics.jsonl")]
+    peak = watch.peak
+    if args.device == "cuda":
+        alone = recipe.count("device: cuda") == 1
+        peak = rows[-1]["peak_device_memory"] if alone else None
     return {
         "rates": [row["tokens_per_second"] for row in rows],
         "losses": [row["loss"] for row in rows],
-        "peak": rows[-1].get("peak_device_memory", watch.peak),
+        "peak": peak,
     }
 
 
@@ -166,7 +170,8 @@ def train_loop(args, work, rows_file, batch, rate, samples_of, loss_of):
 
     model = load_model(args, work / "model").train()
     tokenizer = AutoTokenizer.from_pretrained(work / "model")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0, fused=True)
+    fused = args.device == "cuda"
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0, fused=fused)
     rows = [json.loads(line) for line in open(work / rows_file)]
     rates, losses = [], []
     for step in range(args.steps):
@@ -230,12 +235,14 @@ def compare(script, steps, prepare, run_retort, run_transformers):
 
     # The ratio of each round, as the machine may be busier in one than in another.
     rate = lambda run: statistics.median(run["rates"][WARM_UP:])
+    peaks = {name: [run["peak"] for run in of_name] for name, of_name in runs.items()}
+    mib = {name: 0 if None in of_name else max(of_name) / 2**20 for name, of_name in peaks.items()}
     print(f"{'':14} {'tokens/s':>18} {'peak MiB':>10} {'first loss':>12} {'last loss':>12}")
     for name, of_name in runs.items():
         rates = ", ".join(f"{rate(run):.0f}" for run in of_name)
-        peak, losses = max(run["peak"] for run in of_name), of_name[0]["losses"]
-        print(f"{name:14} {rates:>18} {peak / 2**20:10.0f} {losses[0]:12.5f} {losses[-1]:12.5f}")
+        peak, losses = mib[name] or float("nan"), of_name[0]["losses"]
+        print(f"{name:14} {rates:>18} {peak:10.0f} {losses[0]:12.5f} {losses[-1]:12.5f}")
     pairs = list(zip(runs["retort"], runs["transformers"]))
     ratios = ", ".join(f"{rate(ours) / rate(theirs):.2f}" for ours, theirs in pairs)
-    peaks = max(ours["peak"] for ours, _ in pairs) / max(theirs["peak"] for _, theirs in pairs)
-    print(f"ratio of tokens/s: {ratios}   ratio of peak memory: {peaks:.2f}")
+    memory = f"{mib['retort'] / mib['transformers']:.2f}" if mib["retort"] else "not comparable"
+    print(f"ratio of tokens/s: {ratios}   ratio of peak memory: {memory}")

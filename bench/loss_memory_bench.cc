@@ -5,7 +5,8 @@
 //   loss_memory_bench [--tokens 4096] [--vocab 32000] [--width 256] [--teacher_width 512]
 //   loss_memory_bench --device cuda --dtype bfloat16 --width 4096 --teacher_width 4096
 //       --vocab 128256: on a device, whose allocator's peak and whose time are measured
-// OMP_NUM_THREADS sets the threads. Exits 1 if a peak is above 15 % or the losses disagree.
+// OMP_NUM_THREADS sets the threads. Exits 1 if a peak is above 15 % (on a device, where chunks are
+// larger, 75 %) or the losses disagree.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -28,6 +29,7 @@
 #include <cstdio>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -180,11 +182,11 @@ struct Table {
   double most_difference;  // of losses and gradients, relative
 
   bool compare(const char* name, const Loss& ours, const Loss& theirs,
-               double most_memory = 0.15) const;
+               std::optional<double> most_memory = std::nullopt) const;
 };
 
 bool Table::compare(const char* name, const Loss& ours, const Loss& theirs,
-                    double most_memory) const {
+                    std::optional<double> most_memory) const {
   Measured a, b;
   for (int64_t i = 0; i < repetitions; ++i) {
     measure(inputs, ours, a);
@@ -197,7 +199,8 @@ bool Table::compare(const char* name, const Loss& ours, const Loss& theirs,
               a.peak_bytes / 1048576.0, b.peak_bytes / 1048576.0, memory, a.seconds, b.seconds,
               a.seconds / b.seconds, off, gradient_off);
   std::fflush(stdout);
-  return memory <= most_memory && off < most_difference && gradient_off < most_difference;
+  const double most = most_memory.value_or(inputs.hidden.is_cpu() ? 0.15 : 0.75);
+  return memory <= most && off < most_difference && gradient_off < most_difference;
 }
 
 // Weights of a scale that gives logits of about 2.

@@ -29,8 +29,7 @@ class Program {
  public:
   Program()
       : app_("Train a language model against models that live in other processes.", "retort") {
-    // Made when it is asked for: it looks for CUDA, which LibTorch does once in a process.
-    app_.set_version_flag("--version", [] { return version_text(); });
+    app_.set_version_flag("--version", version_text());
     app_.require_subcommand(1);
     add_launch();
     add_join();

@@ -3,10 +3,11 @@
 #include <elf.h>
 #include <link.h>
 
-#include <ATen/Context.h>
 #include <torch/headeronly/version.h>
 
 #include <string_view>
+
+#include "parallel/device_module.h"
 
 namespace retort::launch {
 namespace {
@@ -45,8 +46,8 @@ std::string build_text() {
 }
 
 std::string version_text() {
-  std::string text = "retort " RETORT_VERSION "\nLibTorch " TORCH_VERSION "\nCUDA ";
-  return text + (at::hasCUDA() ? "loaded" : "not loaded (this program computes on the CPU)");
+  return std::string("retort " RETORT_VERSION "\nLibTorch " TORCH_VERSION "\nCUDA module ") +
+         (parallel::DeviceModule::present() ? "present" : "absent: it computes on the CPU");
 }
 
 }  // namespace retort::launch

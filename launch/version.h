@@ -5,8 +5,8 @@
 
 namespace retort::launch {
 
-// "retort 0.1.0\nLibTorch 2.11.0\n...". Not in a process that opens the CUDA module later: LibTorch
-// looks once whether there is CUDA.
+// "retort 0.1.0\nLibTorch 2.11.0\nCUDA module present". It does not ask LibTorch, which looks for
+// CUDA once in a process: that must come behind the opening of the module.
 std::string version_text();
 // "retort 0.1.0, build e9b809c3...": equal where the program is the same, byte by byte.
 std::string build_text();

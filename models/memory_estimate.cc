@@ -311,8 +311,10 @@ int64_t Estimate::in_loss() const {
   const int64_t logits = kept < all ? std::min(most, all) : 0;
   const int64_t slopes = config_.final_logit_softcapping > 0 ? logits : 0;
   int64_t running = kept + logits * (operators ? loss.operator_buffers : 1) + slopes;
-  if (half) running += table;
-  if (loss.teacher_dtype_bytes < kFloatBytes) running += loss.widened_teacher_heads * kFloatBytes;
+  const bool widens = !on_device || sizes_.float16;
+  if (half) running += widens ? table : logits / 2;  // W, or the gradient in bfloat16
+  if (loss.teacher_dtype_bytes < kFloatBytes && widens)
+    running += loss.widened_teacher_heads * kFloatBytes;
 
   // Each gradient in the weights' dtype, where that is not its own or another factor comes to it.
   const int64_t scaled = loss.parts > 1 ? weight_gradient : 0;

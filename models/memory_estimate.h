@@ -97,7 +97,8 @@ struct TrainingMemory {
 // The loss: hidden states, the rows with a target among them, and for each part dH (in float16 of 4
 // bytes) and dW (4 V H); beside weights of 2 bytes W in fp32 (and a teacher's head), a chunk of
 // logits. Where a vocabulary is split or lies on a device, its softmax is made of operators and
-// takes the chunk operator_buffers times; on a device it is of 512 MiB.
+// takes the chunk operator_buffers times; on a device it is of 512 MiB, and in bfloat16 half a
+// chunk stands for W in fp32.
 //
 // Measured on the CPU in float32 and bfloat16 (tests/recipes/step_memory_test.cc: whole steps of
 // sft, dpo, kto, grpo, reward_model and distill within 10 %; docs/parallel.md: layouts). Devices by

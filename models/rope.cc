@@ -109,7 +109,7 @@ Tensor turned(const Tensor& x, const Tensor& cos, const Tensor& sin, double sign
   return y;
 }
 
-// rotate() on CUDA: one node of autograd, whose gradient is turned back.
+// rotate() on a device: one node of autograd, whose gradient is turned back.
 class Rotation : public torch::autograd::Function<Rotation> {
  public:
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x, const Tensor& cos,
@@ -203,7 +203,7 @@ Tensor rotate(const Tensor& x, const RopeTable& table) {
   const int64_t half = table.cos.size(-1);
   const Tensor cos = table.cos.to(x.scalar_type()).unsqueeze(1);
   const Tensor sin = table.sin.to(x.scalar_type()).unsqueeze(1);
-  if (x.is_cuda()) return Rotation::apply(x, cos, sin);
+  if (!x.is_cpu()) return Rotation::apply(x, cos, sin);
   const Tensor first = x.narrow(-1, 0, half);
   const Tensor second = x.narrow(-1, half, half);
   const Tensor one = first * cos - second * sin;

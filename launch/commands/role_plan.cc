@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "launch/commands/adapter_size.h"
+#include "models/checkpoint.h"
 #include "models/config.h"
 #include "parallel/vocab_shard.h"
 #include "recipes/lora_checks.h"
@@ -66,7 +67,8 @@ void add_answers(const Recipe& recipe, const RoleOptions& role, const models::Mo
   const int64_t payload =
       roles::payload_working_bytes(link->payload, sizes.tokens, config.hidden_size,
                                    parallel::vocab_rows_per_rank(config.vocab_size, role.world.tp),
-                                   bytes, role.world.device != parallel::Device::kCpu);
+                                   models::parse_dtype(std::string(enum_name(role.dtype))),
+                                   role.world.device != parallel::Device::kCpu);
   plan.memory.answers = static_cast<int64_t>(link->kept_bytes);
   plan.memory.temporary = std::max(models::estimate_forward_memory(config, sizes),
                                    2 * sizes.tokens * config.hidden_size * bytes + payload);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "models/checkpoint.h"
 #include "models/config.h"
 #include "parallel/vocab_shard.h"
 #include "recipes/distill/cache_manifest.h"
@@ -216,7 +217,8 @@ int64_t plan_naming(const Recipe& recipe) {
       {.kind = roles::PayloadKind::kTopK, .top_k = options.loss_top_k},
       micro_batch_tokens(recipe, 1), config.hidden_size,
       parallel::vocab_rows_per_rank(config.vocab_size, student.world.tp),
-      dtype_bytes(student.dtype), student.world.device != parallel::Device::kCpu);
+      models::parse_dtype(std::string(enum_name(student.dtype))),
+      student.world.device != parallel::Device::kCpu);
 }
 
 // Several teachers, or one of some rows, are a part for each where the vocabulary is split or on a

@@ -4,8 +4,6 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
 
-#include "models/softcap.h"
-
 namespace retort::roles {
 
 HeadLogits::HeadLogits(const at::Tensor& hidden, const at::Tensor& weight, double softcap)
@@ -17,9 +15,9 @@ HeadLogits::HeadLogits(const at::Tensor& hidden, const at::Tensor& weight, doubl
 
 at::Tensor HeadLogits::rows(int64_t begin, int64_t count) const {
   const at::Tensor states = hidden_.narrow(0, begin, count);
-  return models::softcapped(in_bfloat16_ ? at::mm(states, weight_, at::kFloat)
-                                         : at::matmul(states.to(at::kFloat), weight_),
-                            softcap_);
+  at::Tensor logits = in_bfloat16_ ? at::mm(states, weight_, at::kFloat)
+                                   : at::matmul(states.to(at::kFloat), weight_);
+  return softcap_ > 0 ? logits.div_(softcap_).tanh_().mul_(softcap_) : logits;
 }
 
 }  // namespace retort::roles

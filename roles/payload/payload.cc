@@ -273,13 +273,15 @@ Payload blank_payload(const PayloadSpec& spec, int64_t rows, int64_t hidden_size
 }
 
 int64_t payload_working_bytes(const PayloadSpec& spec, int64_t rows, int64_t hidden_size,
-                              int64_t vocab_size, int64_t dtype_bytes, bool on_device) {
+                              int64_t vocab_size, at::ScalarType dtype, bool on_device) {
+  const auto dtype_bytes = static_cast<int64_t>(c10::elementSize(dtype));
   const int64_t payload = rows * payload_bytes_per_row(spec, hidden_size, vocab_size, dtype_bytes);
   if (spec.kind == PayloadKind::kHiddenStates) return payload;
-  const bool converts = dtype_bytes != 4 && !on_device;
+  const bool converts = dtype != at::kFloat && !(on_device && dtype == at::kBFloat16);
   const int64_t weight = converts ? 4 * vocab_size * hidden_size : 0;
   const int64_t logits = 4 * std::min(rows, rows_per_chunk(vocab_size, on_device)) * vocab_size;
-  return payload + weight + logits * (spec.kind == PayloadKind::kTopK ? 3 : 2);
+  const int64_t of_top_k = on_device ? 5 : 3;  // sums of ties in int64, and what they are made of
+  return payload + weight + logits * (spec.kind == PayloadKind::kTopK ? of_top_k : 2);
 }
 
 int64_t named_bytes_per_row(const PayloadSpec& spec, int64_t vocab_size) {

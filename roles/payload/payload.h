@@ -135,10 +135,10 @@ void check_payload(const Payload& payload, const PayloadLabel& expected, int64_t
 
 // The most that make_payload holds at one time beside its inputs: the payload; but for hidden
 // states the weight in fp32, unless it is, or it is of bfloat16 and `on_device`, and a chunk of
-// logits with one more (kTopK: two) of its size. `vocab_size`: the rows of the weight, whose dtype
-// has `dtype_bytes`.
+// logits with one more (kTopK: two, on a device four) of its size. `vocab_size`: the rows of the
+// weight, which has that dtype.
 int64_t payload_working_bytes(const PayloadSpec& spec, int64_t rows, int64_t hidden_size,
-                              int64_t vocab_size, int64_t dtype_bytes, bool on_device = false);
+                              int64_t vocab_size, at::ScalarType dtype, bool on_device = false);
 
 // The tensors of `rows` rows in host memory, to be filled; of a whole vocabulary of `vocab_rows`
 // ids at the teacher. `dtype`: of hidden states.

@@ -20,9 +20,10 @@ STALL = 90  # seconds without a step, a change of state or an end: a hang
 PEER_TIMEOUT = 2.0
 SETTINGS = ["rpc.heartbeat_interval=200ms", f"rpc.peer_timeout={PEER_TIMEOUT:.0f}s"]
 NUM_PORTS = 24
-# Numbers that depend on the clock.
+# Numbers that depend on the clock, or on what a process did before.
 TIMES = {
     "step_time",
+    "peak_device_memory",
     "tokens_per_second",
     "data_wait_time",
     "teacher_wait_time",

@@ -141,11 +141,14 @@ TEST(GpuLosses, PreferencesAndPolicyGradients) {
   EXPECT_TRUE(at::equal(policy(true), policy(false)));
 }
 
-TEST(GpuPayload, AgreesWithTheCpu) {
+class GpuPayload : public ::testing::TestWithParam<at::ScalarType> {};
+
+TEST_P(GpuPayload, AgreesWithTheCpu) {
   RETORT_NEEDS_DEVICES(1);
   using roles::PayloadKind;
   const Problem p = random_problem(
       {.rows = 200, .vocab = 3001, .width = 32, .teacher_vocab = 1, .teacher_width = 1}, 71);
+  const at::Tensor hidden = p.hidden.to(GetParam()), weight = p.weight.to(GetParam());
   for (const roles::PayloadSpec& spec :
        std::vector<roles::PayloadSpec>{{.kind = PayloadKind::kTopK, .top_k = 64},
                                        {.kind = PayloadKind::kTopK, .common_vocab = 2900},
@@ -153,8 +156,8 @@ TEST(GpuPayload, AgreesWithTheCpu) {
                                        {.kind = PayloadKind::kTargetLogProbs},
                                        {.kind = PayloadKind::kHiddenStates}}) {
     SCOPED_TRACE(std::string(enum_name(spec.kind)));
-    const roles::Payload expected = make_payload(p.hidden, p.weight, spec, p.targets);
-    const roles::Payload got = make_payload(there(p.hidden), there(p.weight), spec, p.targets);
+    const roles::Payload expected = make_payload(hidden, weight, spec, p.targets);
+    const roles::Payload got = make_payload(there(hidden), there(weight), spec, p.targets);
     const auto compare = [](const at::Tensor& a, const at::Tensor& b) {
       ASSERT_EQ(a.defined(), b.defined());
       if (!a.defined()) return;
@@ -172,8 +175,11 @@ TEST(GpuPayload, AgreesWithTheCpu) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Dtypes, GpuPayload, ::testing::Values(at::kFloat, at::kBFloat16),
+                         [](const auto& info) { return std::string(c10::toString(info.param)); });
+
 // The same values on both sides: no rounding, so the same order.
-TEST(GpuPayload, TiesAreOrderedAlike) {
+TEST(GpuTopK, TiesAreOrderedAlike) {
   RETORT_NEEDS_DEVICES(1);
   const at::Tensor values =
       (at::arange(50 * 4000) * 7919).remainder(97).view({50, 4000}).to(at::kFloat);

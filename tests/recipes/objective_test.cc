@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/matmul.h>
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
@@ -189,6 +190,24 @@ TEST_F(ObjectiveTest, RewardModelSaysHowLongItsRowsWereWaitedFor) {
       },
       {});
   EXPECT_EQ(objective.next_step(1).data_wait_time, 0.25);
+}
+
+// Where completions do not share a prompt, the rows that are read have the same states; also one
+// that lies in the prompt, since padding follows it.
+TEST_F(ObjectiveTest, RewardModelReadsTheSameRowsWithoutSharedPrompts) {
+  const c10::NoGradGuard no_grad;
+  for (const int64_t pad_token_id : {-1, 5}) {
+    data::PairMicroBatch batch = pairs(1).micro_batches[0];
+    batch = data::make_pair_micro_batch({batch.pairs[0], pair_of(30, {5, 5}, {2, 5})});
+    const ScoredPairs shared = make_scored_pairs(batch, {}, pad_token_id, true);
+    const ScoredPairs apart = make_scored_pairs(batch, {}, pad_token_id, false);
+    EXPECT_EQ(shared.tokens.num_sequences(), 2);
+    EXPECT_EQ(apart.tokens.num_sequences(), 4);
+    EXPECT_TRUE(at::equal(shared.tokens.input_ids.index_select(0, shared.tokens.wanted),
+                          apart.tokens.input_ids.index_select(0, apart.tokens.wanted)));
+    const at::Tensor difference = student_.hidden(shared.tokens) - student_.hidden(apart.tokens);
+    EXPECT_LT(difference.abs().max().item<float>(), 1e-5f);
+  }
 }
 
 TEST_F(ObjectiveTest, DpoAtTheReferenceIsLnTwoAndAsksForEachCompletionOnce) {

@@ -357,8 +357,8 @@ class StepMemory : public testing::TestWithParam<Case> {
                     .answers = c.teachers * kTokens * per_row};
       if (c.teachers > 1) sizes.loss.logits_bytes = losses::kSharesChunkBytes;
       if (c.names_ids)
-        sizes.loss.naming = roles::payload_working_bytes(spec, kTokens, config_of(c).hidden_size,
-                                                         kVocab, dtype_bytes);
+        sizes.loss.naming =
+            roles::payload_working_bytes(spec, kTokens, config_of(c).hidden_size, kVocab, dtype);
     }
     return models::estimate_training_memory(config_of(c), sizes);
   }
@@ -435,7 +435,7 @@ TEST_P(AnswerMemory, IsWhatThePlanSays) {
         config, {.tokens = kTokens, .dtype_bytes = bytes, .sequences = kSequences});
     const int64_t answer =
         2 * kTokens * config.hidden_size * bytes +
-        roles::payload_working_bytes(spec, kTokens, config.hidden_size, kVocab, bytes);
+        roles::payload_working_bytes(spec, kTokens, config.hidden_size, kVocab, dtype);
     const auto plan =
         static_cast<double>(config.num_parameters() * bytes + std::max(forward, answer));
     const auto peak = static_cast<double>(measured_answer(spec, dtype));

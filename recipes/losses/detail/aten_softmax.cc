@@ -28,7 +28,7 @@ Side side_below(const at::Tensor& logits, const at::Tensor& max, double inv_temp
   side.x = logits - max.masked_fill(max == -kInfinity, 0).unsqueeze(1);
   if (inv_temperature != 1) side.x.mul_(inv_temperature);
   side.e = side.x.exp();
-  if (side.e.is_cpu()) at::threshold_(side.e, kSmallest, 0);  // a pass over all, for 1e-28
+  at::threshold_(side.e, kSmallest, 0);
   side.sum = side.e.sum(1).to(at::kDouble);
   return side;
 }

@@ -16,7 +16,7 @@ namespace retort::losses::detail {
 // top-k float64 and all columns.
 struct Side {
   at::Tensor x;  // [n, columns] (logit - max) / T
-  at::Tensor e;  // [n, columns] exp(x); on the CPU 0 below e^-64
+  at::Tensor e;  // [n, columns] exp(x), 0 below e^-64
   // [n] float64 of e over the vocabulary (over own columns until it has been reduced)
   at::Tensor sum;
 };
