@@ -76,16 +76,12 @@ def rows_of_step(args):
     return 16 if args.device == "cuda" else 8
 
 
-def dtype_of(args):
-    import torch
-
-    return torch.bfloat16 if args.device == "cuda" else torch.float32
-
-
 def load_model(args, path):
+    import torch
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(path, dtype=dtype_of(args)).to(args.device)
+    dtype = torch.bfloat16 if args.device == "cuda" else torch.float32
+    return AutoModelForCausalLM.from_pretrained(path, dtype=dtype).to(args.device)
 
 
 # ---- retort --------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
-#include <c10/core/CachingDeviceAllocator.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include <time.h>
@@ -254,11 +253,7 @@ int run(const Options& o) {
                          {.schedule = {.learning_rate = 1e-4, .max_steps = 1'000'000}});
   const StepTimes seconds = timed_steps(trainer, o);
 
-  const int64_t peak = cuda ? c10::getDeviceAllocator(c10::kCUDA)
-                                  ->getDeviceStats(world.device().index())
-                                  .allocated_bytes[0]
-                                  .peak
-                            : host->peak_bytes();
+  const int64_t peak = cuda ? world.peak_device_bytes() : host->peak_bytes();
   const int64_t plan = planned_bytes(config, layout, dtype, o);
 
   std::printf("Qwen3, %.3f G parameters, %s on %s, %lld x %lld x %lld tokens a step\n",
