@@ -180,6 +180,18 @@ data::PairBatchStream::Step pairs(int64_t) {
   return step;
 }
 
+// Over pairs(), beside a reference that answers with nano_llama(seed) and writes into `folder`.
+DpoObjective dpo_beside(uint64_t seed, const std::filesystem::path& folder, parallel::World& world,
+                        DpoObjective::Options options = {}) {
+  auto role = std::make_unique<FakeFrozenRole>(
+      nano_llama(seed), roles::PayloadSpec{.kind = roles::PayloadKind::kTargetLogProbs});
+  auto cache =
+      std::make_unique<ReferenceCache>(folder / "cache", std::string(64, 'b'), folder / "run", 0);
+  return DpoObjective(pairs,
+                      std::make_unique<Reference>(std::move(role), &world.tp(), std::move(cache)),
+                      std::move(options));
+}
+
 // The metric data_wait_time of the step.
 TEST_F(ObjectiveTest, RewardModelSaysHowLongItsRowsWereWaitedFor) {
   RewardModelObjective objective(
@@ -233,38 +245,22 @@ TEST_F(ObjectiveTest, DpoAtTheReferenceIsLnTwoAndAsksForEachCompletionOnce) {
 
 // As on a device, whose kernels know no forks.
 TEST_F(ObjectiveTest, DpoWithoutSharedPromptsIsTheSame) {
-  const auto objective = [&](const std::string& name, bool share) {
-    auto role = std::make_unique<FakeFrozenRole>(
-        nano_llama(2), roles::PayloadSpec{.kind = roles::PayloadKind::kTargetLogProbs});
-    auto cache = std::make_unique<ReferenceCache>(folder_ / name, std::string(64, 'd'),
-                                                  folder_ / (name + "_run"), 0);
-    return std::make_unique<DpoObjective>(
-        pairs, std::make_unique<Reference>(std::move(role), &world_.tp(), std::move(cache)),
-        DpoObjective::Options{.share_prompts = share});
-  };
-  const StepResult shared = run_step(*objective("shared", true), student_, world_);
-  const StepResult apart = run_step(*objective("apart", false), student_, world_);
+  DpoObjective sharing = dpo_beside(2, folder_ / "shared", world_);
+  DpoObjective not_sharing = dpo_beside(2, folder_ / "apart", world_, {.share_prompts = false});
+  const StepResult shared = run_step(sharing, student_, world_);
+  const StepResult apart = run_step(not_sharing, student_, world_);
   EXPECT_NEAR(apart.loss, shared.loss, 1e-6);
   for (const char* metric : {"rewards/chosen", "rewards/rejected", "logits/chosen"})
     EXPECT_NEAR(apart.metric(metric), shared.metric(metric), 1e-6) << metric;
 
-  const auto asked = objective("asked", false);
-  asked->next_step(1);
-  EXPECT_TRUE(asked->tokens(0).forks.empty());
-  EXPECT_EQ(asked->tokens(0).num_sequences(), 4);
+  DpoObjective asked = dpo_beside(2, folder_ / "asked", world_, {.share_prompts = false});
+  asked.next_step(1);
+  EXPECT_TRUE(asked.tokens(0).forks.empty());
+  EXPECT_EQ(asked.tokens(0).num_sequences(), 4);
 }
 
 // The mean of the head's rows is kept for a step, and no longer: weights have changed by the next.
 TEST_F(ObjectiveTest, DpoReportsTheMeanLogitsOfEachStepsWeights) {
-  const auto objective = [&](const std::string& name) {
-    auto role = std::make_unique<FakeFrozenRole>(
-        nano_llama(1), roles::PayloadSpec{.kind = roles::PayloadKind::kTargetLogProbs});
-    auto cache = std::make_unique<ReferenceCache>(folder_ / name, std::string(64, 'c'),
-                                                  folder_ / (name + "_run"), 0);
-    return std::make_unique<DpoObjective>(
-        pairs, std::make_unique<Reference>(std::move(role), &world_.tp(), std::move(cache)),
-        DpoObjective::Options{});
-  };
   // The logits at the positions before the tokens of a pair's chosen completions.
   const auto expected = [](const models::Decoder& student) {
     const c10::NoGradGuard no_grad;
@@ -276,20 +272,14 @@ TEST_F(ObjectiveTest, DpoReportsTheMeanLogitsOfEachStepsWeights) {
   };
 
   const models::Decoder later = nano_llama(5);
-  const auto both = objective("both");
-  EXPECT_NEAR(run_step(*both, student_, world_).metric("logits/chosen"), expected(student_), 1e-5);
-  EXPECT_NEAR(run_step(*both, later, world_).metric("logits/chosen"), expected(later), 1e-5);
+  DpoObjective both = dpo_beside(1, folder_ / "both", world_);
+  EXPECT_NEAR(run_step(both, student_, world_).metric("logits/chosen"), expected(student_), 1e-5);
+  EXPECT_NEAR(run_step(both, later, world_).metric("logits/chosen"), expected(later), 1e-5);
   EXPECT_GT(std::abs(expected(student_) - expected(later)), 1e-3) << "or the test shows nothing";
 }
 
 TEST_F(ObjectiveTest, DpoFollowsTheDifferenceFromTheReference) {
-  auto role = std::make_unique<FakeFrozenRole>(
-      nano_llama(2), roles::PayloadSpec{.kind = roles::PayloadKind::kTargetLogProbs});
-  auto cache =
-      std::make_unique<ReferenceCache>(folder_ / "cache", std::string(64, 'b'), folder_ / "run", 0);
-  DpoObjective objective(
-      pairs, std::make_unique<Reference>(std::move(role), &world_.tp(), std::move(cache)),
-      {.loss = {.beta = 0.5}});
+  DpoObjective objective = dpo_beside(2, folder_ / "run", world_, {.loss = {.beta = 0.5}});
   const StepResult step = run_step(objective, student_, world_);
 
   const double margin = step.metric("rewards/margins");
