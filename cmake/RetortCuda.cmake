@@ -9,6 +9,7 @@ foreach(
   ${_nvidia}/cu13/include/cuda_runtime_api.h
   ${_nvidia}/nccl/include/nccl.h
   ${_nvidia}/cu13/include/cusparse.h
+  ${_nvidia}/cu13/lib/libnvrtc.so.13
 )
   if(NOT EXISTS ${file})
     message(
@@ -64,3 +65,4 @@ target_link_options(
 )
 add_subdirectory(${CMAKE_SOURCE_DIR}/parallel/cuda)
 add_subdirectory(${CMAKE_SOURCE_DIR}/rpc/cuda)
+add_subdirectory(${CMAKE_SOURCE_DIR}/kernels/cuda)

@@ -30,6 +30,13 @@ if(_tests)
   install(TARGETS ${_tests} RUNTIME DESTINATION tests COMPONENT tests)
 endif()
 install(PROGRAMS ${_package}/run_tests.sh DESTINATION tests RENAME run COMPONENT tests)
+# `python3 tests/on_device` measures and tests on a machine with one GPU.
+install(
+  DIRECTORY ${CMAKE_SOURCE_DIR}/tests/gpu/on_device
+  DESTINATION tests
+  COMPONENT tests
+  PATTERN "__pycache__" EXCLUDE
+)
 # The models and numbers that whole runs are compared with.
 install(
   DIRECTORY ${CMAKE_SOURCE_DIR}/tests/recipes/goldens

@@ -4,11 +4,11 @@
 TORCH_VERSION=2.11.0
 TORCH_WHEELS=("torch==$TORCH_VERSION" "nvidia-cuda-runtime==13.0.*" "nvidia-cuda-cupti==13.0.*")
 # What the CUDA module is compiled and linked against, in the versions that this torch was built
-# with; and what its libraries need besides once there is a device.
+# with, and the compiler of its kernels; and what its libraries need besides once there is a device.
 CUDA_WHEELS=(nvidia-nccl-cu13==2.28.9 "nvidia-cuda-runtime==13.0.*" "nvidia-cuda-crt==13.0.*"
-  "nvidia-cuda-cccl==13.0.*" nvidia-cublas==13.1.0.3 nvidia-cusparse==12.6.3.3
-  nvidia-cusolver==12.0.4.66)
-GPU_WHEELS=("nvidia-cuda-cupti==13.0.*" "nvidia-cuda-nvrtc==13.0.*" nvidia-nvjitlink==13.0.88
+  "nvidia-cuda-cccl==13.0.*" "nvidia-cuda-nvrtc==13.0.*" nvidia-cublas==13.1.0.3
+  nvidia-cusparse==12.6.3.3 nvidia-cusolver==12.0.4.66)
+GPU_WHEELS=("nvidia-cuda-cupti==13.0.*" nvidia-nvjitlink==13.0.88
   nvidia-cufft==12.0.0.61 nvidia-curand==10.4.0.35 nvidia-cufile==1.15.1.6
   nvidia-cudnn-cu13==9.19.0.56 nvidia-cusparselt-cu13==0.8.0 nvidia-nvshmem-cu13==3.4.5)
 GOLDEN_WHEELS=("torch==$TORCH_VERSION" transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0
@@ -169,7 +169,7 @@ fill_torch() {
 }
 fill_cuda() {
   install_wheels "$1" "the CUDA module" 6000 "${CUDA_WHEELS[@]}" &&
-    [[ -e $1/nvidia/cu13/include/cuda_runtime_api.h ]]
+    [[ -e $1/nvidia/cu13/include/cuda_runtime_api.h && -e $1/nvidia/cu13/lib/libnvrtc.so.13 ]]
 }
 
 cmd_setup() {

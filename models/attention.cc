@@ -19,6 +19,7 @@
 
 #include "base/error.h"
 #include "models/attention_packed_device.h"
+#include "models/device_functions.h"
 #include "models/functions.h"
 #include "models/kernels.h"
 #include "models/softcap.h"
@@ -250,11 +251,10 @@ Tensor concatenate(std::vector<Tensor> parts, const Tensor& like, int64_t num_to
   return parts.empty() ? at::zeros(like.sizes(), like.options()) : at::cat(parts, 0);
 }
 
-Tensor plain_attention(const Tensor& q, const Tensor& k, const Tensor& v, const RopeTable& table,
-                       const AttentionPlanPtr& plan) {
+Tensor plain_attention(const Tensor& q, const Tensor& k, const Tensor& v, const HeadNorms& norms,
+                       const RopeTable& table, const AttentionPlanPtr& plan) {
   const HeadShape& shape = plan->shape();
-  const Tensor q3 = rotate(q.view({-1, shape.heads, shape.head_dim}), table);
-  const Tensor k3 = rotate(k.view({-1, shape.kv_heads, shape.head_dim}), table);
+  const auto [q3, k3] = normed_rotated_heads(q, k, norms, table, shape.head_dim);
   const Tensor v3 = v.view({-1, shape.kv_heads, shape.head_dim});
   std::vector<Tensor> parts;
   for (int64_t s = 0; s < plan->num_sequences(); ++s) {
@@ -273,13 +273,15 @@ Tensor plain_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
 
 }  // namespace
 
-Tensor packed_attention(const Tensor& q, const Tensor& k, const Tensor& v, const RopeTable& table,
-                        const AttentionPlanPtr& plan) {
-  if (plan->shape().softcap > 0) return plain_attention(q, k, v, table, plan);
+Tensor packed_attention(const Tensor& q, const Tensor& k, const Tensor& v, const HeadNorms& norms,
+                        const RopeTable& table, const AttentionPlanPtr& plan) {
+  const HeadShape& shape = plan->shape();
+  if (shape.softcap > 0) return plain_attention(q, k, v, norms, table, plan);
   if (fused_path(q) && fused_path(k) && fused_path(v))
-    return FusedAttention::apply(q, k, v, table, plan);
-  if (has_device_kernel(q, *plan)) return device_attention(q, k, v, table, plan);
-  return plain_attention(q, k, v, table, plan);
+    return FusedAttention::apply(head_norm(q, norms.q, norms, shape.head_dim),
+                                 head_norm(k, norms.k, norms, shape.head_dim), v, table, plan);
+  if (has_device_kernel(q, *plan)) return device_attention(q, k, v, norms, table, plan);
+  return plain_attention(q, k, v, norms, table, plan);
 }
 
 }  // namespace retort::models

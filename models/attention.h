@@ -12,6 +12,7 @@
 #include <tuple>
 #include <vector>
 
+#include "models/functions.h"
 #include "models/packed.h"
 #include "models/rope.h"
 
@@ -104,11 +105,13 @@ class AttentionPlan : public torch::CustomClassHolder {
 };
 using AttentionPlanPtr = c10::intrusive_ptr<AttentionPlan>;
 
-// q [R, heads * head_dim], k and v [R, kv_heads * head_dim] before rotation; R may exceed the
-// plan's tokens, the rows beyond them come out as zeros. Returns [R, heads * head_dim]. The fused
-// path rotates q and k in place: they must be fresh outputs that nothing else reads.
+// q [R, heads * head_dim], k and v [R, kv_heads * head_dim] before the norms of their heads (Qwen3,
+// Gemma 3) and their rotation; R may exceed the plan's tokens, the rows beyond them come out as
+// zeros. Returns [R, heads * head_dim]. The fused path rotates q and k in place: they must be fresh
+// outputs that nothing else reads.
 // With a softcap, which no kernel of ATen's knows, the scores of a block are formed whole.
 at::Tensor packed_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            const RopeTable& table, const AttentionPlanPtr& plan);
+                            const HeadNorms& norms, const RopeTable& table,
+                            const AttentionPlanPtr& plan);
 
 }  // namespace retort::models

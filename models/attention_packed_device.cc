@@ -9,6 +9,8 @@
 #include <optional>
 #include <tuple>
 
+#include "models/device_functions.h"
+
 namespace retort::models {
 namespace {
 
@@ -68,15 +70,16 @@ bool has_device_kernel(const Tensor& q, const AttentionPlan& plan) {
          (plan.window() == 0 || plan.window() >= plan.max_length());
 }
 
-Tensor device_attention(const Tensor& q, const Tensor& k, const Tensor& v, const RopeTable& table,
-                        const AttentionPlanPtr& plan) {
+Tensor device_attention(const Tensor& q, const Tensor& k, const Tensor& v, const HeadNorms& norms,
+                        const RopeTable& table, const AttentionPlanPtr& plan) {
   const HeadShape& shape = plan->shape();
   const int64_t tokens = plan->num_tokens();
   const int64_t padding = q.size(0) - tokens;
-  const Tensor q3 = rotate(q.view({-1, shape.heads, shape.head_dim}), table).narrow(0, 0, tokens);
-  const Tensor k3 =
-      rotate(k.view({-1, shape.kv_heads, shape.head_dim}), table).narrow(0, 0, tokens);
-  const Tensor v3 = v.view({-1, shape.kv_heads, shape.head_dim}).narrow(0, 0, tokens);
+  const auto [turned_q, turned_k] = normed_rotated_heads(q, k, norms, table, shape.head_dim);
+  // A narrowed view's gradient is a copy of all rows, so only what is padded is narrowed.
+  const auto filled = [&](const Tensor& x) { return padding == 0 ? x : x.narrow(0, 0, tokens); };
+  const Tensor q3 = filled(turned_q), k3 = filled(turned_k);
+  const Tensor v3 = filled(v.view({-1, shape.kv_heads, shape.head_dim}));
   const double scale = shape.score_scale();
   const Tensor y = is_half(q) ? flash(q3, k3, v3, plan, scale) : efficient(q3, k3, v3, plan, scale);
   const Tensor rows = y.reshape({tokens, shape.heads * shape.head_dim});

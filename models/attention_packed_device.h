@@ -18,6 +18,7 @@ bool has_device_kernel(const at::Tensor& q, const AttentionPlan& plan);
 // backward of those kernels, whose sums are not in a fixed order unless ATen's deterministic
 // algorithms are on.
 at::Tensor device_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            const RopeTable& table, const AttentionPlanPtr& plan);
+                            const HeadNorms& norms, const RopeTable& table,
+                            const AttentionPlanPtr& plan);
 
 }  // namespace retort::models

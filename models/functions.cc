@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
+#include "models/device_functions.h"
 #include "models/kernels.h"
 #include "parallel/gemm.h"
 
@@ -248,6 +249,7 @@ Tensor row_linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps, bool unit_offset) {
   if (fused_path(x) && fused_path(weight))
     return RmsNorm::apply(x, unit_offset ? weight + 1 : weight, eps);
+  if (norm_has_kernels(x, weight)) return device_rms_norm(x, weight, eps, unit_offset);
   return operator_rms_norm(x, weight, eps, unit_offset);
 }
 
@@ -257,14 +259,22 @@ std::pair<Tensor, Tensor> add_rms_norm(const Tensor& a, const Tensor& b, const T
     variable_list result = AddRmsNorm::apply(a, b, unit_offset ? weight + 1 : weight, eps);
     return {result[0], result[1]};
   }
+  if (norm_has_kernels(a, weight) && has_kernels(b, weight))
+    return device_add_rms_norm(a, b, weight, eps, unit_offset);
   const Tensor sum = a + b;
   return {sum, operator_rms_norm(sum, weight, eps, unit_offset)};
+}
+
+Tensor head_norm(const Tensor& x, const Tensor& weight, const HeadNorms& norms, int64_t head_dim) {
+  if (!weight.defined()) return x;
+  return rms_norm(x.view({-1, head_dim}), weight, norms.eps, norms.unit_offset).view(x.sizes());
 }
 
 Tensor gated(const Tensor& gate, const Tensor& up, Activation activation) {
   const bool silu = activation == Activation::kSilu;
   if (fused_path(gate) && fused_path(up))
     return silu ? SwiGlu::apply(gate, up) : GeGlu::apply(gate, up);
+  if (has_kernels(gate, up)) return device_gated(gate, up, activation);
   return (silu ? at::silu(gate) : at::gelu(gate, "tanh")) * up;
 }
 

@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -37,6 +38,16 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps,
 std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& a, const at::Tensor& b,
                                                const at::Tensor& weight, double eps,
                                                bool unit_offset = false);
+
+// RMS norms of each head of q and k (Qwen3, Gemma 3); undefined weights: none.
+struct HeadNorms {
+  at::Tensor q, k;  // [head_dim]
+  double eps = 0;
+  bool unit_offset = false;
+};
+// Those of x [N, heads * head_dim]; `weight` is norms.q or norms.k.
+at::Tensor head_norm(const at::Tensor& x, const at::Tensor& weight, const HeadNorms& norms,
+                     int64_t head_dim);
 
 // activation(gate) * up.
 at::Tensor gated(const at::Tensor& gate, const at::Tensor& up, Activation activation);

@@ -23,12 +23,6 @@ Tensor norm(const Tensor& x, const Tensor& weight, const ModelConfig& config) {
   return rms_norm(x, weight, config.rms_norm_eps, config.norm_unit_offset);
 }
 
-// RMSNorm of each head of x [R, heads * head_dim] (Qwen3, Gemma 3).
-Tensor head_norm(const Tensor& x, const Tensor& weight, const ModelConfig& config) {
-  if (!weight.defined()) return x;
-  return norm(x.view({-1, config.head_dim}), weight, config).view(x.sizes());
-}
-
 Tensor chosen_rows(const Tensor& x, const LayerInputs& inputs) {
   return inputs.rows.defined() ? x.index_select(0, inputs.rows) : x;
 }
@@ -60,9 +54,11 @@ Tensor row_layer(const LayerWeights& w, const LayerInputs& inputs, const Tensor&
 Tensor attention_block(const LayerWeights& w, const LayerInputs& inputs, const Tensor& x) {
   const std::vector<Tensor> qkv =
       column_layers(w, inputs, x, {kQ, kK, kV}, {kQBias, kKBias, kVBias});
-  const Tensor q = head_norm(qkv[0], w[kQNorm], *inputs.config);
-  const Tensor k = head_norm(qkv[1], w[kKNorm], *inputs.config);
-  const Tensor y = packed_attention(q, k, qkv[2], inputs.rope, inputs.plan);
+  const HeadNorms norms{.q = w[kQNorm],
+                        .k = w[kKNorm],
+                        .eps = inputs.config->rms_norm_eps,
+                        .unit_offset = inputs.config->norm_unit_offset};
+  const Tensor y = packed_attention(qkv[0], qkv[1], qkv[2], norms, inputs.rope, inputs.plan);
   return row_layer(w, inputs, chosen_rows(y, inputs), kO, kOBias);
 }
 

@@ -22,14 +22,19 @@ template <class F>
 std::shared_ptr<Work::Impl> queue(const std::shared_ptr<Group::Impl>& group, const char* operation,
                                   const at::Tensor& tensor, F&& start) {
   auto work = detail::new_work(group, operation, &tensor);
+  group->watch->begin(*group->watched, {nullptr, operation, work->shape, work->sequence});
   try {
     work->parts.push_back(start(*group->device_backend));
   } catch (const std::exception& e) {
+    group->watch->withdraw(*group->watched);
+    // An abort ends the call with an error of NCCL's, which does not say why it came.
+    group->failure = group->watch->failure();
+    if (group->failure) throw *group->failure;
     throw work->fail(e);
   }
   // A limit would make wait() hold up the thread; the watch keeps the time instead.
   work->limit = kNoTimeout;
-  group->watch->add(*group->watched, {work->parts.front(), operation, work->shape, work->sequence});
+  group->watch->queued(*group->watched, work->parts.front());
   work->then = [group] {
     if (!group->failure) group->failure = group->watch->failure();
     if (group->failure) throw *group->failure;

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/shared_module.h"
 #include "base/sizes.h"
+#include "kernels/device_kernels.h"
 #include "parallel/detail/device_backends.h"
 
 namespace retort::parallel {
@@ -54,7 +55,9 @@ bool DeviceModule::present() { return std::filesystem::exists(default_path()); }
 std::shared_ptr<DeviceModule> DeviceModule::load(const std::string& path) {
   const SharedModule module(path.empty() ? default_path() : path);
   auto* make = module.function<detail::MakeDeviceBackends>(detail::kDeviceBackendsFunction);
-  return std::make_shared<DeviceModule>(std::unique_ptr<detail::DeviceBackends>(make()));
+  std::unique_ptr<detail::DeviceBackends> backends(make());
+  kernels::register_module_kernels(module);
+  return std::make_shared<DeviceModule>(std::move(backends));
 }
 
 DeviceModule::DeviceModule(std::unique_ptr<detail::DeviceBackends> backends)

@@ -20,8 +20,9 @@ class DeviceBackends;
 class DeviceModule {
  public:
   // Opens the module: `path`, or by default RETORT_CUDA_MODULE, or libretort_cuda.so in the
-  // program's folder. Call it before the first use of LibTorch in the process, which settles once
-  // whether there is CUDA. Never call it in a process that forks later, nor in the launcher.
+  // program's folder. Its kernels are those of its devices from then on. Call it before the first
+  // use of LibTorch in the process, which settles once whether there is CUDA. Never call it in a
+  // process that forks later, nor in the launcher.
   // kUnavailable: there is no such file, or a library that it needs is missing (docs/gpu.md says
   // which wheels bring them).
   static std::shared_ptr<DeviceModule> load(const std::string& path = "");

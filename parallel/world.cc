@@ -12,7 +12,6 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
-#include "base/log.h"
 #include "base/network_interfaces.h"
 #include "base/sizes.h"
 #include "parallel/detail/arrival.h"
@@ -167,7 +166,6 @@ struct World::Impl {
   Options options;
   std::optional<DeviceChoice> device;
   std::shared_ptr<detail::DeviceWatch> watch;
-  std::vector<c10::intrusive_ptr<c10d::Backend>> device_backends;
   std::vector<std::shared_ptr<detail::Mesh>> meshes;  // one for each set of ranks
   std::vector<Group> groups;                          // as kGroups
   int exceptions = std::uncaught_exceptions();  // that were on their way when the world was made
@@ -213,26 +211,16 @@ World::World(Options options) : impl_(std::make_unique<Impl>()) {
   // The ranks share out the devices of their hosts, and connect the groups there.
   if (o.layout.device == Device::kCpu) return;
   impl_->device = share_out_devices(o);
-  if (!o.device_groups || impl_->device->shared || !store) return;
-  impl_->watch = std::make_shared<detail::DeviceWatch>();
-  for (const std::shared_ptr<Group::Impl>& group : large) {
+  if (!o.device_groups || !store || (impl_->device->shared && !o.connect_sharers)) return;
+  impl_->watch = std::make_shared<detail::DeviceWatch>(o.device_module->backends());
+  for (const std::shared_ptr<Group::Impl>& group : large)
     connect_devices(*group, *store, o, impl_->watch);
-    impl_->device_backends.push_back(group->device_backend);
-  }
 }
 
 World::~World() {
+  if (!impl_->watch) return;
   // An orderly end waits for the other ranks, which a rank that leaves by an exception must not.
-  const bool failed =
-      std::uncaught_exceptions() > impl_->exceptions || (impl_->watch && impl_->watch->failure());
-  if (impl_->watch) impl_->watch->stop();
-  for (const auto& backend : impl_->device_backends) {
-    try {
-      failed ? backend->abort() : backend->shutdown();
-    } catch (const std::exception& e) {  // a destructor can report it in the log only
-      RETORT_LOG(kError) << "ending a group on the device: " << detail::first_line(e);
-    }
-  }
+  impl_->watch->end(std::uncaught_exceptions() > impl_->exceptions);
 }
 
 const World::Options& World::options() const { return impl_->options; }

@@ -97,6 +97,11 @@ class World {
     std::vector<DeviceUser> device_users = {};
     // Several ranks of the role may have one device: slow, for tests and demonstrations.
     bool share_devices = false;
+    // They are connected on it, for tests of what devices do together. NCCL refuses two ranks of
+    // one host on one device, so each process has set NCCL_HOSTID to a name of its own before;
+    // they speak through sockets, and their kernels take turns. If false, collectives of ranks
+    // that share a device go through host memory.
+    bool connect_sharers = false;
     // Who shares out the devices of a host; none: the ranks of this world. For a world that is one
     // replica of a role: this rank's place among all ranks of the role, and their keys in the
     // store.

@@ -3,8 +3,10 @@
 #include <nccl.h>
 
 #include <cstdlib>
+#include <exception>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <ATen/Context.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -29,14 +31,30 @@ std::string nccl_version(int version) {
 
 // What c10d reads when it makes a process group. The watch of parallel/detail/device_watch.h judges
 // timeouts and aborts; c10d's own would end the process, and a call that waits on the host would
-// keep computation and communication from overlapping. Values that the user has set stay.
+// keep computation and communication from overlapping. c10d's watchdog finds timeouts all the same.
+// It then sleeps for four times TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC, a minute, with a lock held
+// that queueing takes, and the end of a group waits for it. Values that the user has set stay.
 void set_c10d_defaults() {
   for (const auto& [name, value] :
        {std::pair{"TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"},
         std::pair{"TORCH_NCCL_BLOCKING_WAIT", "0"}, std::pair{"TORCH_NCCL_ENABLE_MONITORING", "0"},
-        std::pair{"TORCH_NCCL_DUMP_ON_TIMEOUT", "0"}})
+        std::pair{"TORCH_NCCL_DUMP_ON_TIMEOUT", "0"},
+        std::pair{"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "0"}})
     ::setenv(name, value, 0);
 }
+
+void check(ncclResult_t result, const char* what) {
+  if (result != ncclSuccess)
+    throw Error(ErrorCode::kCollective, std::string(what) + ": " + ncclGetErrorString(result));
+}
+
+// abort() of the base class aborts on a thread that it starts. Neither would that thread belong to
+// NCCL's group of calls here, nor can it set its device while the context's lock is held.
+class NcclGroup final : public c10d::ProcessGroupNCCL {
+ public:
+  using ProcessGroupNCCL::abortComms;
+  using ProcessGroupNCCL::ProcessGroupNCCL;
+};
 
 class NcclBackends final : public detail::DeviceBackends {
  public:
@@ -88,8 +106,8 @@ class NcclBackends final : public detail::DeviceBackends {
     auto options = c10d::ProcessGroupNCCL::Options::create(group.high_priority);
     options->timeout = group.timeout;
     options->group_name = group.name;
-    auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, group.position, group.size,
-                                                               std::move(options));
+    auto backend =
+        c10::make_intrusive<NcclGroup>(store, group.position, group.size, std::move(options));
     backend->setGroupDesc(group.name);
     backend->setBoundDeviceId(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_)));
     // All ranks connect now, in one order, and not at the first collective: a group that cannot
@@ -97,6 +115,33 @@ class NcclBackends final : public detail::DeviceBackends {
     backend->eagerConnectSingleDevice(
         at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_)));
     return backend;
+  }
+
+  void use_device_in_thread() override {
+    if (device_ >= 0) c10::cuda::set_device(static_cast<c10::DeviceIndex>(device_));
+  }
+
+  void abort(const std::vector<c10::intrusive_ptr<c10d::Backend>>& groups) override {
+    std::exception_ptr first;
+    const auto attempt = [&first](auto&& body) {
+      try {
+        body();
+      } catch (...) {
+        if (!first) first = std::current_exception();
+      }
+    };
+
+    // Each ncclCommAbort sets the flag at which its kernels end; only ncclGroupEnd waits for the
+    // device. So all flags are set before anything waits (pytorch #119797).
+    attempt([] { check(ncclGroupStart(), "ncclGroupStart"); });
+    for (const auto& group : groups)
+      attempt([&] { static_cast<NcclGroup&>(*group).abortComms("aborted by the device watch"); });
+    attempt([] { check(ncclGroupEnd(), "ncclGroupEnd"); });
+
+    // Nothing is left to abort; this ends the threads of c10d.
+    for (const auto& group : groups)
+      attempt([&] { group->abort(); });
+    if (first) std::rethrow_exception(first);
   }
 
  private:
@@ -108,6 +153,6 @@ class NcclBackends final : public detail::DeviceBackends {
 
 // detail::kDeviceBackendsFunction
 extern "C" __attribute__((visibility("default"))) retort::parallel::detail::DeviceBackends*
-retort_cuda_backends_3() {
+retort_cuda_backends_4() {
   return std::make_unique<retort::parallel::cuda::NcclBackends>().release();
 }

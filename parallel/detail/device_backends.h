@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <c10/core/DeviceType.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -20,7 +21,7 @@ struct DeviceGroupSpec {
   bool high_priority = false;  // its kernels go before those of the computation
 };
 
-// Threads: the compute thread.
+// Threads: the compute thread, where a function does not say otherwise.
 class DeviceBackends {
  public:
   virtual ~DeviceBackends() = default;
@@ -40,11 +41,19 @@ class DeviceBackends {
   // Throws what c10d throws.
   virtual c10::intrusive_ptr<c10d::Backend> connect(
       const DeviceGroupSpec& group, const c10::intrusive_ptr<c10d::Store>& store) = 0;
+
+  // Makes the device of use_device() the calling thread's too, which is about to ask it or to end
+  // groups. Call it while nothing hangs: it can wait for the device otherwise. Threads: any.
+  virtual void use_device_in_thread() = 0;
+  // Ends the operations of these groups, all at once: an abort of one group can wait for the whole
+  // device, and so for what hangs in the next. They are unusable then. May wait for the device.
+  // Throws what c10d throws, after it has tried all. Threads: any that use the device.
+  virtual void abort(const std::vector<c10::intrusive_ptr<c10d::Backend>>& groups) = 0;
 };
 
 // The name of the module's C function that makes a DeviceBackends. Its number changes with this
 // header.
-inline constexpr const char* kDeviceBackendsFunction = "retort_cuda_backends_3";
+inline constexpr const char* kDeviceBackendsFunction = "retort_cuda_backends_4";
 using MakeDeviceBackends = DeviceBackends*();
 
 }  // namespace retort::parallel::detail

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/sizes.h"
 #include "base/this_host.h"
+#include "kernels/device_kernels.h"
 #include "parallel/detail/device_backends.h"
 
 namespace retort::parallel::detail {
@@ -89,6 +90,7 @@ DeviceChoice take_device(DeviceModule& module, StoreClient* store, const DeviceT
   const at::Device device(module.backends().device_type(),
                           static_cast<at::DeviceIndex>(choice.index));
   module.backends().use_device(choice.index);
+  if (kernels::DeviceKernels* kernels = kernels::device_kernels(device)) kernels->prepare(device);
   RETORT_LOG(kInfo) << "rank " << taker.rank << " computes on " << device.str() << " ("
                     << module.versions() << ")"
                     << (choice.shared

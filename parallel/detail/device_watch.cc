@@ -1,5 +1,8 @@
 #include "parallel/detail/device_watch.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -10,8 +13,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-Error describe(ErrorCode code, const WatchedGroup& group, const WatchedGroup::Operation& operation,
-               const std::string& what) {
+std::string in_ms(Clock::duration time) {
+  return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(time).count()) +
+         " ms";
+}
+
+Error describe(ErrorCode code, const WatchedGroup& group, const std::string& what) {
+  const WatchedGroup::Operation& operation = group.running.front();
   return Error(code, "a collective on the device failed: " + what +
                          "; the world is unusable, another rank may tell why")
       .with("group", group.name)
@@ -36,30 +44,48 @@ std::optional<std::string> exception_of(c10d::Work& work) {
   }
 }
 
-void abort_groups(const std::vector<std::shared_ptr<WatchedGroup>>& groups) {
-  for (const auto& group : groups) {
-    try {
-      group->backend->abort();
-    } catch (const std::exception& e) {
-      RETORT_LOG(kError) << "aborting group " << group->name << " failed: " << first_line(e);
-    }
+struct Answer {
+  bool completed = false;
+  std::optional<std::string> failure;
+};
+
+// May wait for the device.
+Answer ask_work(c10d::Work& work) {
+  // It throws when the device itself has failed: its events can no longer be asked.
+  try {
+    Answer answer{.completed = work.isCompleted()};
+    answer.failure = exception_of(work);
+    return answer;
+  } catch (const std::exception& e) {
+    return {.failure = "the device cannot be asked for its state: " + first_line(e)};
   }
+}
+
+// How long beyond the timeout the clock waits for the asking thread, which tells more.
+Clock::duration grace(const DeviceWatchOptions& options) { return 10 * options.interval; }
+
+DeviceWatchOptions with_exit(DeviceWatchOptions options) {
+  if (!options.exit_process) options.exit_process = [] { ::_exit(1); };
+  return options;
 }
 
 }  // namespace
 
-DeviceWatch::DeviceWatch(std::chrono::milliseconds interval)
-    : interval_(interval), thread_([this] { run(); }) {}
+DeviceWatch::DeviceWatch(DeviceBackends& backends, DeviceWatchOptions options)
+    : backends_(backends),
+      options_(with_exit(std::move(options))),
+      asking_([this] { ask(); }),
+      clock_([this] { keep_time(); }),
+      aborting_([this] { abort_when_told(); }) {}
 
-DeviceWatch::~DeviceWatch() { stop(); }
-
-void DeviceWatch::stop() {
+DeviceWatch::~DeviceWatch() {
+  stop();
   {
-    std::lock_guard lock(mutex_);
-    stop_ = true;
+    Lock lock(mutex_);
+    finished_ = true;
+    wake_.notify_all();
   }
-  wake_.notify_one();
-  if (thread_.joinable()) thread_.join();
+  aborting_.join();
 }
 
 std::shared_ptr<WatchedGroup> DeviceWatch::add_group(std::string name, int rank,
@@ -70,72 +96,276 @@ std::shared_ptr<WatchedGroup> DeviceWatch::add_group(std::string name, int rank,
   group->rank = rank;
   group->timeout = timeout;
   group->backend = std::move(backend);
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   groups_.push_back(group);
   return group;
 }
 
 void DeviceWatch::add(WatchedGroup& group, WatchedGroup::Operation operation) {
-  std::lock_guard lock(mutex_);
+  c10::intrusive_ptr<c10d::Work> work = std::move(operation.work);
+  begin(group, std::move(operation));
+  queued(group, std::move(work));
+}
+
+void DeviceWatch::begin(WatchedGroup& group, WatchedGroup::Operation operation) {
+  Lock lock(mutex_);
+  come_back();
   group.last_queued = operation.sequence;
   if (group.running.empty()) group.front_since = Clock::now();
   group.running.push_back(std::move(operation));
 }
 
+void DeviceWatch::queued(WatchedGroup& group, c10::intrusive_ptr<c10d::Work> work) {
+  Lock lock(mutex_);
+  come_back();
+  group.running.back().work = std::move(work);
+}
+
+void DeviceWatch::withdraw(WatchedGroup& group) {
+  Lock lock(mutex_);
+  come_back();
+  group.running.pop_back();
+}
+
 std::optional<Error> DeviceWatch::failure() const {
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
+  come_back();
   return failure_;
 }
 
-void DeviceWatch::drop_completed(WatchedGroup& group) {
-  while (!group.running.empty() && group.running.front().work->isCompleted() &&
-         !group.running.front().work->exception()) {
-    group.last_completed = group.running.front().sequence;
-    group.running.pop_front();
-    group.front_since = Clock::now();
-  }
+void DeviceWatch::come_back() const {
+  if (!failure_ || came_back_) return;
+  came_back_ = true;
+  wake_.notify_all();
 }
 
-std::optional<Error> DeviceWatch::poll() {
-  for (const auto& group : groups_) {
-    drop_completed(*group);
-    if (group->running.empty()) continue;
-    const WatchedGroup::Operation& first = group->running.front();
-    if (const auto why = exception_of(*first.work))
-      return describe(says_timeout(*why) ? ErrorCode::kTimeout : ErrorCode::kCollective, *group,
-                      first, *why);
-    // An operation behind others waits for its turn, so the first alone is judged, from when it
-    // came to the front.
-    if (Clock::now() - group->front_since > group->timeout)
-      return describe(
-          ErrorCode::kTimeout, *group, first,
-          "it has not completed within " + std::to_string(group->timeout.count()) + " ms");
+void DeviceWatch::ask() {
+  std::optional<std::string> unusable;
+  try {
+    backends_.use_device_in_thread();
+  } catch (const std::exception& e) {
+    unusable = first_line(e);
   }
-  return std::nullopt;
-}
 
-void DeviceWatch::run() {
-  std::unique_lock lock(mutex_);
-  while (!wake_.wait_for(lock, interval_, [this] { return stop_; })) {
-    if (failure_) continue;
-
-    // poll() throws when the device itself has failed: its events can no longer be asked.
-    try {
-      failure_ = poll();
-    } catch (const std::exception& e) {
-      failure_ =
-          Error(ErrorCode::kCollective,
-                "the device cannot be asked for the state of a collective: " + first_line(e));
-    }
-    if (!failure_) continue;
-
-    // Without the lock: an abort can take long, and callers ask for failure() meanwhile.
-    RETORT_LOG(kError) << failure_->what();
+  Lock lock(mutex_);
+  if (unusable)
+    failure_ = Error(ErrorCode::kCollective,
+                     "the watch over collectives cannot use the device: " + *unusable);
+  const auto is_over = [this] { return stop_ || failure_; };
+  while (!wake_.wait_for(lock, options_.interval, is_over)) {
     const auto groups = groups_;
-    lock.unlock();
-    abort_groups(groups);
-    lock.lock();
+    for (const auto& group : groups)
+      ask_group(*group, lock);
   }
+  asked_last_ = true;
+  wake_.notify_all();
+}
+
+void DeviceWatch::ask_group(WatchedGroup& group, Lock& lock) {
+  bool completed = true;
+  while (completed && !stop_ && !failure_ && !group.running.empty() && group.running.front().work) {
+    // The first alone: an operation behind others waits for its turn. Only this thread takes it out
+    // of `running`.
+    auto work = group.running.front().work;
+    asking_since_ = Clock::now();
+    lock.unlock();
+    const Answer answer = ask_work(*work);
+    lock.lock();
+
+    WatchedGroup::Operation done;
+    completed = answer.completed && !answer.failure;
+    if (completed) {
+      done = std::move(group.running.front());
+      group.running.pop_front();
+      group.last_completed = done.sequence;
+      group.front_since = Clock::now();
+    } else if (!failure_ && answer.failure) {
+      failure_ =
+          describe(says_timeout(*answer.failure) ? ErrorCode::kTimeout : ErrorCode::kCollective,
+                   group, *answer.failure);
+    } else if (!failure_ && Clock::now() - group.front_since > group.timeout) {
+      failure_ = describe(ErrorCode::kTimeout, group,
+                          "it has not completed within " + in_ms(group.timeout));
+    }
+
+    // The destructor of a work frees events and memory of the device, which can wait for it too.
+    lock.unlock();
+    done = {};
+    work.reset();
+    lock.lock();
+    asking_since_.reset();
+  }
+  if (failure_) wake_.notify_all();
+}
+
+// Judges the operations that the asking thread should have judged, had it come back.
+void DeviceWatch::judge_time() {
+  const auto now = Clock::now();
+  const WatchedGroup* worst = nullptr;
+  Clock::duration worst_excess = grace(options_);
+  for (const auto& group : groups_) {
+    if (group->running.empty()) continue;
+    const Clock::duration excess = now - group->front_since - group->timeout;
+    if (excess <= worst_excess) continue;
+    worst = group.get();
+    worst_excess = excess;
+  }
+  if (worst == nullptr) return;
+
+  std::string what = "it has not completed within " + in_ms(worst->timeout);
+  if (!worst->running.front().work)
+    what = "the call that queues it has not returned within " + in_ms(worst->timeout);
+  if (asking_since_) what += ", and the device did not answer for " + in_ms(now - *asking_since_);
+  failure_ = describe(ErrorCode::kTimeout, *worst, what);
+}
+
+void DeviceWatch::keep_time() {
+  Lock lock(mutex_);
+  const auto is_over = [this] { return stop_ || failure_; };
+  while (!wake_.wait_for(lock, options_.interval, is_over))
+    judge_time();
+  if (!failure_) return;
+
+  wake_.notify_all();
+  const std::string text = failure_->what();
+  lock.unlock();
+  RETORT_LOG(kError) << text;
+  lock.lock();
+  if (!request_abort(lock)) return;
+
+  // A thread that comes back sees the error, and reports it to whoever started this process.
+  if (!wake_.wait_for(lock, options_.exit_limit, [this] { return came_back_ || stop_; }))
+    end_process(lock, "the thread that computes has not come back within " +
+                          in_ms(options_.exit_limit) + " after the groups were aborted");
+}
+
+bool DeviceWatch::request_abort(Lock& lock) {
+  abort_requested_ = true;
+  wake_.notify_all();
+  if (wake_.wait_for(lock, options_.exit_limit, [this] { return aborted_; })) return true;
+  end_process(lock, "aborting the groups on the device has not come back within " +
+                        in_ms(options_.exit_limit));
+  return false;
+}
+
+void DeviceWatch::end_process(Lock& lock, const std::string& why) {
+  const std::string group = groups_.empty() ? "none" : groups_.front()->name;
+  const int rank = groups_.empty() ? 0 : groups_.front()->rank;
+  const std::string first = failure_ ? "; what failed first: " + std::string(failure_->what()) : "";
+  lock.unlock();
+  RETORT_LOG(kError) << why << ", so this process ends: group=" << group << " rank=" << rank
+                     << first;
+  options_.exit_process();
+  lock.lock();  // only after a test's
+}
+
+void DeviceWatch::abort_when_told() {
+  // Before anything hangs: a thread that sets its device then can wait for it.
+  try {
+    backends_.use_device_in_thread();
+  } catch (const std::exception& e) {
+    RETORT_LOG(kError) << "the thread for aborts cannot use the device: " << first_line(e);
+  }
+
+  Lock lock(mutex_);
+  wake_.wait(lock, [this] { return abort_requested_ || finished_; });
+  if (!abort_requested_) return;
+  std::vector<c10::intrusive_ptr<c10d::Backend>> groups;
+  for (const auto& group : groups_)
+    groups.push_back(group->backend);
+
+  lock.unlock();
+  try {
+    backends_.abort(groups);
+  } catch (const std::exception& e) {
+    RETORT_LOG(kError) << "aborting the groups on the device failed: " << first_line(e);
+  }
+  groups.clear();
+  lock.lock();
+  aborted_ = true;
+  wake_.notify_all();
+}
+
+void DeviceWatch::stop() {
+  {
+    Lock lock(mutex_);
+    stop_ = true;
+    wake_.notify_all();
+    if (!wake_.wait_for(lock, options_.exit_limit, [this] { return asked_last_; }))
+      end_process(lock, "the device did not answer for " + in_ms(options_.exit_limit) +
+                            " at the end of the world");
+  }
+  if (asking_.joinable()) asking_.join();
+  if (clock_.joinable()) clock_.join();
+}
+
+// Ends the groups in order, or by an abort where that does not come to its end in time.
+void DeviceWatch::shut_down(Lock& lock) {
+  // Apart from the watch: its lock is not held while this waits.
+  struct State {
+    std::mutex mutex;
+    std::condition_variable wake;
+    bool done = false;
+  };
+  const auto state = std::make_shared<State>();
+  std::chrono::milliseconds limit = options_.exit_limit;
+  for (const auto& group : groups_)
+    limit = std::max(limit, group->timeout);
+
+  std::thread ending([state, groups = groups_, &backends = backends_] {
+    try {
+      backends.use_device_in_thread();
+      for (const auto& group : groups)
+        group->backend->shutdown();
+    } catch (const std::exception& e) {  // a destructor can report it in the log only
+      RETORT_LOG(kError) << "ending a group on the device: " << first_line(e);
+    }
+    std::lock_guard guard(state->mutex);
+    state->done = true;
+    state->wake.notify_all();
+  });
+  lock.unlock();
+  const auto done_within = [&](std::chrono::milliseconds time) {
+    Lock waiting(state->mutex);
+    return state->wake.wait_for(waiting, time, [&] { return state->done; });
+  };
+
+  const bool done = done_within(limit);
+  lock.lock();
+  if (!done) {
+    lock.unlock();
+    RETORT_LOG(kError) << "the other ranks have not ended their groups on the device within "
+                       << in_ms(limit) << ": these are aborted";
+    lock.lock();
+    request_abort(lock);
+    lock.unlock();
+    const bool ended = done_within(options_.exit_limit);
+    lock.lock();
+    if (!ended)
+      end_process(lock, "ending the groups on the device has not come back within " +
+                            in_ms(options_.exit_limit) + " after they were aborted");
+  }
+  lock.unlock();
+  ending.join();
+  lock.lock();
+}
+
+void DeviceWatch::end(bool failed) {
+  Lock lock(mutex_);
+  if (std::exchange(ended_, true)) return;
+  stop_ = true;
+  wake_.notify_all();
+
+  // What hangs on the device holds up the asking thread too, until it is aborted.
+  const bool answered =
+      !failed && wake_.wait_for(lock, options_.exit_limit, [this] { return asked_last_; });
+  if (!answered && !failure_) request_abort(lock);
+  lock.unlock();
+  stop();
+
+  // After a failure the clock has had the groups aborted.
+  lock.lock();
+  if (answered && !failure_) shut_down(lock);
 }
 
 }  // namespace retort::parallel::detail

@@ -18,6 +18,7 @@
 
 #include "parallel/world.h"
 #include "tests/gpu/device_under_test.h"
+#include "tests/gpu/sharing_ranks.h"
 #include "tests/parallel/rank_process.h"
 
 namespace retort::parallel::testing {
@@ -87,6 +88,14 @@ void nccl_scenario() {
     if (group->size() > 1) check_group(*group, world.device());
 }
 
+// Every group that has more than one rank, on one device.
+void sharing_scenario() {
+  World world(gpu_testing::sharing_world_options());
+  require(world.device() == at::Device(at::kCUDA, 0), "all on the first device");
+  for (Group* group : {&world.all(), &world.dp(), &world.tp(), &world.pp(), &world.mp()})
+    if (group->size() > 1) check_group(*group, world.device());
+}
+
 void shared_scenario() {
   World::Options options = device_options();
   options.share_devices = true;
@@ -104,8 +113,8 @@ void too_many_scenario() {
 
 // Rank 1 leaves out a collective: rank 0 hears of it though no call of its own waits for the
 // device.
-void hang_scenario() {
-  World world(device_options());
+void leave_out_a_collective(const World::Options& options) {
+  World world(options);
   at::Tensor t = at::ones({1024}, at::TensorOptions().device(world.device()));
   world.all().all_reduce(t);
   if (world.rank() == 1) {
@@ -125,13 +134,39 @@ void hang_scenario() {
     require(text.find(part) != std::string::npos, std::string(part) + " in: " + text);
 }
 
+void hang_scenario() { leave_out_a_collective(device_options()); }
+void hang_sharing_scenario() { leave_out_a_collective(gpu_testing::sharing_world_options()); }
+
+// Rank 1 leaves out the collectives of its groups: the others have several in flight at once.
+void hang_two_groups_scenario() {
+  World world(gpu_testing::sharing_world_options());
+  at::Tensor t = at::ones({1024}, at::TensorOptions().device(world.device()));
+  at::Tensor u = at::ones({1024}, at::TensorOptions().device(world.device()));
+  world.all().all_reduce(t);
+  if (world.rank() == 1) {
+    std::this_thread::sleep_for(20s);
+    return;
+  }
+  const Error error = error_of([&] {
+    // NCCL connects a group in its first collective: without the peer these calls may not return
+    // before the watch aborts the groups.
+    Work one = world.tp().all_reduce_async(t);
+    Work two = world.dp().all_reduce_async(u);
+    for (int i = 0; i < 600; ++i) {
+      world.all().all_reduce(t);
+      std::this_thread::sleep_for(100ms);
+    }
+  });
+  require(std::string(error.what()).find("all_reduce") != std::string::npos, error.what());
+}
+
 void run_ranks(const std::string& scenario, const Layout& layout,
                std::chrono::milliseconds timeout = 60s) {
   StoreServer store("127.0.0.1");
   auto ranks = spawn_ranks(store, {.scenario = scenario, .layout = layout, .timeout = timeout},
                            layout.world_size());
   for (auto& rank : ranks)
-    EXPECT_EQ(rank.wait(Deadline::after(240s)), 0) << scenario;
+    EXPECT_EQ(rank.wait(Deadline::after(60s)), 0) << scenario;
 }
 
 TEST(GpuWorld, CollectivesOfNcclGiveTheSums) {
@@ -139,6 +174,32 @@ TEST(GpuWorld, CollectivesOfNcclGiveTheSums) {
   const int64_t n = std::min<int64_t>(device_under_test.num_devices, 4);
   run_ranks("nccl", {.dp = n});
   if (n == 4) run_ranks("nccl", {.tp = 2, .dp = 2});
+}
+
+TEST(GpuWorld, CollectivesOfNcclBetweenRanksOfOneDeviceGiveTheSums) {
+  RETORT_NEEDS_DEVICES(1);
+  run_ranks("sharing", {.dp = 2});
+  run_ranks("sharing", {.tp = 2, .dp = 2});
+}
+
+TEST(GpuWorld, AHungCollectiveOfRanksOnOneDeviceEndsWithAnErrorThatNamesIt) {
+  RETORT_NEEDS_DEVICES(1);
+  run_ranks("hang_sharing", {.dp = 2}, 5s);
+}
+
+// Without lazy loading of kernels: the first launch of one then waits for no kernel that hangs. If
+// only this variant passes, or only the other's log says that the device did not answer, it was the
+// lazy loading.
+TEST(GpuWorld, AHungCollectiveOfRanksOnOneDeviceEndsWithAnErrorWhereModulesAreLoadedEagerly) {
+  RETORT_NEEDS_DEVICES(1);
+  ::setenv("CUDA_MODULE_LOADING", "EAGER", 1);  // for the children
+  run_ranks("hang_sharing", {.dp = 2}, 5s);
+  ::unsetenv("CUDA_MODULE_LOADING");
+}
+
+TEST(GpuWorld, TwoHungGroupsOfRanksOnOneDeviceEndWithAnError) {
+  RETORT_NEEDS_DEVICES(1);
+  run_ranks("hang_two_groups", {.tp = 2, .dp = 2}, 5s);
 }
 
 TEST(GpuWorld, RanksOnOneDeviceGoThroughHostMemory) {
@@ -170,5 +231,8 @@ int main(int argc, char** argv) {
                         {{"nccl", nccl_scenario},
                          {"shared", shared_scenario},
                          {"too_many", too_many_scenario},
-                         {"hang", hang_scenario}});
+                         {"sharing", sharing_scenario},
+                         {"hang", hang_scenario},
+                         {"hang_sharing", hang_sharing_scenario},
+                         {"hang_two_groups", hang_two_groups_scenario}});
 }

@@ -11,7 +11,7 @@ namespace {
 
 const std::set<std::string> kFolders{".ci",      "base",   "http",  "engines", "rpc",
                                      "parallel", "models", "roles", "recipes", "launch",
-                                     "tests",    "bench",  "cmake"};
+                                     "tests",    "bench",  "cmake", "python",  "kernels"};
 // Files at the top of the tree.
 const std::set<std::string> kTop{"CMakeLists.txt", "dev"};
 const std::set<std::string> kGenerated{"target", "__pycache__"};

@@ -46,9 +46,10 @@ size_t pages(size_t bytes) { return std::max<size_t>((bytes + 4095) / 4096 * 409
 class Blocks {
  public:
   void* add(size_t bytes) {
-    void* memory = ::mmap(nullptr, pages(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) throw std::bad_alloc();
     const std::lock_guard lock(mutex_);
+    const int protection = all_open_ > 0 ? PROT_READ | PROT_WRITE : PROT_NONE;
+    void* memory = ::mmap(nullptr, pages(bytes), protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
     blocks_[static_cast<const char*>(memory)] = {.bytes = pages(bytes)};
     held_ += pages(bytes);
     peak_ = std::max(peak_, held_);
@@ -63,6 +64,9 @@ class Blocks {
   }
   void open(const void* inside) { change(inside, +1); }
   void close(const void* inside) { change(inside, -1); }
+  // All that there are, and those that are added meanwhile.
+  void open_all() { change_all(+1); }
+  void close_all() { change_all(-1); }
   size_t peak() {
     const std::lock_guard lock(mutex_);
     return peak_;
@@ -78,14 +82,25 @@ class Blocks {
     const auto block = std::prev(blocks_.upper_bound(static_cast<const char*>(inside)));
     const int before = block->second.openers;
     block->second.openers += by;
-    if (before != 0 && block->second.openers != 0) return;
-    const int protection = by > 0 ? PROT_READ | PROT_WRITE : PROT_NONE;
-    if (::mprotect(const_cast<char*>(block->first), block->second.bytes, protection) != 0)
+    if (all_open_ == 0 && (before == 0 || block->second.openers == 0)) protect(*block, by > 0);
+  }
+  void change_all(int by) {
+    const std::lock_guard lock(mutex_);
+    const int before = all_open_;
+    all_open_ += by;
+    if (before != 0 && all_open_ != 0) return;
+    for (const auto& block : blocks_)
+      if (block.second.openers == 0) protect(block, by > 0);
+  }
+  static void protect(const std::pair<const char* const, Block>& block, bool open) {
+    const int protection = open ? PROT_READ | PROT_WRITE : PROT_NONE;
+    if (::mprotect(const_cast<char*>(block.first), block.second.bytes, protection) != 0)
       std::abort();
   }
 
   std::mutex mutex_;
   std::map<const char*, Block> blocks_;
+  int all_open_ = 0;
   size_t held_ = 0, peak_ = 0;
 };
 
@@ -437,6 +452,12 @@ void write_stand_in(void* there, const void* host, size_t bytes) {
   blocks().open(there);
   std::memcpy(there, host, bytes);
   blocks().close(there);
+}
+
+void with_open_stand_in(const std::function<void()>& run) {
+  blocks().open_all();
+  const auto close = c10::make_scope_exit([] { blocks().close_all(); });
+  run();
 }
 
 }  // namespace retort::test

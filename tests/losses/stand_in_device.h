@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -69,5 +70,9 @@ int64_t stand_in_recorded_uses();
 // memory of the device. Any thread.
 void read_stand_in(void* host, const void* there, size_t bytes);
 void write_stand_in(void* there, const void* host, size_t bytes);
+
+// Runs it while the host can read and write all memory of the device: an emulated kernel, of which
+// nobody knows what it will use. Any thread.
+void with_open_stand_in(const std::function<void()>& run);
 
 }  // namespace retort::test

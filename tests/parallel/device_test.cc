@@ -5,7 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <map>
+#include <mutex>
+#include <set>
 #include <thread>
 
 #include "base/error.h"
@@ -82,7 +85,26 @@ class FakeBackends final : public detail::DeviceBackends {
                                             const c10::intrusive_ptr<c10d::Store>&) override {
     return {};
   }
+  void use_device_in_thread() override {
+    std::lock_guard lock(mutex_);
+    threads_.insert(std::this_thread::get_id());
+  }
+  void abort(const std::vector<c10::intrusive_ptr<c10d::Backend>>& groups) override {
+    EXPECT_TRUE(is_used_here());
+    num_aborts += 1;
+    for (const auto& group : groups)
+      group->abort();
+  }
+  bool is_used_here() {
+    std::lock_guard lock(mutex_);
+    return threads_.count(std::this_thread::get_id()) > 0;
+  }
   int64_t used = -1;
+  std::atomic<int> num_aborts{0};
+
+ private:
+  std::mutex mutex_;
+  std::set<std::thread::id> threads_;
 };
 
 TEST(TakeDevice, ARankAloneTakesTheFirst) {
@@ -140,50 +162,127 @@ TEST(DeviceModule, AWorldOfOneRankHasItsDevice) {
   EXPECT_EQ(World(World::Options{.role = "student"}).device(), at::Device(at::kCPU));
 }
 
+bool soon(const std::function<bool()>& condition, std::chrono::milliseconds limit = 30s) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (!condition() && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(1ms);
+  return condition();
+}
+
+// What stands in a call of the driver stands here, while it is shut.
+class Gate {
+ public:
+  void shut() { shut_ = true; }
+  void open() { shut_ = false; }
+  void pass() {
+    while (shut_)
+      std::this_thread::sleep_for(1ms);
+  }
+
+ private:
+  std::atomic<bool> shut_{false};
+};
+
 // An operation on a device that ends when the test says so.
 class FakeWork final : public c10d::Work {
  public:
-  bool isCompleted() override { return completed; }
+  FakeWork(FakeBackends& backends, Gate& driver) : backends_(backends), driver_(driver) {}
+  ~FakeWork() override {
+    if (frees_memory) driver_.pass();
+  }
+  bool isCompleted() override {
+    EXPECT_TRUE(backends_.is_used_here()) << "the device of the process is not that of this thread";
+    if (!answers) driver_.pass();
+    std::this_thread::sleep_for(answers_after);
+    return completed;
+  }
   void fail(const std::string& why) {
     std::lock_guard lock(mutex_);
     exception_ = std::make_exception_ptr(std::runtime_error(why));
   }
   std::atomic<bool> completed{false};
+  bool answers = true;  // though the driver is shut
+  bool frees_memory = false;
+  std::chrono::milliseconds answers_after{0};
+
+ private:
+  FakeBackends& backends_;
+  Gate& driver_;
 };
 
 class FakeBackend final : public c10d::Backend {
  public:
-  FakeBackend() : Backend(0, 2) {}
-  void abort() override { aborted = true; }
-  std::atomic<bool> aborted{false};
+  explicit FakeBackend(FakeBackends& backends) : Backend(0, 2), backends_(backends) {}
+  void abort() override {
+    aborts.pass();
+    aborted = true;
+    if (abort_frees) peer.open();
+  }
+  void shutdown() override {
+    EXPECT_TRUE(backends_.is_used_here());
+    peer.pass();
+    has_shut_down = true;
+  }
+  Gate aborts, peer;
+  std::atomic<bool> aborted{false}, has_shut_down{false};
+  bool abort_frees = true;  // what waits for the peer
+
+ private:
+  FakeBackends& backends_;
 };
 
 struct Watched {
-  explicit Watched(std::chrono::milliseconds timeout) {
+  explicit Watched(std::chrono::milliseconds timeout, std::chrono::milliseconds exit_limit = 10min,
+                   std::chrono::milliseconds interval = 1ms)
+      : watch(backends, {.interval = interval, .exit_limit = exit_limit, .exit_process = [this] {
+                           ++num_exits;
+                         }}) {
     dp = watch.add_group("student.dp", 3, timeout, dp_backend);
-    tp = watch.add_group("student.tp", 3, 1h, tp_backend);
+    tp = watch.add_group("student.tp", 3, timeout, tp_backend);
+  }
+  ~Watched() {
+    for (Gate* gate : {&driver, &dp_backend->aborts, &tp_backend->aborts})
+      gate->open();
+  }
+  c10::intrusive_ptr<FakeWork> new_work() {
+    return c10::make_intrusive<FakeWork>(backends, driver);
+  }
+  void add(detail::WatchedGroup& group, c10::intrusive_ptr<FakeWork> work, uint64_t sequence) {
+    watch.add(group, {std::move(work), "all_reduce", "Float[8, 2]", sequence});
   }
   c10::intrusive_ptr<FakeWork> queue(uint64_t sequence, bool completed = false,
                                      const std::string& error = "") {
-    auto work = c10::make_intrusive<FakeWork>();
+    auto work = new_work();
     work->completed = completed;
     if (!error.empty()) work->fail(error);
-    watch.add(*dp, {work, "all_reduce", "Float[8, 2]", sequence});
+    add(*dp, work, sequence);
     return work;
   }
-  std::optional<Error> failure_within(std::chrono::milliseconds limit) {
-    for (const auto end = std::chrono::steady_clock::now() + limit;
-         std::chrono::steady_clock::now() < end;) {
-      if (auto found = watch.failure()) return found;
-      std::this_thread::sleep_for(1ms);
-    }
-    return std::nullopt;
+  // Asking for it says that this thread has come back.
+  std::optional<Error> failure_within(std::chrono::milliseconds limit = 30s) {
+    std::optional<Error> found;
+    soon([&] { return (found = watch.failure()).has_value(); }, limit);
+    return found;
   }
-  c10::intrusive_ptr<FakeBackend> dp_backend = c10::make_intrusive<FakeBackend>();
-  c10::intrusive_ptr<FakeBackend> tp_backend = c10::make_intrusive<FakeBackend>();
-  DeviceWatch watch{1ms};
+  bool both_aborted() const { return dp_backend->aborted && tp_backend->aborted; }
+
+  Gate driver;
+  FakeBackends backends;
+  std::atomic<int> num_exits{0};
+  c10::intrusive_ptr<FakeBackend> dp_backend = c10::make_intrusive<FakeBackend>(backends);
+  c10::intrusive_ptr<FakeBackend> tp_backend = c10::make_intrusive<FakeBackend>(backends);
+  DeviceWatch watch;
   std::shared_ptr<detail::WatchedGroup> dp, tp;
 };
+
+void expect_context(const Error& error, const std::map<std::string, std::string>& context) {
+  for (const auto& [key, value] : context)
+    EXPECT_EQ(value_of(error, key), value) << error.what();
+}
+
+bool says(const Error& error, const std::string& text) {
+  return error.message().find(text) != std::string::npos;
+}
 
 TEST(DeviceWatch, ATimeoutNamesTheOperationAndAbortsAllGroups) {
   Watched w(2s);  // in which all four are queued
@@ -194,18 +293,18 @@ TEST(DeviceWatch, ATimeoutNamesTheOperationAndAbortsAllGroups) {
   const auto error = w.failure_within(30s);
   ASSERT_TRUE(error.has_value());
   EXPECT_EQ(error->code(), ErrorCode::kTimeout);
-  for (const auto& [key, value] : std::map<std::string, std::string>{{"group", "student.dp"},
-                                                                     {"rank", "3"},
-                                                                     {"op", "all_reduce"},
-                                                                     {"sequence", "957"},
-                                                                     {"shape", "Float[8, 2]"},
-                                                                     {"last_queued", "958"},
-                                                                     {"last_completed", "956"}})
-    EXPECT_EQ(value_of(*error, key), value) << error->what();
-  for (int i = 0; i < 30000 && !(w.dp_backend->aborted && w.tp_backend->aborted); ++i)
-    std::this_thread::sleep_for(1ms);
-  EXPECT_TRUE(w.dp_backend->aborted);
-  EXPECT_TRUE(w.tp_backend->aborted) << "its kernels may wait for the group that failed";
+  expect_context(*error, {{"group", "student.dp"},
+                          {"rank", "3"},
+                          {"op", "all_reduce"},
+                          {"sequence", "957"},
+                          {"shape", "Float[8, 2]"},
+                          {"last_queued", "958"},
+                          {"last_completed", "956"}});
+  EXPECT_TRUE(says(*error, "has not completed within 2000 ms")) << error->what();
+  EXPECT_FALSE(says(*error, "did not answer")) << error->what();
+  EXPECT_TRUE(soon([&] { return w.both_aborted(); }))
+      << "the other's kernels may wait for the group that failed";
+  EXPECT_EQ(w.backends.num_aborts, 1) << "all groups at once";
 }
 
 TEST(DeviceWatch, AnExceptionIsPassedOnBeforeTheTimeout) {
@@ -228,6 +327,169 @@ TEST(DeviceWatch, WhatCompletesInTimeIsForgotten) {
   w.watch.stop();
   w.queue(51, false, "asked after the end");
   EXPECT_FALSE(w.failure_within(20ms).has_value());
+}
+
+TEST(DeviceWatch, ADeviceThatDoesNotAnswerIsTold) {
+  Watched w(500ms);
+  w.driver.shut();
+  const auto hung = w.new_work();
+  hung->answers = false;
+  w.add(*w.dp, hung, 2);
+  const auto error = w.failure_within();
+  ASSERT_TRUE(error.has_value());
+  EXPECT_EQ(error->code(), ErrorCode::kTimeout);
+  expect_context(*error, {{"group", "student.dp"}, {"op", "all_reduce"}, {"sequence", "2"}});
+  EXPECT_TRUE(says(*error, "has not completed within 500 ms")) << error->what();
+  EXPECT_TRUE(says(*error, "the device did not answer")) << error->what();
+  EXPECT_TRUE(soon([&] { return w.both_aborted(); }));
+}
+
+// The memory and events of the work that has completed are freed behind the kernel that hangs.
+TEST(DeviceWatch, AWorkWhoseEndWaitsForTheDeviceHidesNoTimeout) {
+  Watched w(500ms);
+  w.driver.shut();
+  auto completed = w.new_work();
+  completed->completed = true;
+  completed->frees_memory = true;
+  w.add(*w.dp, std::move(completed), 1);
+  w.add(*w.dp, w.new_work(), 2);
+  const auto error = w.failure_within();
+  ASSERT_TRUE(error.has_value());
+  expect_context(*error, {{"sequence", "2"}, {"last_completed", "1"}});
+  EXPECT_TRUE(says(*error, "the device did not answer")) << error->what();
+}
+
+TEST(DeviceWatch, OfSeveralGroupsInFlightTheFirstThatHungIsNamed) {
+  Watched w(500ms, 10min, 50ms);  // the clock finds both overdue at once
+  w.driver.shut();
+  const auto first = w.new_work();
+  first->answers = false;
+  w.add(*w.tp, first, 7);
+  w.queue(4);  // of dp, which is asked before tp once and never again
+  const auto error = w.failure_within();
+  ASSERT_TRUE(error.has_value());
+  expect_context(*error, {{"group", "student.tp"}, {"sequence", "7"}});
+  EXPECT_TRUE(soon([&] { return w.both_aborted(); }));
+  EXPECT_EQ(w.backends.num_aborts, 1);
+}
+
+TEST(DeviceWatch, ACallThatDoesNotReturnIsTold) {
+  Watched w(100ms);
+  w.watch.begin(*w.tp, {nullptr, "all_gather", "Float[4]", 1});
+  w.watch.withdraw(*w.tp);  // it has thrown
+  w.watch.begin(*w.dp, {nullptr, "all_reduce", "Float[4]", 3});
+  const auto error = w.failure_within();
+  ASSERT_TRUE(error.has_value());
+  expect_context(*error, {{"group", "student.dp"}, {"op", "all_reduce"}, {"sequence", "3"}});
+  EXPECT_TRUE(says(*error, "the call that queues it has not returned")) << error->what();
+}
+
+TEST(DeviceWatch, ASlowAnswerIsNoFailure) {
+  Watched w(1h);
+  const auto slow = w.new_work();
+  slow->answers_after = 100ms;  // longer than the clock waits beyond a timeout
+  w.add(*w.dp, slow, 1);
+  EXPECT_FALSE(w.failure_within(500ms).has_value());
+  slow->completed = true;
+  w.queue(2, false, "asked after the first has completed");
+  const auto error = w.failure_within();
+  ASSERT_TRUE(error.has_value());
+  expect_context(*error, {{"sequence", "2"}, {"last_completed", "1"}});
+}
+
+TEST(DeviceWatch, ASlowDeviceIsNotSaidToBeSilent) {
+  Watched w(500ms, 10min, 100ms);
+  const auto slow = w.new_work();
+  slow->answers_after = 500ms;  // half of what the clock waits beyond a timeout
+  w.add(*w.dp, slow, 1);
+  const auto error = w.failure_within();
+  ASSERT_TRUE(error.has_value());
+  EXPECT_TRUE(says(*error, "has not completed within 500 ms")) << error->what();
+  EXPECT_FALSE(says(*error, "did not answer")) << error->what();
+}
+
+TEST(DeviceWatch, AnAbortThatDoesNotComeBackEndsTheProcess) {
+  Watched w(100ms, 200ms);
+  w.tp_backend->aborts.shut();
+  ::testing::internal::CaptureStderr();
+  const auto hung = w.queue(2);
+  EXPECT_TRUE(soon([&] { return w.num_exits > 0; }));
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("aborting the groups on the device has not come back within 200 ms, so this "
+                     "process ends: group=student.dp rank=3"),
+            std::string::npos)
+      << log;
+  EXPECT_NE(log.find("sequence=2"), std::string::npos) << log;
+}
+
+TEST(DeviceWatch, AThreadThatDoesNotComeBackEndsTheProcess) {
+  Watched w(100ms, 200ms);
+  ::testing::internal::CaptureStderr();
+  const auto hung = w.queue(2);
+  EXPECT_TRUE(soon([&] { return w.num_exits > 0; }));  // and this thread asks for no failure()
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(w.both_aborted());
+  EXPECT_NE(log.find("the thread that computes has not come back"), std::string::npos) << log;
+
+  Watched other(100ms, 1s);
+  const auto second = other.queue(2);
+  EXPECT_TRUE(other.failure_within().has_value());
+  std::this_thread::sleep_for(1500ms);
+  EXPECT_EQ(other.num_exits, 0);
+}
+
+TEST(DeviceWatch, AnOrderlyEndShutsTheGroupsDown) {
+  Watched w(1h);
+  w.queue(1, true);
+  w.watch.end(false);
+  w.watch.end(false);
+  EXPECT_TRUE(w.dp_backend->has_shut_down && w.tp_backend->has_shut_down);
+  EXPECT_EQ(w.backends.num_aborts, 0);
+  EXPECT_EQ(w.num_exits, 0);
+
+  Watched failed(1h);
+  failed.watch.end(true);
+  EXPECT_TRUE(failed.both_aborted());
+  EXPECT_FALSE(failed.dp_backend->has_shut_down);
+}
+
+TEST(DeviceWatch, AnEndWaitsForADeadPeerOnlySoLong) {
+  Watched w(100ms, 200ms);
+  w.dp_backend->peer.shut();  // opened by the abort
+  w.watch.end(false);
+  EXPECT_TRUE(w.both_aborted());
+  EXPECT_EQ(w.num_exits, 0);
+
+  Watched stuck(100ms, 200ms);
+  stuck.dp_backend->peer.shut();
+  stuck.dp_backend->aborts.shut();
+  std::thread ending([&] { stuck.watch.end(false); });
+  EXPECT_TRUE(soon([&] { return stuck.num_exits > 0; }));
+  stuck.dp_backend->aborts.open();
+  ending.join();
+
+  Watched deaf(100ms, 200ms);
+  deaf.dp_backend->peer.shut();
+  deaf.dp_backend->abort_frees = false;
+  std::thread other([&] { deaf.watch.end(false); });
+  EXPECT_TRUE(soon([&] { return deaf.num_exits > 0; }));
+  EXPECT_TRUE(deaf.both_aborted());
+  deaf.dp_backend->peer.open();
+  other.join();
+}
+
+TEST(DeviceWatch, AnEndAbortsADeviceThatDoesNotAnswer) {
+  Watched w(1h, 200ms);
+  w.driver.shut();
+  const auto hung = w.new_work();
+  hung->answers = false;
+  w.add(*w.dp, hung, 2);
+  std::this_thread::sleep_for(50ms);
+  std::thread ending([&] { w.watch.end(false); });
+  EXPECT_TRUE(soon([&] { return w.both_aborted(); }));
+  EXPECT_FALSE(w.dp_backend->has_shut_down);
+  w.driver.open();
+  ending.join();
 }
 
 }  // namespace

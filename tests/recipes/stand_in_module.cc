@@ -1,14 +1,17 @@
 // The stand-in device as a module of the program: what libretort_cuda.so is for CUDA, with the
-// device of tests/losses/stand_in_device.h. A role with `world.device: cuda` computes on it where
-// RETORT_CUDA_MODULE names this file. One device, or as many as STAND_IN_DEVICES says, and no
-// collectives of its own: ranks of a role that share one would go through host memory.
+// device of tests/losses/stand_in_device.h and the emulated kernels. A role with `world.device:
+// cuda` computes on it where RETORT_CUDA_MODULE names this file. One device, or as many as
+// STAND_IN_DEVICES says, and no collectives of its own: ranks of a role that share one would go
+// through host memory.
 #include <ATen/detail/CUDAHooksInterface.h>
 
 #include <memory>
+#include <vector>
 
 #include "base/error.h"
 #include "parallel/detail/device_backends.h"
 #include "rpc/detail/device_transfer.h"
+#include "tests/kernels/emulated_kernels.h"
 #include "tests/losses/stand_in_device.h"
 #include "tests/rpc/stand_in_transfer.h"
 
@@ -41,6 +44,8 @@ class StandInBackends final : public parallel::detail::DeviceBackends {
     throw Error(ErrorCode::kUnavailable, "the stand-in device has no collectives")
         .with("group", group.name);
   }
+  void use_device_in_thread() override {}
+  void abort(const std::vector<c10::intrusive_ptr<c10d::Backend>>&) override {}
 };
 
 }  // namespace
@@ -48,10 +53,18 @@ class StandInBackends final : public parallel::detail::DeviceBackends {
 
 // parallel::detail::kDeviceBackendsFunction
 extern "C" __attribute__((visibility("default"))) retort::parallel::detail::DeviceBackends*
-retort_cuda_backends_3() {
+retort_cuda_backends_4() {
   retort::test::check_opened_in_time();
   retort::test::stand_in_device();
   return std::make_unique<retort::test::StandInBackends>().release();
+}
+
+// kernels::kDeviceKernelsFunction
+extern "C" __attribute__((visibility("default"))) retort::kernels::DeviceKernels*
+retort_cuda_kernels_1() {
+  return std::make_unique<retort::emulator::EmulatedKernels>(1, at::DeviceType::PrivateUse1,
+                                                             retort::test::with_open_stand_in)
+      .release();
 }
 
 // rpc::detail::kDeviceTransferFunction

@@ -7,6 +7,7 @@
 
 #include "recipes/losses/detail/aten_losses.h"
 #include "recipes/losses/detail/aten_softmax.h"
+#include "recipes/losses/detail/device_rows.h"
 #include "recipes/losses/detail/linear_head.h"
 
 namespace retort::losses::detail {
@@ -20,6 +21,7 @@ class CrossEntropyChunks : public ChunkLoss {
         sums_(at::zeros({3}, targets.options().dtype(at::kDouble))) {}
 
   void chunk(int64_t begin, int64_t count, at::Tensor logits, bool gradient) override {
+    if (has_kernels(logits)) return run_kernels(begin, count, logits, GradientDtype::kFloat32);
     TargetSoftmax softmax(vocab_, targets_.narrow(0, begin, count), logits);
     vocab_.max({&softmax.max});
     softmax.exponentials(logits);
@@ -31,10 +33,22 @@ class CrossEntropyChunks : public ChunkLoss {
     softmax.write_softmax(logits, at::full({}, 1, sums_.options()));
     softmax.add_at_target(logits, at::full({count}, -1, logits.options()));
   }
+  at::Tensor rounded_chunk(int64_t begin, int64_t count, at::Tensor logits) override {
+    if (!has_kernels(logits)) return ChunkLoss::rounded_chunk(begin, count, logits);
+    run_kernels(begin, count, logits, GradientDtype::kBfloat16);
+    return over_front(logits);
+  }
   at::Tensor loss_sum() const override { return sums_.select(0, 0).neg(); }
   at::Tensor numbers() const { return sums_.narrow(0, 1, 2); }
 
  private:
+  bool has_kernels(const at::Tensor& logits) const {
+    return !vocab_.split() && has_row_kernels(logits);
+  }
+  void run_kernels(int64_t begin, int64_t count, const at::Tensor& logits, GradientDtype dtype) {
+    sums_.add_(cross_entropy_rows(logits, targets_.narrow(0, begin, count), dtype).sum(1));
+  }
+
   const VocabGroup& vocab_;
   at::Tensor targets_;
   at::Tensor sums_;  // [3] log-probability, entropy, correct

@@ -1,6 +1,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -88,6 +89,19 @@ class DenseTeacher : public AtenTeacher {
     return {row.value, ones, ones,
             has_masked_ ? masked_mass(masked_max, masked_sum, teacher_max, t.sum)
                         : at::zeros_like(t.sum)};
+  }
+  at::Tensor kernel_rows(int64_t begin, at::Tensor logits, const at::Tensor& targets,
+                         const RowLoss& loss, GradientDtype gradient) override {
+    if (vocab_.split() || !has_row_kernels(logits)) return {};
+    const int64_t count = logits.size(0);
+    const at::Tensor teacher = load(begin, count).contiguous();
+    const at::Tensor rows =
+        divergence_rows(logits, teacher, common_, targets, loss, inv_temperature_, gradient);
+    const auto number = [&](int64_t i) { return rows.select(0, i); };
+    status_.narrow(0, begin, count)
+        .copy_(teacher_status(number(5).to(at::kFloat), number(6), max_abs_log_mass_));
+    const at::Tensor ones = at::ones_like(number(0));
+    return at::stack({number(0), number(1), ones, ones, number(4), number(2), number(3)});
   }
   at::Tensor status() const override { return status_; }
 

@@ -29,11 +29,17 @@ class DistillChunks : public ChunkLoss {
 
   void chunk(int64_t begin, int64_t count, at::Tensor logits, bool gradient) override {
     loss_.gradient = gradient;
+    if (run_kernel(begin, count, logits, GradientDtype::kFloat32)) return;
     TargetSoftmax softmax(vocab_, targets_.narrow(0, begin, count), logits);
     const DivergenceRows rows = teacher_.chunk(begin, logits, softmax, loss_);
     sums_.add_(at::stack({rows.kd, softmax.log_prob(), rows.teacher_mass, rows.student_mass,
                           rows.masked_mass, softmax.entropy(), softmax.correct()})
                    .sum(1));
+  }
+  at::Tensor rounded_chunk(int64_t begin, int64_t count, at::Tensor logits) override {
+    loss_.gradient = true;
+    if (run_kernel(begin, count, logits, GradientDtype::kBfloat16)) return over_front(logits);
+    return ChunkLoss::rounded_chunk(begin, count, logits);
   }
   at::Tensor loss_sum() const override { return mixed_loss(kd_ratio_, kd_sum(), ce_sum()); }
   // As DistillSums::of() reads them; `refused`: code_of_first() of the teacher's rows.
@@ -42,6 +48,13 @@ class DistillChunks : public ChunkLoss {
   }
 
  private:
+  // Whether there is one.
+  bool run_kernel(int64_t begin, int64_t count, const at::Tensor& logits, GradientDtype gradient) {
+    const at::Tensor rows =
+        teacher_.kernel_rows(begin, logits, targets_.narrow(0, begin, count), loss_, gradient);
+    if (rows.defined()) sums_.add_(rows.sum(1));
+    return rows.defined();
+  }
   at::Tensor sum(int64_t i) const { return sums_.select(0, i); }
   at::Tensor kd_sum() const { return sum(0) * kd_factor_; }
   at::Tensor ce_sum() const { return -sum(1); }

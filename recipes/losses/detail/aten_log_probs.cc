@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "recipes/losses/detail/aten_losses.h"
 #include "recipes/losses/detail/aten_softmax.h"
+#include "recipes/losses/detail/device_rows.h"
 #include "recipes/losses/detail/linear_head.h"
 
 namespace retort::losses::detail {
@@ -36,6 +37,7 @@ class ForwardChunks : public ChunkLoss {
       : vocab_(vocab), targets_(targets), inv_temperature_(1 / temperature), rows_(rows) {}
 
   void chunk(int64_t begin, int64_t count, at::Tensor logits, bool) override {
+    if (!vocab_.split() && has_row_kernels(logits)) return run_kernels(begin, count, logits);
     if (inv_temperature_ != 1) logits.mul_(inv_temperature_);
     TargetSoftmax softmax(vocab_, targets_.narrow(0, begin, count), logits);
     vocab_.max({&softmax.max});
@@ -49,6 +51,14 @@ class ForwardChunks : public ChunkLoss {
   at::Tensor loss_sum() const override { return {}; }  // there is no scalar
 
  private:
+  void run_kernels(int64_t begin, int64_t count, const at::Tensor& logits) {
+    const auto rows = [&](const at::Tensor& all) {
+      return all.defined() ? all.narrow(0, begin, count) : all;
+    };
+    log_prob_rows(logits, rows(targets_), inv_temperature_,
+                  {rows(rows_.log_probs), rows(rows_.entropy), rows(rows_.max), rows(rows_.sum)});
+  }
+
   const VocabGroup& vocab_;
   at::Tensor targets_;
   double inv_temperature_;
@@ -65,12 +75,15 @@ class BackwardChunks : public ChunkLoss {
     at::Tensor sum;
     at::Tensor entropy;  // undefined: it has no gradient
     int64_t begin = 0;   // of this rank's ids
+    bool is_split = false;
     double temperature = 1;
   };
   BackwardChunks(Saved saved, const at::Tensor& incoming, const at::Tensor& of_entropy)
       : saved_(std::move(saved)), incoming_(incoming), of_entropy_(of_entropy) {}
 
   void chunk(int64_t begin, int64_t count, at::Tensor logits, bool) override {
+    if (has_kernels(logits)) return run_kernels(begin, count, logits, GradientDtype::kFloat32);
+
     // -g / T softmax, from the maximum and the sum that forward kept.
     const double inv_temperature = 1 / saved_.temperature;
     if (inv_temperature != 1) logits.mul_(inv_temperature);
@@ -98,9 +111,27 @@ class BackwardChunks : public ChunkLoss {
     logits.scatter_add_(1, index.masked_fill(elsewhere, 0).unsqueeze(1),
                         scale.masked_fill(elsewhere, 0).unsqueeze(1));
   }
+  at::Tensor rounded_chunk(int64_t begin, int64_t count, at::Tensor logits) override {
+    if (!has_kernels(logits)) return ChunkLoss::rounded_chunk(begin, count, logits);
+    run_kernels(begin, count, logits, GradientDtype::kBfloat16);
+    return over_front(logits);
+  }
   at::Tensor loss_sum() const override { return {}; }
 
  private:
+  // Those kernels keep the maximum before it is divided by the temperature.
+  bool has_kernels(const at::Tensor& logits) const {
+    return !saved_.is_split && has_row_kernels(logits);
+  }
+  void run_kernels(int64_t begin, int64_t count, const at::Tensor& logits, GradientDtype dtype) {
+    const auto rows = [&](const at::Tensor& all) {
+      return all.defined() ? all.narrow(0, begin, count).contiguous() : all;
+    };
+    log_prob_rows_gradient(logits, rows(saved_.targets), 1 / saved_.temperature,
+                           {{}, rows(saved_.entropy), rows(saved_.max), rows(saved_.sum)},
+                           rows(incoming_), rows(of_entropy_), dtype);
+  }
+
   Saved saved_;
   at::Tensor incoming_, of_entropy_;
 };
@@ -113,11 +144,13 @@ class AtenLogProbs : public torch::autograd::Function<AtenLogProbs> {
                                                 const at::Tensor& hidden, const at::Tensor& weight,
                                                 const std::optional<at::Tensor>& bias,
                                                 const at::Tensor& targets, const Rows* rows,
-                                                bool entropy, int64_t begin, double softcap,
-                                                double temperature, int64_t rows_at_once) {
+                                                bool entropy, int64_t begin, bool is_split,
+                                                double softcap, double temperature,
+                                                int64_t rows_at_once) {
     ctx->save_for_backward({hidden, weight, bias.value_or(at::Tensor()), targets, rows->max,
                             rows->sum, entropy ? rows->entropy.clone() : at::Tensor()});
     ctx->saved_data["begin"] = begin;
+    ctx->saved_data["is_split"] = is_split;
     ctx->saved_data["softcap"] = softcap;
     ctx->saved_data["temperature"] = temperature;
     ctx->saved_data["rows_at_once"] = rows_at_once;
@@ -130,14 +163,15 @@ class AtenLogProbs : public torch::autograd::Function<AtenLogProbs> {
     check_differentiated_once("linear_log_probs is");
     const auto saved = ctx->get_saved_variables();
     const LinearHead head{saved[0], saved[1], saved[2], ctx->saved_data["softcap"].toDouble()};
-    BackwardChunks chunks({saved[3], saved[4], saved[5], saved[6], ctx->saved_data["begin"].toInt(),
-                           ctx->saved_data["temperature"].toDouble()},
-                          incoming[0], incoming.size() > 1 ? incoming[1] : at::Tensor());
+    BackwardChunks chunks(
+        {saved[3], saved[4], saved[5], saved[6], ctx->saved_data["begin"].toInt(),
+         ctx->saved_data["is_split"].toBool(), ctx->saved_data["temperature"].toDouble()},
+        incoming[0], incoming.size() > 1 ? incoming[1] : at::Tensor());
     const int64_t rows_at_once = ctx->saved_data["rows_at_once"].toInt();
     const HeadGradients grads = in_dtypes_of(
         head, run_linear_head_gradients(head, rows_at_once, chunks, HeadNeeds::of(head)));
     const at::Tensor none;
-    return {grads.hidden, grads.weight, grads.bias, none, none, none, none, none, none, none};
+    return {grads.hidden, grads.weight, grads.bias, none, none, none, none, none, none, none, none};
   }
 };
 
@@ -167,9 +201,9 @@ LogProbs aten_log_probs(const at::Tensor& hidden, const at::Tensor& weight, cons
   if (wants_gradient(head)) {
     const std::optional<at::Tensor> optional_bias =
         bias.defined() ? std::optional(bias) : std::nullopt;
-    const torch::autograd::variable_list tied =
-        AtenLogProbs::apply(hidden, weight, optional_bias, ids, &rows, options.entropy_gradient,
-                            vocab->begin(), softcap, options.temperature, rows_at_once);
+    const torch::autograd::variable_list tied = AtenLogProbs::apply(
+        hidden, weight, optional_bias, ids, &rows, options.entropy_gradient, vocab->begin(),
+        vocab->split(), softcap, options.temperature, rows_at_once);
     result.log_probs = tied[0];
     if (options.entropy_gradient) result.entropy = tied[1];
   }

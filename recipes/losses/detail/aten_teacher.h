@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "recipes/losses/detail/aten_softmax.h"
+#include "recipes/losses/detail/device_rows.h"
 #include "recipes/losses/detail/row_kernels.h"
 #include "recipes/losses/detail/sampled_weights.h"
 #include "recipes/losses/divergence.h"
@@ -29,6 +30,14 @@ class AtenTeacher {
   // loss.gradient the gradient of loss.ce_weight CE + loss.kd_weight KD is written over `logits`.
   virtual DivergenceRows chunk(int64_t begin, at::Tensor logits, TargetSoftmax& softmax,
                                const RowLoss& loss) = 0;
+  // The same by one kernel, where there is one: [7, n] float64 as DistillChunks sums them.
+  // Undefined where there is none. With loss.gradient it is written in `gradient`, as device_rows.h
+  // says.
+  virtual at::Tensor kernel_rows(int64_t /*begin*/, at::Tensor /*logits*/,
+                                 const at::Tensor& /*targets*/, const RowLoss& /*loss*/,
+                                 GradientDtype /*gradient*/) {
+    return {};
+  }
   // What a row costs beside the student's logits, in floats: the same number on every rank.
   virtual int64_t floats_per_row() const = 0;
   // After the last chunk: [R] int32 RowStatus of the teacher's rows, the same on all ranks;

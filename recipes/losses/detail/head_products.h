@@ -27,6 +27,9 @@ class HeadProducts {
   HeadProducts(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
                double softcap = 0);
 
+  // Whether the products are those of bfloat16 on a device.
+  bool in_bfloat16() const { return in_bfloat16_; }
+
   // Rows [begin, begin + count) of hidden, as a factor of the products.
   at::Tensor rows(int64_t begin, int64_t count) const;
   // [count, V] float32 of those rows. With a softcap `slopes`, unless null, becomes their

@@ -102,6 +102,8 @@ HeadGradients run_chunks(const LinearHead& head, int64_t rows_at_once, ChunkLoss
   const int64_t width = head.hidden.size(1);
   const auto f32 = head.hidden.options().dtype(at::kFloat).requires_grad(false);
   const HeadProducts products(head.hidden, head.weight, head.bias, head.softcap);
+  // Nothing but products of bfloat16 will read the gradient.
+  const bool rounds = products.in_bfloat16() && needs.any() && !needs.bias && head.softcap == 0;
 
   // dH is written once for each row, dW and dbias are sums over the chunks.
   HeadGradients grads;
@@ -117,9 +119,13 @@ HeadGradients run_chunks(const LinearHead& head, int64_t rows_at_once, ChunkLoss
     at::Tensor h = products.rows(begin, count);
     auto [logits, row_weights] = loss.kept(begin, count);
     at::Tensor slopes;  // of a softcap
+    at::Tensor factor;  // d(loss) / d(logits), as the products take it
     if (!logits.defined()) {
       logits = products.logits(h, needs.any() ? &slopes : nullptr);
-      loss.chunk(begin, count, logits, needs.any());
+      if (rounds)
+        factor = loss.rounded_chunk(begin, count, logits);
+      else
+        loss.chunk(begin, count, logits, needs.any());
     }
 
     // `logits` is now d(loss) / d(logits), but for the rows' weights, which dW takes from h.
@@ -128,7 +134,7 @@ HeadGradients run_chunks(const LinearHead& head, int64_t rows_at_once, ChunkLoss
       grads.bias.add_(row_weights.defined() ? at::mm(logits.t(), row_weights).squeeze(1)
                                             : logits.sum(0));
     if (slopes.defined()) logits.mul_(slopes);
-    const at::Tensor factor = products.factor(logits);
+    if (!factor.defined()) factor = products.factor(logits);
     if (needs.hidden)
       products.write_hidden_gradient(grads.hidden.narrow(0, begin, count), factor, row_weights);
     if (needs.weight) {
@@ -244,6 +250,11 @@ HeadGradients in_dtypes_of(const LinearHead& head, HeadGradients gradients) {
   if (gradients.weight.defined()) gradients.weight = gradients.weight.to(head.weight.scalar_type());
   if (gradients.bias.defined()) gradients.bias = gradients.bias.to(head.bias.scalar_type());
   return gradients;
+}
+
+at::Tensor ChunkLoss::rounded_chunk(int64_t begin, int64_t count, at::Tensor logits) {
+  chunk(begin, count, logits, /*gradient=*/true);
+  return logits.to(at::kBFloat16);
 }
 
 bool wants_gradient(const LinearHead& head) {

@@ -34,6 +34,9 @@ class ChunkLoss {
   // with `gradient`, overwrite them by the loss's gradient; without, they may be destroyed. No
   // autograd.
   virtual void chunk(int64_t begin, int64_t count, at::Tensor logits, bool gradient) = 0;
+  // chunk() with a gradient for products of bfloat16: [count, V] bfloat16, which may lie over the
+  // logits.
+  virtual at::Tensor rounded_chunk(int64_t begin, int64_t count, at::Tensor logits);
   // The gradient of a chunk that an earlier pass has kept, instead of a call of chunk(), which then
   // need not form the logits; undefined where they have to be formed.
   virtual KeptChunk kept(int64_t /*begin*/, int64_t /*count*/) { return {}; }

@@ -1,0 +1,104 @@
+#include "recipes/losses/detail/device_rows.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <string>
+
+#include "base/error.h"
+#include "kernels/device_kernels.h"
+
+namespace retort::losses::detail {
+namespace {
+
+using kernels::device_kernels;
+using kernels::Launch;
+
+const void* read_address(const at::Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
+void* write_address(at::Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; }
+
+// The pieces in which a block walks over a row (kernels/row_softmax.cuh).
+constexpr int64_t kPieceFours = 4, kThreads = 512;
+constexpr int64_t kPieceBytes = kPieceFours * 16 * kThreads;
+// Of a row: the first pieces stay in registers, of the others as many in shared memory as it holds.
+constexpr int64_t kFrontPieces = 4;
+
+int64_t kept_pieces(const at::Tensor& logits) {
+  const int64_t pieces = (logits.size(1) * 4 + kPieceBytes - 1) / kPieceBytes;
+  const int64_t room = device_kernels(logits.device())->max_shared_bytes(logits.device());
+  return std::clamp<int64_t>(pieces - kFrontPieces, 0, room / kPieceBytes);
+}
+
+void launch(const char* name, GradientDtype gradient, const at::Tensor& logits, Launch shape,
+            auto&&... arguments) {
+  const std::string kernel =
+      std::string(name) + (gradient == GradientDtype::kBfloat16 ? "_bf16" : "_f32");
+  shape.name = kernel.c_str();
+  kernels::launch_kernel(*device_kernels(logits.device()), logits.device(), shape, arguments...);
+}
+
+at::Tensor row_numbers(const at::Tensor& logits, int64_t count) {
+  return at::empty({count, logits.size(0)}, logits.options().dtype(at::kDouble));
+}
+
+}  // namespace
+
+bool has_row_kernels(const at::Tensor& logits) {
+  return device_kernels(logits.device()) != nullptr && logits.scalar_type() == at::kFloat &&
+         logits.is_contiguous() && logits.size(1) > 0;
+}
+
+at::Tensor over_front(const at::Tensor& logits) {
+  return logits.view(at::kBFloat16).narrow(1, 0, logits.size(1));
+}
+
+at::Tensor cross_entropy_rows(at::Tensor logits, const at::Tensor& targets,
+                              GradientDtype gradient) {
+  at::Tensor numbers = row_numbers(logits, 3);
+  at::Tensor log_prob = numbers.select(0, 0), entropy = numbers.select(0, 1),
+             correct = numbers.select(0, 2);
+  const int64_t kept = kept_pieces(logits);
+  const void* all_one = nullptr;  // the rows' weights
+  launch("retort_ce_rows", gradient, logits,
+         {.grid_x = logits.size(0), .block = kThreads, .shared_bytes = kept * kPieceBytes},
+         write_address(logits), logits.size(1), static_cast<int32_t>(kept), read_address(targets),
+         all_one, write_address(log_prob), write_address(entropy), write_address(correct));
+  return numbers;
+}
+
+at::Tensor divergence_rows(at::Tensor student, const at::Tensor& teacher, int64_t common,
+                           const at::Tensor& targets, const RowLoss& loss,
+                           double teacher_inv_temperature, GradientDtype gradient) {
+  at::Tensor numbers = row_numbers(student, 7);
+  launch("retort_divergence_rows", gradient, student,
+         {.grid_x = student.size(0), .block = kThreads / 2}, write_address(student),
+         student.size(1), read_address(teacher), teacher.size(1), common, read_address(targets),
+         static_cast<int32_t>(loss.type), static_cast<float>(loss.mix),
+         static_cast<float>(loss.inv_temperature), static_cast<float>(teacher_inv_temperature),
+         static_cast<float>(loss.ce_weight), static_cast<float>(loss.kd_weight),
+         static_cast<int32_t>(loss.gradient), student.size(0), write_address(numbers));
+  return numbers;
+}
+
+void log_prob_rows(const at::Tensor& logits, const at::Tensor& targets, double inv_temperature,
+                   LogProbOutputs outputs) {
+  kernels::launch_kernel(
+      *device_kernels(logits.device()), logits.device(),
+      {.name = "retort_log_prob_rows", .grid_x = logits.size(0), .block = kThreads},
+      read_address(logits), logits.size(1), read_address(targets),
+      static_cast<float>(inv_temperature), write_address(outputs.log_probs),
+      write_address(outputs.entropy), write_address(outputs.max), write_address(outputs.sum));
+}
+
+void log_prob_rows_gradient(at::Tensor logits, const at::Tensor& targets, double inv_temperature,
+                            const LogProbOutputs& saved, const at::Tensor& incoming,
+                            const at::Tensor& of_entropy, GradientDtype gradient) {
+  const int64_t first_column = 0;
+  launch("retort_log_prob_rows_gradient", gradient, logits,
+         {.grid_x = logits.size(0), .block = kThreads}, write_address(logits), logits.size(1),
+         read_address(targets), first_column, static_cast<float>(inv_temperature),
+         read_address(saved.max), read_address(saved.sum), read_address(saved.entropy),
+         read_address(incoming), read_address(of_entropy));
+}
+
+}  // namespace retort::losses::detail

@@ -1,0 +1,38 @@
+// A small trainer in any layout, on the CPU or a device, beside one in a single process: what the
+// tests of layouts share.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+
+#include "models/decoder.h"
+#include "parallel/world.h"
+#include "roles/trainer/trainer.h"
+
+namespace retort::roles::testing {
+
+struct LayoutCase {
+  parallel::Layout layout;
+  bool tied = false, checkpointing = false;
+  models::Family family = models::Family::kQwen3;
+  bool lora = false;  // an adapter is trained beside a model that stays as it is
+};
+std::string name_of(const LayoutCase& c);
+
+// With windows on some layers.
+models::ModelConfig windowed_nano(bool tied, models::Family family);
+// The tokens of micro-batch `index` of a step on one dp rank, of sizes that differ; some are short,
+// one is empty.
+models::PackedTokens tokens_of(int step, int64_t index);
+at::Tensor loss_of(const models::Head& head, const at::Tensor& hidden,
+                   const models::PackedTokens& tokens);
+Trainer::Options layout_trainer_options(const parallel::Layout& layout);
+
+// Trains the case in this rank's world, and as one process beside it; throws, naming the case and
+// the rank, where a loss, a norm, a gradient or a parameter at the end differs by more than 1e-5.
+// `options` are the world's but for its layout, whose device they name.
+void compare_with_one_process(const LayoutCase& c, parallel::World::Options options);
+
+}  // namespace retort::roles::testing
