@@ -11,6 +11,7 @@ case $retort_program in */*) ;; *) retort_program=./$retort_program ;; esac
 retort_package=$(CDPATH='' cd -- "${retort_program%/*}/.." && pwd) || exit 3
 
 retort_libraries=$("$retort_package/lib/find_libtorch" "$retort_package") || exit 3
+unset RETORT_FROM_PYTHON   # another package's program, which a recipe may name, has its own
 export RETORT_OUTER_LIBRARY_PATH="${LD_LIBRARY_PATH-}"
 export LD_LIBRARY_PATH="$retort_libraries"
 exec "$retort_package/lib/retort" "$@"

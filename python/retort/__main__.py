@@ -1,0 +1,4 @@
+"""`python -m retort ARGUMENT...`: the command `retort`, of this Python."""
+from retort.program import main
+
+main()
