@@ -1,11 +1,11 @@
-# retort_module(name [TORCH_HEADERS] SOURCES ... HEADERS ... USES ... PRIVATE ...)
+# retort_module(name [TORCH_HEADERS] [COLD] SOURCES ... HEADERS ... USES ... PRIVATE ...)
 #   A static library retort_<name> (alias retort::<name>). HEADERS are its public headers, which
 #   compile alone: one with a .cc of its name is that file's first include
 #   (tests/house/layering_test.cc), the others are compiled by VERIFY_INTERFACE_HEADER_SETS. USES
 #   are the retort modules it may include, PRIVATE the packages its .cc files need. TORCH_HEADERS:
-#   most of its files include LibTorch's headers, which are precompiled.
+#   most of its files include LibTorch's headers, which are precompiled. COLD: no step waits for it.
 function(retort_module name)
-  cmake_parse_arguments(M "TORCH_HEADERS" "" "SOURCES;HEADERS;USES;PRIVATE" ${ARGN})
+  cmake_parse_arguments(M "TORCH_HEADERS;COLD" "" "SOURCES;HEADERS;USES;PRIVATE" ${ARGN})
   set(target retort_${name})
   add_library(${target} STATIC ${M_SOURCES})
   add_library(retort::${name} ALIAS ${target})
@@ -28,13 +28,17 @@ function(retort_module name)
     PROPERTIES
       VERIFY_INTERFACE_HEADER_SETS ON
       INTERFACE_HEADER_SETS_TO_VERIFY without_source
-      UNITY_BUILD_BATCH_SIZE 8
   )
+  retort_form_units(${target})
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
   foreach(use ${M_USES})
     target_link_libraries(${target} PUBLIC retort::${use})
   endforeach()
-  target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:retort_flags> ${M_PRIVATE})
+  set(flags retort_flags)
+  if(M_COLD)
+    set(flags retort_cold_flags)
+  endif()
+  target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:${flags}> ${M_PRIVATE})
   if(M_TORCH_HEADERS)
     target_precompile_headers(${target} REUSE_FROM retort_torch_headers)
   endif()
@@ -53,10 +57,8 @@ function(retort_test_library name)
     target_link_libraries(${target} PUBLIC retort::${use})
   endforeach()
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:retort_test_flags> ${L_PRIVATE})
-  set_target_properties(
-    ${target}
-    PROPERTIES POSITION_INDEPENDENT_CODE OFF UNITY_BUILD_BATCH_SIZE 8
-  )
+  retort_form_units(${target})
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_compile_options(${target} PRIVATE -fPIE)
   retort_use_test_headers(${target} ${L_USES})
 endfunction()
@@ -86,9 +88,10 @@ function(retort_test name)
   foreach(use ${T_USES})
     target_link_libraries(${name} PRIVATE retort::${use})
   endforeach()
+  retort_form_units(${name})
   set_target_properties(
     ${name}
-    PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests UNITY_BUILD_BATCH_SIZE 8
+    PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests
   )
   retort_use_test_headers(${name} ${T_USES})
   add_test(NAME ${name} COMMAND ${name})
@@ -135,13 +138,13 @@ function(retort_bench name)
   foreach(use ${B_USES})
     target_link_libraries(${name} PRIVATE retort::${use})
   endforeach()
+  retort_form_units(${name})
   # Its files are compiled as those of the modules are, whose precompiled headers serve them.
   set_target_properties(
     ${name}
     PROPERTIES
       RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench
       POSITION_INDEPENDENT_CODE OFF
-      UNITY_BUILD_BATCH_SIZE 8
   )
   target_compile_options(${name} PRIVATE -fPIC)
   target_precompile_headers(${name} REUSE_FROM retort_torch_headers)

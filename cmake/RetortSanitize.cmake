@@ -11,7 +11,7 @@ endif()
 
 # Under address,undefined every test is run but those of these labels, which `./dev test` leaves out
 # too or skips without a device.
-set(RETORT_UNSANITIZED_LABELS engines gpu)
+set(RETORT_UNSANITIZED_LABELS engines engines_large gpu)
 # And but these, each for its reason.
 set(RETORT_NOT_UNDER_ASAN)
 
