@@ -10,10 +10,10 @@ if(CMAKE_UNITY_BUILD AND EXISTS ${_units_file})
   include(${_units_file})
   set(RETORT_UNITS_KNOWN ON)
 endif()
-set(RETORT_OWN_OBJECTS "")
-if(EXISTS ${_own_objects_file})
-  file(STRINGS ${_own_objects_file} RETORT_OWN_OBJECTS)
+if(NOT EXISTS ${_own_objects_file})
+  file(TOUCH ${_own_objects_file}) # without it every build would begin with CMake
 endif()
+file(STRINGS ${_own_objects_file} RETORT_OWN_OBJECTS)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_own_objects_file})
 
 # retort_form_units(target [SIZE n]): says which files of the target are compiled together. To be

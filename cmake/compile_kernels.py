@@ -39,6 +39,11 @@ class Nvrtc:
         if status != 0:
             raise RuntimeError(f"{name}: {self.library.nvrtcGetErrorString(status).decode()}")
 
+    def version(self):
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self.call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
+        return f"{major.value}.{minor.value}"
+
     def text(self, program, what):
         size = ctypes.c_size_t()
         self.call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
@@ -80,8 +85,8 @@ def read_log(log):
     return entries, problems
 
 
-def key_of(root, source, architecture):
-    """What an image is made of: the source, what it includes, this program."""
+def key_of(root, source, architecture, nvrtc):
+    """What an image is made of: the source, what it includes, this program, the compiler."""
     seen, waiting = [], [source]
     while waiting:
         file = waiting.pop()
@@ -89,7 +94,7 @@ def key_of(root, source, architecture):
             continue
         seen.append(file)
         waiting += [root / name for name in INCLUDE.findall(file.read_text())]
-    digest = hashlib.sha256(architecture.encode())
+    digest = hashlib.sha256(f"{architecture} {nvrtc.version()}".encode())
     for file in [pathlib.Path(__file__), *sorted(seen)]:
         digest.update(file.read_bytes())
     return digest.hexdigest()
@@ -99,13 +104,14 @@ def compile_one(folder, root, out, source, architecture):
     """In a process of its own. The names of the kernels in the image, which is written to `out`."""
     image_file = out / f"{source.stem}.{architecture}"
     record_file = out / f"{source.stem}.{architecture}.json"
-    key = key_of(root, source, architecture)
+    nvrtc = Nvrtc(folder)
+    key = key_of(root, source, architecture, nvrtc)
     if record_file.exists() and image_file.exists():
         record = json.loads(record_file.read_text())
         if record["key"] == key:
             return record["entries"]
 
-    image, log = Nvrtc(folder).compile(source, root, architecture)
+    image, log = nvrtc.compile(source, root, architecture)
     entries, problems = read_log(log)
     if problems:
         raise RuntimeError(f"{source} for {architecture}: " + "\n  ".join(problems))
@@ -176,7 +182,8 @@ def main():
     sources = [source.resolve() for source in options.sources]
     architectures = [f"sm_{a}" for a in SASS] + [f"compute_{a}" for a in PTX]
     entries, failures = {}, []
-    with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:
+    # Ninja has jobs of its own beside these.
+    with concurrent.futures.ProcessPoolExecutor(min(len(os.sched_getaffinity(0)), 4)) as pool:
         jobs = {
             (source, architecture): pool.submit(
                 compile_one, options.nvrtc, root, out, source, architecture)

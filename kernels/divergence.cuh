@@ -75,8 +75,8 @@ struct DivergenceRow {
         student_width(static_cast<int32>(a.student_width)),
         teacher_width(static_cast<int32>(a.teacher_width)),
         common(static_cast<int32>(a.common)),
-        student_aligned(a.student_width % 4 == 0),
-        teacher_aligned(a.teacher_width % 4 == 0),
+        student_aligned(a.student_width % 4 == 0 && on_16_bytes(a.student)),
+        teacher_aligned(a.teacher_width % 4 == 0 && on_16_bytes(a.teacher)),
         shared(a.common == a.student_width && a.student_scale == 1.0f),
         target(own_column(a.targets[blockIdx.x], a.begin, static_cast<int32>(a.student_width))) {}
 };

@@ -17,6 +17,10 @@ constexpr int32 kPieceFours = 4;        // of a thread
 constexpr float kLogSmallest = -64.0f;  // probabilities below e^-64 of the largest are 0
 constexpr int32 kNoColumn = 0x7fffffff;
 
+__device__ inline bool on_16_bytes(const float* address) {
+  return (reinterpret_cast<uint64>(address) & 15) == 0;
+}
+
 __device__ inline float minus_infinity() { return __uint_as_float(0xff800000u); }
 
 struct Piece {

@@ -20,6 +20,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "models/device_functions.h"
 #include "models/functions.h"
 #include "models/softcap.h"
 #include "models/vocab_table.h"
@@ -240,19 +241,17 @@ Tensor DeviceStepModel::attend_part(const Layer& layer, Part& part, const Tensor
 Tensor DeviceStepModel::attend(Layer& layer, const Tensor& h) {
   const LayerWeights& w = layer.weights;
   const int64_t dim = config_.head_dim;
-  Tensor q = parallel::linear_forward(h, w[LayerTensor::kQ], w[LayerTensor::kQBias])
-                 .view({-1, heads_, dim});
-  Tensor k = parallel::linear_forward(h, w[LayerTensor::kK], w[LayerTensor::kKBias])
-                 .view({-1, kv_heads_, dim});
+  const Tensor q_product = parallel::linear_forward(h, w[LayerTensor::kQ], w[LayerTensor::kQBias]);
+  const Tensor k_product = parallel::linear_forward(h, w[LayerTensor::kK], w[LayerTensor::kKBias]);
   const Tensor v = parallel::linear_forward(h, w[LayerTensor::kV], w[LayerTensor::kVBias])
                        .view({-1, kv_heads_, dim});
-  if (w[LayerTensor::kQNorm].defined()) {
-    q = norm(q, w[LayerTensor::kQNorm]);
-    k = norm(k, w[LayerTensor::kKNorm]);
-  }
-  const RopeTable& rope = layer.window > 0 ? sliding_rope_ : rope_;
-  q = rotate(q, rope);
-  layer.keys.index_copy_(0, slots_, rotate(k, rope));
+  const HeadNorms norms{.q = w[LayerTensor::kQNorm],
+                        .k = w[LayerTensor::kKNorm],
+                        .eps = config_.rms_norm_eps,
+                        .unit_offset = config_.norm_unit_offset};
+  const auto [q, k] = normed_rotated_heads(q_product, k_product, norms,
+                                           layer.window > 0 ? sliding_rope_ : rope_, dim);
+  layer.keys.index_copy_(0, slots_, k);
   layer.values.index_copy_(0, slots_, v);
 
   Tensor mixed = at::empty_like(q);

@@ -363,8 +363,14 @@ void DeviceWatch::end(bool failed) {
   lock.unlock();
   stop();
 
-  // After a failure the clock has had the groups aborted.
+  // After a failure the clock has had the groups aborted, unless it had stopped before a work that
+  // was asked last said that it failed.
   lock.lock();
+  if (failure_ && !abort_requested_) {
+    const std::string text = failure_->what();
+    RETORT_LOG(kError) << text;
+    request_abort(lock);
+  }
   if (answered && !failure_) shut_down(lock);
 }
 

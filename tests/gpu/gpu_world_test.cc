@@ -166,7 +166,7 @@ void run_ranks(const std::string& scenario, const Layout& layout,
   auto ranks = spawn_ranks(store, {.scenario = scenario, .layout = layout, .timeout = timeout},
                            layout.world_size());
   for (auto& rank : ranks)
-    EXPECT_EQ(rank.wait(Deadline::after(60s)), 0) << scenario;
+    EXPECT_EQ(rank.wait(Deadline::after(180s)), 0) << scenario;
 }
 
 TEST(GpuWorld, CollectivesOfNcclGiveTheSums) {

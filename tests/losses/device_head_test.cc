@@ -6,6 +6,7 @@
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/sin.h>
+#include <ATen/ops/stack.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -127,11 +128,23 @@ TEST_F(DeviceHead, LogProbabilities) {
   expect_gradients(head, wanted);
 }
 
+// Targets that lie on the device already, every second number of a longer list.
+TEST_F(DeviceHead, TargetsOfAnyStride) {
+  const at::Tensor twice =
+      at::stack({p_.targets, (p_.targets + 1) % kVocab}, 1).to(test::stand_in_device());
+  const at::Tensor targets = twice.select(1, 0);
+  ASSERT_FALSE(targets.is_contiguous());
+
+  const Head head = on_device(p_);
+  const at::Tensor loss =
+      linear_cross_entropy(head.hidden, head.weight, {}, targets, kChunk).loss_sum;
+  const LogProbs log_probs =
+      linear_log_probs(head.hidden, head.weight, {}, targets, {.chunk_tokens = kChunk});
+  const Head wanted = exact(p_);
+  const at::Tensor want = of_targets(log_softmax(wanted.hidden, wanted.weight), p_).detach();
+  EXPECT_NEAR(loss.item<double>(), -want.sum().item<double>(), 1e-6 * -want.sum().item<double>());
+  EXPECT_LT(relative_difference(log_probs.log_probs.detach().cpu(), want), 1e-6);
+}
+
 }  // namespace
 }  // namespace retort::losses
-
-int main(int argc, char** argv) {
-  retort::test::stand_in_device();  // before the first backward pass
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}

@@ -68,9 +68,8 @@ UnreadCrossEntropy aten_cross_entropy(const at::Tensor& hidden, const at::Tensor
     vocab.emplace(shard, head.vocab());
   });
 
-  CrossEntropyChunks chunks(*vocab, moved_to(hidden.device(), targets));
-  const int64_t rows_at_once =
-      aten_chunk_rows(chunk_tokens, vocab->rows_per_rank(), hidden.device());
+  CrossEntropyChunks chunks(*vocab, moved_to(hidden.device(), targets).contiguous());
+  const int64_t rows_at_once = logit_chunk_rows(chunk_tokens, *vocab, hidden.device());
   UnreadCrossEntropy result;
   result.loss_sum = run_linear_head(head, rows_at_once, chunks);
   result.count = head.rows();

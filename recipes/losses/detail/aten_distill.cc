@@ -118,7 +118,7 @@ UnreadDistill aten_distill(const at::Tensor& hidden, const at::Tensor& weight,
   // take part in each chunk's reductions.
   const auto teacher = weighted ? make_aten_sampled(*weighted, *vocab, common)
                                 : make_teacher(there, *vocab, common, options);
-  DistillChunks chunks(*vocab, moved_to(hidden.device(), targets), *teacher, options);
+  DistillChunks chunks(*vocab, moved_to(hidden.device(), targets).contiguous(), *teacher, options);
   const int64_t rows_at_once = aten_chunk_rows(
       options.chunk_tokens, vocab->rows_per_rank() + teacher->floats_per_row(), hidden.device());
   const at::Tensor loss_sum = run_linear_head(head, rows_at_once, chunks);

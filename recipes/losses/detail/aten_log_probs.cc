@@ -189,11 +189,10 @@ LogProbs aten_log_probs(const at::Tensor& hidden, const at::Tensor& weight, cons
   });
 
   // Forward, without autograd, into one vector for each number of a row.
-  const at::Tensor ids = moved_to(hidden.device(), targets);
+  const at::Tensor ids = moved_to(hidden.device(), targets).contiguous();
   Rows rows = empty_rows(hidden, options.entropy);
   ForwardChunks chunks(*vocab, ids, options.temperature, rows);
-  const int64_t rows_at_once =
-      aten_chunk_rows(options.chunk_tokens, vocab->rows_per_rank(), hidden.device());
+  const int64_t rows_at_once = logit_chunk_rows(options.chunk_tokens, *vocab, hidden.device());
   run_linear_head_forward(head, rows_at_once, chunks);
 
   // A node of the graph, which forms the logits again in backward.

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "kernels/device_kernels.h"
+#include "recipes/losses/detail/linear_head.h"
 
 namespace retort::losses::detail {
 namespace {
@@ -46,6 +47,14 @@ at::Tensor row_numbers(const at::Tensor& logits, int64_t count) {
 bool has_row_kernels(const at::Tensor& logits) {
   return device_kernels(logits.device()) != nullptr && logits.scalar_type() == at::kFloat &&
          logits.is_contiguous() && logits.size(1) > 0;
+}
+
+int64_t logit_chunk_rows(int64_t asked, const VocabGroup& vocab, const at::Device& device) {
+  constexpr int64_t kBytes = int64_t{1280} << 20;
+  const int64_t floats = vocab.rows_per_rank();
+  if (vocab.split() || device_kernels(device) == nullptr)
+    return aten_chunk_rows(asked, floats, device);
+  return chunk_rows(asked, floats, kBytes);
 }
 
 at::Tensor over_front(const at::Tensor& logits) {

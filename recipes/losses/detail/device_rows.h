@@ -12,13 +12,15 @@
 #include <optional>
 
 #include "recipes/losses/detail/row_loss.h"
+#include "recipes/losses/detail/vocab_group.h"
 
 namespace retort::losses::detail {
 
 // Whether these logits are a kernel's: contiguous float32 with columns, on a device that has them.
 bool has_row_kernels(const at::Tensor& logits);
-// Bytes of logits that a chunk may have where nothing else of that size is formed beside them.
-inline constexpr int64_t kKernelChunkBytes = int64_t{1280} << 20;
+// Rows of logits that are formed at once where a loss needs no other buffer of that size: with
+// kernels more than aten_chunk_rows(), so that dW is read and written less often.
+int64_t logit_chunk_rows(int64_t asked, const VocabGroup& vocab, const at::Device& device);
 
 enum class GradientDtype : uint8_t { kFloat32, kBfloat16 };
 // [R, V] bfloat16, whose rows begin where those of the logits do.

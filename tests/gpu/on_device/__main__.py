@@ -53,6 +53,11 @@ def main():
             parser.error(f"there is no step {name}; --list names them")
     options.output = options.output.resolve()
     options.output.mkdir(parents=True, exist_ok=True)
+    # All that lies there at the end is packed and removed.
+    ours = {"results.jsonl", "logs.tar.gz"}
+    strangers = sorted(p.name for p in options.output.iterdir() if p.name not in ours)
+    if strangers:
+        parser.error(f"{options.output} holds other files ({strangers[0]}); name an empty folder")
     (options.output / "results.jsonl").write_text("")
     options.work = pathlib.Path(tempfile.mkdtemp(prefix="on_device-"))
     signal.signal(signal.SIGTERM, stop)
