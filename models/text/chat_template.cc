@@ -46,17 +46,19 @@ std::string chat_context(const std::string& origin) {
   return origin.empty() ? "chat template" : "chat template of " + origin;
 }
 
-// Marks the tokens from the first that ends after `begin` to the last that starts before `end`: a
-// token that straddles a border counts as the assistant's, as in transformers.
-void mark_tokens(const Tokenizer::Encoding& encoding, std::pair<size_t, size_t> span,
-                 std::vector<uint8_t>& assistant) {
+// The tokens from the first that ends after `begin` to the last that starts before `end`: a token
+// that straddles a border counts as the assistant's, as in transformers.
+std::pair<size_t, size_t> tokens_of(const Tokenizer::Encoding& encoding,
+                                    std::pair<size_t, size_t> span) {
   const auto [begin, end] = span;
-  if (begin == end) return;
+  if (begin == end) return {0, 0};
   size_t first = 0;
   while (first < encoding.offsets.size() && encoding.offsets[first].second <= begin)
     ++first;
-  for (size_t i = first; i < encoding.offsets.size() && encoding.offsets[i].first < end; ++i)
-    assistant[i] = 1;
+  size_t last = first;
+  while (last < encoding.offsets.size() && encoding.offsets[last].first < end)
+    ++last;
+  return {first, last};
 }
 
 // `own` in front of the values of the same names in `others`.
@@ -171,9 +173,13 @@ ChatTokens tokenize_chat(const Tokenizer& tokenizer, const ChatTemplate& chat,
                          std::string_view messages_json, std::string_view variables_json) {
   const auto rendered = chat.run(messages_json, variables_json, false, true);
   const auto encoding = tokenizer.encode_with_offsets(rendered.text, false);
-  ChatTokens tokens{encoding.ids, std::vector<uint8_t>(encoding.ids.size(), 0)};
-  for (const auto& span : rendered.generation_spans)
-    mark_tokens(encoding, span, tokens.assistant);
+  ChatTokens tokens{encoding.ids, std::vector<uint8_t>(encoding.ids.size(), 0), {}};
+  for (const auto& span : rendered.generation_spans) {
+    const auto [first, last] = tokens_of(encoding, span);
+    std::fill(tokens.assistant.begin() + static_cast<std::ptrdiff_t>(first),
+              tokens.assistant.begin() + static_cast<std::ptrdiff_t>(last), uint8_t{1});
+    tokens.spans.emplace_back(first, last);
+  }
   return tokens;
 }
 

@@ -65,6 +65,9 @@ class ChatTemplate {
 struct ChatTokens {
   std::vector<int32_t> ids;
   std::vector<uint8_t> assistant;  // 1 = said by the assistant
+  // The tokens [first, last) of each generation mark or, without marks, of each message of the
+  // assistant, in order; a token that straddles a border may belong to two.
+  std::vector<std::pair<size_t, size_t>> spans;
 };
 ChatTokens tokenize_chat(const Tokenizer& tokenizer, const ChatTemplate& chat,
                          std::string_view messages_json, std::string_view variables_json = "{}");

@@ -32,9 +32,10 @@ Dataset::Dataset(std::vector<Source> sources, const DataOptions& options,
   if (options.tokenized_cache && !cache.empty()) open_tokens(*options.tokenized_cache);
 }
 
-// The file is named after all that shapes its samples.
+// The file is named after all that shapes its samples; the number counts what this program has
+// changed in the reading of rows (2: loss switches of messages).
 void Dataset::open_tokens(const std::filesystem::path& folder) {
-  const std::filesystem::path path = folder / (fingerprint().substr(0, 32) + ".tokens");
+  const std::filesystem::path path = folder / (fingerprint().substr(0, 32) + "-2.tokens");
   if (!std::filesystem::exists(path)) {
     std::error_code failed;
     std::filesystem::create_directories(folder, failed);

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "recipes/data/detail/formats.h"
+#include "recipes/data/detail/loss_switch.h"
 
 namespace retort::data {
 namespace {
@@ -76,17 +77,32 @@ Texts render(const Json& prompt, const Json& chosen, const Json& rejected,
   return {std::move(better.prompt), std::move(better.completion), std::move(worse.completion)};
 }
 
+constexpr const char* kPromptIsRead = "nothing of a prompt is learned; remove the key";
+
+// What stands behind the first `shared` messages is compared as a whole.
+void check_switches(const Json& chosen, const Json& rejected, size_t shared) {
+  const std::string whole = "a pair compares whole completions; remove the key or the row";
+  detail::expect_loss_switches(chosen, "chosen", {.end = shared}, false, kPromptIsRead);
+  detail::expect_loss_switches(chosen, "chosen", {.begin = shared}, true, whole);
+  detail::expect_loss_switches(rejected, "rejected", {.begin = shared}, true, whole);
+}
+
 Texts from_messages(const Row& row, const models::ChatTemplate& chat) {
   const Json &chosen = row.require("chosen"), &rejected = row.require("rejected");
   detail::check_messages(chosen, "chosen");
   detail::check_messages(rejected, "rejected");
   const std::string variables = detail::template_variables(row);
   const Json* prompt = row.find("prompt");
-  if (prompt && prompt->is_array()) return render(*prompt, chosen, rejected, chat, variables);
+  if (prompt && prompt->is_array()) {
+    detail::expect_loss_switches(*prompt, "prompt", {}, false, kPromptIsRead);
+    check_switches(chosen, rejected, 0);
+    return render(*prompt, chosen, rejected, chat, variables);
+  }
   if (prompt && !prompt->is_string())
     bad_row("'prompt' is " + detail::a_type(*prompt) +
             "; expected an array of messages, or a string that the conversations repeat");
   const size_t shared = shared_messages(chosen, rejected);
+  check_switches(chosen, rejected, shared);
   if (prompt) {  // a copy of the last thing that the user said, as some published sets have it
     const auto content = chosen[shared - 1].find("content");
     if (content == chosen[shared - 1].end() || *content != *prompt)

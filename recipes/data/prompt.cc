@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "recipes/data/detail/formats.h"
 #include "recipes/data/detail/keys.h"
+#include "recipes/data/detail/loss_switch.h"
 #include "recipes/data/sample.h"
 
 namespace retort::data {
@@ -35,6 +36,7 @@ std::string question_of(const Json& messages) {
 void set_messages(PromptSample& sample, Json messages, const std::string& variables,
                   const models::Tokenizer& tokenizer, const models::ChatTemplate& chat) {
   detail::require_template(chat, tokenizer);
+  detail::check_loss_switches_of_prompt(messages);
   if (messages.size() > 1 && messages.back().at("role") == "assistant") {
     sample.reference = content_of(messages.back());
     messages.erase(messages.size() - 1);
@@ -56,7 +58,8 @@ void set_prompt_row(PromptSample& sample, const Row& row, const models::Tokenize
     detail::refuse_template_variables(row);
     set_text(sample, prompt.get<std::string>(), tokenizer);
   } else if (prompt.is_array()) {
-    detail::check_messages(prompt, "prompt");
+    detail::expect_loss_switches(prompt, "prompt", {}, false,
+                                 "nothing of a prompt is learned; remove the key");
     detail::require_template(chat, tokenizer);
     sample.question = question_of(prompt);
     sample.prompt_text = chat.render(prompt.dump(), true, detail::template_variables(row)).text;
@@ -68,7 +71,8 @@ void set_prompt_row(PromptSample& sample, const Row& row, const models::Tokenize
   const Json* completion = row.find("completion");
   if (!completion) return;
   if (completion->is_array()) {
-    detail::check_messages(*completion, "completion");
+    detail::expect_loss_switches(*completion, "completion", {}, true,
+                                 "it is the reference of what is drawn; remove the key or the row");
     sample.reference = content_of(completion->back());
   } else {
     sample.reference = as_text(*completion, "completion");

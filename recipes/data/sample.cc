@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "recipes/data/detail/formats.h"
+#include "recipes/data/detail/loss_switch.h"
 
 namespace retort::data {
 namespace {
@@ -51,6 +52,18 @@ Draft from_text(const Row& row, const Context& context) {
   return draft;
 }
 
+std::string why_no_answer(const Json& messages, bool some_are_off) {
+  if (some_are_off)
+    return "no answer is left to learn: the messages mark theirs as only read (weight, loss, "
+           "train, loss_mask or trainable)";
+  const bool spoke = std::any_of(messages.begin(), messages.end(),
+                                 [](const Json& m) { return m.at("role") == "assistant"; });
+  return spoke ? "the chat template puts nothing that the assistant says between its "
+                 "{% generation %} marks"
+               : "no message has the role assistant (assistant_only_loss: false trains on all "
+                 "tokens)";
+}
+
 Draft from_messages(const Json& messages, const std::string& variables, const Context& context) {
   detail::check_messages(messages, "messages");
   detail::require_template(context.chat, context.tokenizer);
@@ -58,6 +71,9 @@ Draft from_messages(const Json& messages, const std::string& variables, const Co
 
   // Either every token is a target, or those that the template marks as the assistant's.
   if (!context.options.assistant_only_loss) {
+    detail::expect_loss_switches(messages, "messages", {}, true,
+                                 "assistant_only_loss: false trains on all tokens; remove the key "
+                                 "or the option");
     const std::string text = context.chat.render(messages.dump(), false, variables).text;
     draft.add(context.tokenizer.encode(text, false), true);
     draft.if_none = "the rendered conversation has fewer than two tokens";
@@ -66,16 +82,24 @@ Draft from_messages(const Json& messages, const std::string& variables, const Co
   models::ChatTokens tokens =
       models::tokenize_chat(context.tokenizer, context.chat, messages.dump(), variables);
   RETORT_CHECK(tokens.ids.size() == tokens.assistant.size());
+  const bool some_are_off = detail::apply_loss_switches(messages, context.chat, variables, tokens);
   draft.ids = std::move(tokens.ids);
   draft.targets = std::move(tokens.assistant);
 
-  const bool spoke = std::any_of(messages.begin(), messages.end(),
-                                 [](const Json& m) { return m.at("role") == "assistant"; });
-  draft.if_none =
-      spoke ? "the chat template puts nothing that the assistant says between its {% generation %} "
-              "marks"
-            : "no message has the role assistant (assistant_only_loss: false trains on all tokens)";
+  draft.if_none = why_no_answer(messages, some_are_off);
   return draft;
+}
+
+// The two parts are learned as wholes; only rows of `messages` have answers that are only read.
+void expect_pair_switches(const Json& prompt, const Json& completion,
+                          const SampleOptions& options) {
+  const std::string remedy = "; remove the key, or write the conversation as a `messages` row";
+  const std::string why = options.completion_only_loss
+                              ? "nothing of a prompt is learned"
+                              : "completion_only_loss: false trains on the whole prompt";
+  detail::expect_loss_switches(prompt, "prompt", {}, !options.completion_only_loss, why + remedy);
+  detail::expect_loss_switches(completion, "completion", {}, true,
+                               "all of a completion is learned" + remedy);
 }
 
 Draft from_prompt_completion(const Row& row, const Context& context) {
@@ -89,6 +113,7 @@ Draft from_prompt_completion(const Row& row, const Context& context) {
     bad_row("'prompt' is " + detail::a_type(prompt) + " and 'completion' " +
             detail::a_type(completion) + "; expected two strings or two arrays of messages");
   detail::require_template(context.chat, context.tokenizer);
+  expect_pair_switches(prompt, completion, context.options);
   const detail::RenderedPair pair =
       detail::render_pair(prompt, completion, context.chat, detail::template_variables(row));
   Draft draft;

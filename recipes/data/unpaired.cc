@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "recipes/data/detail/formats.h"
+#include "recipes/data/detail/loss_switch.h"
 
 namespace retort::data {
 namespace {
@@ -47,6 +48,10 @@ void tokenize(UnpairedSample& sample, const Row& row, const models::Tokenizer& t
             detail::a_type(completion) + "; expected two strings or two arrays of messages");
 
   detail::require_template(chat, tokenizer);
+  detail::expect_loss_switches(prompt, "prompt", {}, false,
+                               "nothing of a prompt is learned; remove the key");
+  detail::expect_loss_switches(completion, "completion", {}, true,
+                               "a whole completion is judged; remove the key or the row");
   const detail::RenderedPair texts =
       detail::render_pair(prompt, completion, chat, detail::template_variables(row));
   sample.prompt_ids = tokenizer.encode(texts.prompt, false);

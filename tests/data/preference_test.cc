@@ -119,6 +119,31 @@ TEST_F(PreferenceTest, ConversationsKeepTheirLastMessage) {
                "'chosen' is an empty array");
 }
 
+TEST_F(PreferenceTest, LossSwitchesThatAskForSomethingElseAreRefused) {
+  const auto row = [](const std::string& user, const std::string& good, const std::string& bad) {
+    const auto chat = [&](const std::string& answer, const std::string& key) {
+      return R"([{"role":"user","content":"w1")" + user + R"(},{"role":"assistant","content":")" +
+             answer + '"' + key + "}]";
+    };
+    return R"({"chosen":)" + chat("w2", good) + R"(,"rejected":)" + chat("w3", bad) + "}";
+  };
+  const Ids plain = make(row("", "", "")).chosen_ids;
+  EXPECT_EQ(make(row(R"(,"weight":0)", R"(,"weight":1)", R"(,"weight":1)")).chosen_ids, plain);
+  expect_error(row("", R"(,"weight":0)", ""),
+               "chosen[1].weight is 0, but a pair compares whole completions");
+  expect_error(row("", "", R"(,"train":false)"), "rejected[1].train is false, but a pair");
+  expect_error(row(R"(,"loss":true)", "", ""),
+               "chosen[0].loss is true, but nothing of a prompt is learned");
+  expect_error(R"({"prompt":[{"role":"user","content":"w1","loss":1}],)"
+               R"("chosen":[{"role":"assistant","content":"w2"}],)"
+               R"("rejected":[{"role":"assistant","content":"w3"}]})",
+               "prompt[0].loss is 1, but nothing of a prompt is learned");
+  expect_error(R"({"prompt":[{"role":"user","content":"w1"}],)"
+               R"("chosen":[{"role":"assistant","content":"w2"}],)"
+               R"("rejected":[{"role":"assistant","content":"w3","loss":0}]})",
+               "rejected[0].loss is 0, but a pair compares whole completions");
+}
+
 TEST_F(PreferenceTest, KeepsTheStart) {
   const std::string line = R"({"prompt":"w1 w2","chosen":"w3 w4 w5","rejected":"w3 w4 w6"})";
   const auto cut = make(line, 6);

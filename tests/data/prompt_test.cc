@@ -97,6 +97,27 @@ TEST_F(PromptTest, Messages) {
             (Ids{kUser, word(1), kEnd, kAssistant}));
 }
 
+TEST_F(PromptTest, LossSwitches) {
+  const auto chat = [](const std::string& first, const std::string& last) {
+    return R"({"messages":[{"role":"user","content":"w1"},{"role":"assistant","content":"w2")" +
+           first + R"(},{"role":"user","content":"w3"},{"role":"assistant","content":"w4")" + last +
+           "}]}";
+  };
+  const Ids plain = make(chat("", "")).prompt_ids;
+  EXPECT_EQ(make(chat(R"(,"loss":false)", R"(,"loss":true)")).prompt_ids, plain);
+  EXPECT_EQ(make(chat(R"(,"loss":true)", "")).prompt_ids, plain);
+  refuses(chat("", R"(,"loss":false)"),
+          "messages[3].loss is false, but the last answer is the reference");
+  refuses(chat(R"(,"loss":"x")", ""), "messages[1].loss is \"x\"; expected 1 or true");
+  refuses(R"({"messages":[{"role":"user","content":"w1","train":true}]})",
+          "messages[0].train is true, but the row is a prompt here");
+  refuses(R"({"prompt":[{"role":"user","content":"w1","weight":1}]})",
+          "prompt[0].weight is 1, but nothing of a prompt is learned");
+  refuses(R"({"prompt":[{"role":"user","content":"w1"}],)"
+          R"("completion":[{"role":"assistant","content":"w2","weight":0}]})",
+          "completion[0].weight is 0, but it is the reference");
+}
+
 TEST_F(PromptTest, Errors) {
   refuses(R"({"text":"w1"})", "no prompt to continue");
   refuses(R"({"prompt":7})", "'prompt' is a number");

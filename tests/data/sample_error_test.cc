@@ -84,6 +84,63 @@ TEST_F(SampleErrorTest, Messages) {
           "need a chat template, and " + folder_.path().string());
 }
 
+TEST_F(SampleErrorTest, LossSwitches) {
+  const auto chat = [](const std::string& user, const std::string& assistant) {
+    return R"({"messages":[{"role":"user","content":"w1")" + user +
+           R"(},{"role":"assistant","content":"w2")" + assistant + "}]}";
+  };
+  const std::string expected = "; expected 1 or true (learned), 0 or false (only read)";
+  refuses(chat("", R"(,"weight":0.5)"), "messages[1].weight is 0.5" + expected);
+  refuses(chat("", R"(,"weight":2)"), "messages[1].weight is 2" + expected);
+  refuses(chat("", R"(,"loss":"false")"), "messages[1].loss is \"false\"" + expected);
+  refuses(chat("", R"(,"loss_mask":[0,1])"), "messages[1].loss_mask is an array" + expected);
+  refuses(chat(R"(,"train":"no")", ""), "messages[0].train is \"no\"" + expected);
+  refuses(chat("", R"(,"weight":0,"train":true)"),
+          "messages[1].weight is 0 and messages[1].train is true; they contradict each other");
+  refuses(chat(R"(,"train":true)", ""),
+          "messages[0].train is true, but with assistant_only_loss only what the assistant says");
+  refuses(chat("", R"(,"trainable":false)"), "no targets: no answer is left to learn");
+  refuses(R"({"conversations":[{"from":"human","value":"w1"},)"
+          R"({"from":"gpt","value":"w2","weight":3}]})",
+          "conversations[1].weight is 3" + expected);
+
+  // Where rows are learned as wholes, or not at all.
+  const SampleOptions all{.completion_only_loss = false, .assistant_only_loss = false};
+  refuses(chat("", R"(,"loss":false)"),
+          "messages[1].loss is false, but assistant_only_loss: false trains on all tokens", {},
+          all);
+  const auto pair = [](const std::string& prompt, const std::string& completion) {
+    return R"({"prompt":[{"role":"user","content":"w1")" + prompt +
+           R"(}],"completion":[{"role":"assistant","content":"w2")" + completion + "}]}";
+  };
+  refuses(pair("", R"(,"weight":0)"),
+          "completion[0].weight is 0, but all of a completion is learned; remove the key, or write "
+          "the conversation as a `messages` row");
+  refuses(pair(R"(,"weight":1)", ""), "prompt[0].weight is 1, but nothing of a prompt is learned");
+  refuses(pair(R"(,"weight":0)", ""),
+          "prompt[0].weight is 0, but completion_only_loss: false trains on the whole prompt", {},
+          all);
+  make_sample(pair(R"(,"weight":0)", R"(,"weight":1)"), "f:1", {}, tokenizer_, chat_, {});
+}
+
+// Which tokens an answer has is known by the order of the blocks, so there must be one an answer.
+TEST_F(SampleErrorTest, LossSwitchesNeedABlockForEachAnswer) {
+  const std::string row =
+      R"({"messages":[{"role":"user","content":"w1"},{"role":"assistant","content":"w2","loss":0},)"
+      R"({"role":"user","content":"w3"},{"role":"assistant","content":"w4"}]})";
+  const auto with = [](const std::string& answer) {
+    return test::chat_template("{% for m in messages %}{% if m.role == 'assistant' %}" + answer +
+                               "{% else %}{{ m.content }} {% endif %}{% endfor %}");
+  };
+  const std::string block = "{% generation %}{{ m.content }} {% endgeneration %}";
+  chat_ = with(block + block);
+  refuses(row, "the chat template has 2 {% generation %} blocks in the first 1 answers");
+  chat_ = with("{% if loop.last %}" + block + block + "{% else %}{{ m.content }} {% endif %}");
+  refuses(row, "the chat template has 2 {% generation %} blocks in the first 1 answers");
+  chat_ = with("{% if loop.last and loop.index > 2 %}" + block + block + "{% endif %}");
+  refuses(row, "the chat template has 0 {% generation %} blocks in the first 1 answers");
+}
+
 TEST_F(SampleErrorTest, TemplatesThatCannotBeMasked) {
   chat_ = test::chat_template(
       "{{ messages|length }} {% for m in messages %}{{ m.content }} {% endfor %}");

@@ -215,6 +215,57 @@ TEST_F(SampleTest, ToolsAndVariablesOfARowReachTheTemplate) {
   EXPECT_EQ(pair.num_targets(), 2) << "w2 and the end of the turn";
 }
 
+// A conversation of two answers, the parts `first` and `second` put into them.
+std::string two_answers(const std::string& first, const std::string& second,
+                        const std::string& user = "") {
+  return R"({"messages":[{"role":"user","content":"w1")" + user +
+         R"(},{"role":"assistant","content":"w2")" + first +
+         R"(},{"role":"user","content":"w3"},{"role":"assistant","content":"w4")" + second + "}]}";
+}
+
+TEST_F(SampleTest, AnAnswerThatIsSwitchedOffIsOnlyRead) {
+  const Ids ids{kUser, word(1), kEnd, kAssistant, word(2), kEnd,
+                kUser, word(3), kEnd, kAssistant, word(4), kEnd};
+  const Mask both{0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1};
+  const Mask second{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1};
+  const Mask first{0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0};
+  const std::string unmarked =
+      "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>"
+      "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}";
+  for (const std::string& source : {std::string(test::kMarkedTemplate), unmarked}) {
+    chat_ = test::chat_template(source);
+    for (const std::string key : {"weight", "loss", "train", "loss_mask", "trainable"}) {
+      const std::string off = ",\"" + key + "\":";
+      const std::string none = off + "null";
+      for (const std::string value : {"0", "false", "0.0"}) {
+        expect(two_answers(off + value, off + "1"), ids, second);
+        expect(two_answers("", off + value), ids, first);
+      }
+      expect(two_answers(off + "true", off + "1.0"), ids, both);
+      expect(two_answers(none, none), ids, both);
+      expect(two_answers(off + "0", "", off + "false"), ids, second);
+    }
+  }
+  expect(two_answers(R"(,"weight":0,"train":false)", ""), ids, second);
+  expect(two_answers(R"(,"train":true)", R"(,"train":1)", R"(,"train":true)"), ids,
+         {0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, all_tokens_);
+  expect(
+      R"({"conversations":[{"from":"human","value":"w1"},{"from":"gpt","value":"w2","weight":0},)"
+      R"({"from":"human","value":"w3"},{"from":"gpt","value":"w4","weight":1}]})",
+      ids, second);
+}
+
+TEST_F(SampleTest, ATokenOfTwoAnswersIsATargetIfOneIsLearned) {
+  // Without space between them the words of both answers are one token.
+  chat_ = test::chat_template(
+      "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
+      "{% endgeneration %}{% else %}<|user|>{{ m.content }}<|end|>{% endif %}{% endfor %}");
+  expect(
+      R"({"messages":[{"role":"user","content":"w1"},{"role":"assistant","content":"w","loss":0},)"
+      R"({"role":"assistant","content":"2"}]})",
+      {kUser, word(1), kEnd, word(2)}, {0, 0, 0, 1});
+}
+
 TEST(LastTurn, BeginsBehindTheLastTokenThatIsNoTarget) {
   EXPECT_EQ(last_turn_begin({0, 1, 1, 0, 0, 1, 1, 0}), 5);
   EXPECT_EQ(last_turn_begin({0, 0, 1}), 2);

@@ -108,6 +108,19 @@ TEST_F(UnpairedTest, ColumnsAndErrors) {
   expect_error("{\"prompt\"", "malformed JSON");
 }
 
+TEST_F(UnpairedTest, LossSwitchesThatAskForSomethingElseAreRefused) {
+  const auto row = [](const std::string& prompt, const std::string& completion) {
+    return R"({"label":true,"prompt":[{"role":"user","content":"w1")" + prompt +
+           R"(}],"completion":[{"role":"assistant","content":"w2")" + completion + "}]}";
+  };
+  EXPECT_EQ(make(row(R"(,"train":false)", R"(,"train":true)")).completion_ids,
+            make(row("", "")).completion_ids);
+  expect_error(row("", R"(,"train":false)"),
+               "completion[0].train is false, but a whole completion is judged");
+  expect_error(row(R"(,"train":true)", ""),
+               "prompt[0].train is true, but nothing of a prompt is learned");
+}
+
 TEST_F(UnpairedTest, TheLabelsColumnMayHaveAnotherName) {
   const auto rows =
       folder_.write("k.jsonl", R"({"prompt":"w1","completion":"w2","liked":true,"label":"spam"})"

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "recipes/data/detail/loss_switch.h"
 
 namespace retort::data::detail {
 namespace {
@@ -58,6 +59,7 @@ Json sharegpt_messages(const Row& row) {
       bad_row(where + " is " + a_type(turns[i]) + "; expected {from, value}");
     const std::string role = chat_role(member(turns[i], "from", where).get<std::string>(), i);
     messages.push_back({{"role", role}, {"content", member(turns[i], "value", where)}});
+    copy_loss_switches(turns[i], where, messages.back());
   }
   return messages;
 }
