@@ -21,13 +21,22 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+// Letters count as one whether they are large or small: SFT is near to sft.
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& letter : lower)
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  return lower;
+}
+
 }  // namespace
 
 std::string nearest_name(std::string_view word, std::span<const std::string_view> candidates) {
+  const std::string lower = lower_case(word);
   std::string best;
   size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
   for (const auto candidate : candidates) {
-    const size_t distance = edit_distance(word, candidate);
+    const size_t distance = edit_distance(lower, lower_case(candidate));
     if (distance < best_distance) {
       best_distance = distance;
       best = candidate;

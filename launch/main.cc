@@ -2,12 +2,14 @@
 // calls.
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <iostream>
 
 #include "base/descriptor_limit.h"
 #include "base/error.h"
+#include "base/options.h"
 #include "launch/backends/child_process.h"
 #include "launch/backends/host_command.h"
 #include "launch/checkpoint_arguments.h"
@@ -48,6 +50,7 @@ class Program {
   }
 
   int run(int argc, char** argv) {
+    if (argc > 1 && !is_command(argv[1])) return 2;
     try {
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& e) {
@@ -59,6 +62,23 @@ class Program {
   }
 
  private:
+  // Whether a command line may begin with `word`; if not, standard error says what is near to it.
+  bool is_command(const std::string& word) const {
+    if (word.starts_with('-')) return true;
+    std::vector<std::string> names;
+    for (const CLI::App* command : app_.get_subcommands([](const CLI::App*) { return true; }))
+      if (!command->get_group().empty() || command->get_name() == word)
+        names.push_back(command->get_name());
+    if (std::ranges::find(names, word) != names.end()) return true;
+
+    const std::vector<std::string_view> views(names.begin(), names.end());
+    const std::string near =
+        word == "train" || word == "run" ? "launch" : nearest_name(word, views);
+    std::fprintf(stderr, "error: retort has no command '%s'%s\nretort --help lists all\n",
+                 word.c_str(), near.empty() ? "" : ("; did you mean '" + near + "'?").c_str());
+    return false;
+  }
+
   void on(CLI::App* command, std::function<int()> action) {
     command->callback([this, action = std::move(action)] { action_ = action; });
   }
@@ -189,6 +209,7 @@ class Program {
   void add_chat() {
     auto* c = app_.add_subcommand("chat", "talk to a checkpoint in the terminal");
     c->add_option("--model", chat_.model, "Hugging Face folder")->required();
+    c->add_option("--system", chat_.system, "a system message that the conversation begins with");
     c->add_option("--dtype", chat_.dtype, "float32 | bfloat16 (default: as the file)");
     c->add_option("--max-new-tokens", chat_.max_new_tokens)->capture_default_str();
     c->add_option("--temperature", chat_.sampling.temperature, "0: greedy")->capture_default_str();

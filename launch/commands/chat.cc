@@ -41,13 +41,18 @@ std::string message(std::string_view role, std::string_view content) {
 
 int run_chat(const ChatCommand& command) {
   const models::LoadedModel model = models::load_model(command.model, command.dtype);
+  if (!model.chat.exists() && !command.system.empty())
+    throw Error(ErrorCode::kInvalidArgument,
+                "--system needs a chat template, and " + command.model +
+                    " has none; leave it out, or begin the first line with that text");
   if (!model.chat.exists())
     std::printf("(this checkpoint has no chat template: each line is continued as plain text)\n");
   std::printf("Type a message; an empty line or Ctrl-D ends, /reset forgets the conversation.\n");
 
   // The engine keeps the conversation's keys and values from turn to turn
   models::Engine engine(model.decoder);
-  std::string conversation;
+  const std::string beginning = command.system.empty() ? "" : message("system", command.system);
+  std::string conversation = beginning;
   std::string line;
   uint64_t turn = 0;
   for (;;) {
@@ -55,7 +60,7 @@ int run_chat(const ChatCommand& command) {
     std::fflush(stdout);
     if (!std::getline(std::cin, line) || line.empty()) break;
     if (line == "/reset") {
-      conversation.clear();
+      conversation = beginning;
       continue;
     }
 
@@ -74,7 +79,7 @@ int run_chat(const ChatCommand& command) {
     if (room < 1) {
       std::printf("(this fills the model's %lld positions; the conversation starts anew)\n",
                   static_cast<long long>(model.decoder.config().max_position_embeddings));
-      conversation.clear();
+      conversation = beginning;
       continue;
     }
 

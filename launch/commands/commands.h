@@ -41,6 +41,7 @@ int run_generate(const GenerateCommand& command);
 
 struct ChatCommand {
   std::string model, dtype;
+  std::string system;  // the conversation begins with this message; empty: with the user's first
   int64_t max_new_tokens = 256;
   models::SamplingOptions sampling{.temperature = 0.7};
 };

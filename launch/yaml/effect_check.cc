@@ -215,12 +215,14 @@ void check_loss_scale(const Recipe& recipe, const RecipePlaces& places) {
 void check_train(const Recipe& recipe, const RecipePlaces& places) {
   const auto& train = recipe.train;
   const recipes::TrainOptions defaults;
-  if (recipe.data.eval.empty() && train.eval_steps != defaults.eval_steps)
-    places.refuse({"train", "eval_steps"}, "has no effect without data.eval");
-  if (recipe.data.eval.empty() && train.eval_on_start)
-    places.refuse({"train", "eval_on_start"}, "has no effect without data.eval");
+  const std::string no_eval = "has no effect without data.eval";
+  // Who writes `data.eval=[]` over a recipe turns its evaluations off, however often they were.
+  if (recipe.data.eval.empty() && !places.written({"data", "eval"})) {
+    if (train.eval_steps != defaults.eval_steps) places.refuse({"train", "eval_steps"}, no_eval);
+    if (train.eval_on_start) places.refuse({"train", "eval_on_start"}, no_eval);
+  }
   if (recipe.data.eval.empty() && train.metric_for_best_model)
-    places.refuse({"train", "metric_for_best_model"}, "has no effect without data.eval");
+    places.refuse({"train", "metric_for_best_model"}, no_eval);
   if (recipe.student().world.dp == 1 && train.grad_bucket_bytes != defaults.grad_bucket_bytes)
     places.refuse({"train", "grad_bucket_bytes"},
                   "has no effect with roles.student.world.dp: 1, where gradients are not summed "

@@ -185,10 +185,10 @@ void YamlReader::refuse_unknown(const std::vector<std::string_view>& known) cons
     std::string all;
     for (const auto name : known)
       all += (all.empty() ? "" : ", ") + std::string(name);
-    throw Error(ErrorCode::kInvalidArgument,
-                entry.place.prefix() + path + ": unknown key" +
-                    (nearest.empty() ? "" : "; did you mean '" + nearest + "'?") +
-                    " (known here: " + all + ")");
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        entry.place.prefix() + path + ": unknown key" +
+            (nearest.empty() ? " (known here: " + all + ")" : "; did you mean '" + nearest + "'?"));
   }
 }
 

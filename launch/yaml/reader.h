@@ -37,8 +37,9 @@ void read_scalar(const YamlNode& node, JsonBlock& value);
 // A place in the tree and its path from the root ("train.max_steps", "data.train[0].path").
 class YamlReader {
  public:
-  // Says what a name that is not known is, when it is one of a later version:
-  // ("train.fp16") -> "fp16 training is not in this version", else "". Called with
+  // Says what a name that is not known is, where it is one of a later version, of another program
+  // or of another block: ("train.lr") -> "unknown key; it is train.learning_rate", else "". Called
+  // with
   // "path" for keys and "path=value" for choices; list indices are left out of paths.
   using LaterNames = std::function<std::string(std::string_view)>;
 

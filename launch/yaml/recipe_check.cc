@@ -136,8 +136,12 @@ class RoleCheck {
       places_.refuse({"roles", name, "restarts"},
                      "is for roles that serve; " + name + " resumes with --resume");
     if (driving) return;
+    // Where a key names a role that is not declared, that line is the one to mend, and the type's
+    // own checks refuse it.
     const auto used = recipes::serving_roles(recipe_);
-    if (std::find(used.begin(), used.end(), name) == used.end())
+    const bool all_declared = std::ranges::all_of(
+        used, [&](const std::string& each) { return recipe_.roles.contains(each); });
+    if (all_declared && std::find(used.begin(), used.end(), name) == used.end())
       places_.refuse({"roles", name}, "no part of this recipe uses the role; remove it" +
                                           recipes::nearest_role(recipe_, name));
   }

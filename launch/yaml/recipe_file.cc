@@ -2,6 +2,7 @@
 
 #include "base/file.h"
 #include "launch/kubernetes/check.h"
+#include "launch/yaml/key_paths.h"
 #include "launch/yaml/places.h"
 #include "launch/yaml/reader.h"
 #include "launch/yaml/recipe_check.h"
@@ -26,11 +27,23 @@ YamlNode read_tree(std::string_view text, const std::string& name,
   return root;
 }
 
+// What is known of a name that the recipe language does not have here.
+std::string unknown_name(std::string_view name) {
+  std::string text = recipes::reserved_key(name);
+  if (!text.empty() || name.find('=') != std::string_view::npos) return text;
+
+  const std::string_view key = name.substr(name.rfind('.') + 1);
+  const std::string places = places_of_key(key);
+  if (!places.empty())
+    text = "unknown key here; the key is " + places + ": is the line indented as that block is?";
+  return text;
+}
+
 recipes::Recipe checked_recipe(const YamlNode& root, const LoadOptions& options,
                                std::vector<std::string>* warnings) {
   const YamlPlaces places(root);
   recipes::Recipe recipe;
-  const YamlReader::LaterNames later = recipes::reserved_key;
+  const YamlReader::LaterNames later = unknown_name;
   YamlReader(root, "", &later).read(recipe);
   if (!places.written({"recipe"}))
     places.refuse({}, "`recipe` is missing; expected recipe: " +

@@ -129,6 +129,7 @@ the program. To write it anew: `RETORT_UPDATE_DOCS=1 ctest -R recipe_test`.
 - `key.path=value` after the recipe on the command line overrides; the value is YAML, items of
   lists are counted from 0: `retort launch recipe.yaml train.max_steps=20
   data.train.0.path=small.jsonl`. `null` takes an optional value away.
+- Relative paths are relative to the working directory of `retort`, not to the recipe.
 - A field that the rest of the recipe makes pointless must keep its default: anything else is
   refused, not ignored.
 - The resolved recipe, with every field, is written into the run's folder as

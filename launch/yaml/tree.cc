@@ -104,6 +104,18 @@ class Converter {
   int64_t num_nodes_ = 0;
 };
 
+// What a parser's complaint about line `line` (from 0) is likely to be about; yaml-cpp calls nearly
+// everything an illegal map value.
+std::string likely_cause(std::string_view text, int line) {
+  for (; line > 0 && !text.empty(); --line)
+    text.remove_prefix(std::min(text.size(), text.find('\n')) + (text.find('\n') < text.size()));
+  const std::string_view indentation = text.substr(0, text.find_first_not_of(" \t"));
+  if (indentation.find('\t') != std::string_view::npos)
+    return "; the line is indented by a tab: write spaces";
+  return "; is the line indented as the others of its block are, and is there a space behind each "
+         "colon?";
+}
+
 YamlNode parse(std::string_view text, const std::string& source, bool has_lines) {
   Converter converter(source, has_lines);
   try {
@@ -114,7 +126,8 @@ YamlNode parse(std::string_view text, const std::string& source, bool has_lines)
              "a second YAML document; expected one document in the file");
     return converter.convert(documents.front(), 1, 0);
   } catch (const YAML::Exception& e) {
-    refuse(converter.place_of(e.mark, 1), "not valid YAML: " + e.msg);
+    refuse(converter.place_of(e.mark, 1),
+           "not valid YAML: " + e.msg + (has_lines ? likely_cause(text, e.mark.line) : ""));
   }
 }
 

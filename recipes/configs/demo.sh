@@ -8,7 +8,9 @@ retort=${RETORT_BIN:-build/bin/retort}
 out=runs/demo
 configs=recipes/configs
 
-say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
+bold= plain=
+if [[ -t 1 ]]; then bold=$'\033[1m' plain=$'\033[0m'; fi
+say() { printf '\n%s== %s%s\n' "$bold" "$*" "$plain"; }
 # number FILE KEY: a number of a one-line JSON object
 number() { sed -n "s/.*\"$2\": \([-0-9.e+]*\).*/\1/p" "$1"; }
 # timed NAME COMMAND...: runs it and notes the wall time

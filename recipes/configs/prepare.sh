@@ -10,7 +10,9 @@ out=runs/recipes
 configs=recipes/configs
 started=$SECONDS
 
-say() { printf '\n\033[1m== [%3d s] %s\033[0m\n' "$((SECONDS - started))" "$*"; }
+bold= plain=
+if [[ -t 1 ]]; then bold=$'\033[1m' plain=$'\033[0m'; fi
+say() { printf '\n%s== [%3d s] %s%s\n' "$bold" "$((SECONDS - started))" "$*" "$plain"; }
 # make PATH TEXT COMMAND...: runs the command unless PATH, which it makes, is there.
 make() {
   local path=$1 text=$2

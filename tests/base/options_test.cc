@@ -26,6 +26,7 @@ TEST(NearestName, FindsSlips) {
       << "six letters away from num_train_epochs: more than a third";
   EXPECT_EQ(nearest_name("lr_schedule_type", kNames), "lr_scheduler_type");
   EXPECT_EQ(nearest_name("max_steps", kNames), "max_steps");
+  EXPECT_EQ(nearest_name("MAX_STEPS", kNames), "max_steps");
 }
 
 TEST(NearestName, SaysNothingWhenNothingIsClose) {

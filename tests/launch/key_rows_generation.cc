@@ -12,7 +12,7 @@ std::vector<KeyRow> draw_rows() {
   return {
       refused(kSftBase, "generation={}", "this recipe draws no samples"),
       refused(kDistillBase, "generation={}", "has no effect with distill.lmbda: 0"),
-      refused(kGrpoBase, "generation.role=other", "no part of this recipe uses the role"),
+      refused(kGrpoBase, "generation.role=other", "'other' is not declared under roles"),
       in_run("generation.num_generations", kOnPolicyRuns, "read_samples(reference).size(), 56u"),
       refused(kOnPolicyBase, "generation.num_generations=4", "draws one completion for each"),
 

@@ -103,7 +103,7 @@ std::vector<KeyRow> dpo_rows() {
       acts(kDpoBase, "dpo.simpo_gamma=1.0", preference, simpo),
       refused(kDpoBase, "dpo.simpo_gamma=1.0", "only loss_type simpo reads it"),
 
-      refused(kDpoBase, "dpo.reference=other", "no part of this recipe uses the role"),
+      refused(kDpoBase, "dpo.reference=other", "'other' is not declared under roles"),
       acts(kDpoBase, "dpo.reference_cache=FOLDER/cache", inputs),
       acts(kDpoBase, "dpo.prefetch=5", preference_prefetch),
       // once dead: losses without a reference
@@ -120,7 +120,7 @@ std::vector<KeyRow> kto_rows() {
       acts(kKtoBase, "kto.loss_type=apo_zero_unpaired", kto),
       acts(kKtoBase, "kto.desirable_weight=2", kto),
       acts(kKtoBase, "kto.undesirable_weight=2", kto),
-      refused(kKtoBase, "kto.reference=other", "no part of this recipe uses the role"),
+      refused(kKtoBase, "kto.reference=other", "'other' is not declared under roles"),
       acts(kKtoBase, "kto.reference_cache=FOLDER/cache", inputs),
       acts(kKtoBase, "kto.prefetch=5", kto_prefetch),
   };

@@ -45,7 +45,7 @@ std::vector<KeyRow> grpo_rows() {
   return {
       refused(kSftBase, "grpo={}", "this block belongs to recipe: grpo"),
       acts(kGrpoBase, "grpo.beta=0.2", policy, with_reference),
-      refused(kGrpoBase, "grpo.reference=other", "no part of this recipe uses", with_reference),
+      refused(kGrpoBase, "grpo.reference=other", "'other' is not declared", with_reference),
       // once dead
       refused(kGrpoBase, "grpo.reference=other", "has no effect: grpo.beta is 0"),
 

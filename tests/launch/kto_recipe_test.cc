@@ -41,7 +41,8 @@ TEST_F(KtoRecipe, BlockAndRecipeBelongTogether) {
 }
 
 TEST_F(KtoRecipe, TheReferenceIsAnotherRole) {
-  refused({"kto.reference=refrence"}, "no part of this recipe uses the role");
+  refused({"kto.reference=refrence"},
+          "kto.reference: 'refrence' is not declared under roles; did you mean 'reference'?");
   const std::string other = "  other: {model: FOLDER/teacher}\ndata:";
   const std::string message = error_of(replaced(kKto, "data:", other));
   EXPECT_NE(message.find("no part of this recipe uses the role"), std::string::npos) << message;
