@@ -2,9 +2,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
+#include "launch/yaml/ambiguous.h"
 #include "launch/yaml/build.h"
 
 namespace retort::launch {
@@ -43,7 +45,8 @@ nlohmann::ordered_json json_scalar(const YamlNode& node) {
   for (const char* word : {"false", "False", "FALSE"})
     if (text == word) return false;
 
-  const auto number = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto number =
+      nlohmann::ordered_json::parse(json_number(text), nullptr, /*allow_exceptions=*/false);
   return number.is_number() ? number : nlohmann::ordered_json(text);
 }
 
@@ -172,6 +175,17 @@ std::string YamlReader::later(const std::string& suffix) const {
   }
   if (plain.empty() && suffix.starts_with('.')) return (*later_)(suffix.substr(1));
   return (*later_)(plain + suffix);
+}
+
+void YamlReader::refuse_ambiguous_values() const {
+  if (node_.kind == YamlNode::Kind::kScalar && !node_.quoted) {
+    const std::string why = why_ambiguous(node_.scalar);
+    if (!why.empty()) refuse(why);
+  }
+  for (size_t i = 0; i < node_.items.size(); ++i)
+    item(i, node_.items[i]).refuse_ambiguous_values();
+  for (const YamlNode::Entry& entry : node_.entries)
+    child(entry.key, entry.value).refuse_ambiguous_values();
 }
 
 void YamlReader::refuse_unknown(const std::vector<std::string_view>& known) const {

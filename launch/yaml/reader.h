@@ -69,6 +69,8 @@ class YamlReader {
   // Errors from validate(): names the line of the key that the message is about.
   [[noreturn]] void refuse_invalid(const Error& error) const;
   void refuse_unknown(const std::vector<std::string_view>& known) const;
+  // At the first value, here or below, that readers of YAML take for different things.
+  void refuse_ambiguous_values() const;
   std::string later(const std::string& suffix) const;
 
   const YamlNode& node_;
@@ -160,6 +162,7 @@ void YamlReader::read(T& value) const {
   } else if constexpr (std::is_enum_v<T> || NamedChoice<T>) {
     guarded([&] { read_choice(value); });
   } else {
+    if constexpr (std::is_same_v<T, JsonBlock>) refuse_ambiguous_values();
     guarded([&] { read_scalar(node_, value); });
   }
 }

@@ -122,6 +122,9 @@ the program. To write it anew: `RETORT_UPDATE_DOCS=1 ctest -R recipe_test`.
 
 - A recipe is one YAML document, in block or flow style. Unknown keys, keys that stand twice,
   wrong types and contradictions are errors that name file and line, before any process starts.
+- An alias `*name` stands for what `&name` was written before, and `<<: *name` (or a list of them)
+  takes over the keys of a block that this one does not have itself, whole values at a time. Both
+  are copies: an override of the one leaves the other as it is.
 - Durations carry a unit (`250ms`, `120s`, `5m`, `2h`; short ones `20us`, `1ms`), sizes too
   (`512KiB`, `64MiB`, `2GiB`; a bare number is bytes).
 - `${NAME}` in a value is the environment variable NAME, which must be set; `$${` is a literal

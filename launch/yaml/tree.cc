@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <cstdlib>
+#include <optional>
 
 #include "base/error.h"
 
@@ -51,7 +52,7 @@ class Converter {
       : source_(std::move(source)), has_lines_(has_lines) {}
 
   YamlPlace place_of(const YAML::Mark& mark, int64_t fallback) const {
-    return {source_, !has_lines_ ? 0 : mark.is_null() ? fallback : mark.line + 1};
+    return {.source = source_, .line = !has_lines_ ? 0 : mark.is_null() ? fallback : mark.line + 1};
   }
 
   YamlNode convert(const YAML::Node& from, int64_t fallback_line, int depth) {
@@ -86,9 +87,16 @@ class Converter {
 
   void convert_map(const YAML::Node& from, YamlNode& node, int depth) {
     node.kind = YamlNode::Kind::kMap;
+    std::optional<std::vector<YamlNode>> merged;
     for (const auto& pair : from) {
       const YamlPlace place = place_of(pair.first.Mark(), node.place.line);
       if (!pair.first.IsScalar()) refuse(place, "a key must be plain text");
+      if (is_merge_key(pair.first)) {
+        if (merged)
+          refuse(place, "'<<' stands here twice; merge several blocks by a list: <<: [*a, *b]");
+        merged = blocks_to_merge(pair.second, place, depth);
+        continue;
+      }
       YamlNode::Entry entry{pair.first.Scalar(), place, {}};
       if (const auto* first = node.find(entry.key))
         refuse(place, "'" + entry.key + "' stands here twice; first in line " +
@@ -97,6 +105,49 @@ class Converter {
       if (entry.value.kind == YamlNode::Kind::kNull) entry.value.place = place;
       node.entries.push_back(std::move(entry));
     }
+    if (merged) merge(std::move(*merged), node);
+  }
+
+  // Quotes make a key of it like any other.
+  static bool is_merge_key(const YAML::Node& key) {
+    return key.Scalar() == "<<" && key.Tag() != "!";
+  }
+
+  // What stands behind a `<<` at `place`: blocks, whose places say that they were merged there.
+  std::vector<YamlNode> blocks_to_merge(const YAML::Node& from, const YamlPlace& place, int depth) {
+    YamlNode value = convert(from, place.line, depth + 1);
+    std::vector<YamlNode> blocks;
+    if (value.kind == YamlNode::Kind::kList) {
+      blocks = std::move(value.items);
+    } else {
+      blocks.push_back(std::move(value));
+    }
+
+    for (YamlNode& block : blocks) {
+      if (block.kind != YamlNode::Kind::kMap)
+        refuse(place, "<< merges a block of keys or a list of them, got " +
+                          std::string(yaml_kind_name(block.kind)) +
+                          "; write <<: *name behind a block that begins with &name");
+      mark_merged(block, place.line);
+    }
+    return blocks;
+  }
+
+  static void mark_merged(YamlNode& node, int64_t line) {
+    node.place.merged_in = line;
+    for (YamlNode& item : node.items)
+      mark_merged(item, line);
+    for (YamlNode::Entry& entry : node.entries) {
+      entry.place.merged_in = line;
+      mark_merged(entry.value, line);
+    }
+  }
+
+  // A key that the block has itself, or from a block before, stays as it is.
+  static void merge(std::vector<YamlNode> blocks, YamlNode& node) {
+    for (YamlNode& block : blocks)
+      for (YamlNode::Entry& entry : block.entries)
+        if (!node.find(entry.key)) node.entries.push_back(std::move(entry));
   }
 
   std::string source_;
@@ -175,7 +226,10 @@ void remove_child(YamlNode& parent, const std::string& key) {
 }  // namespace
 
 std::string YamlPlace::prefix() const {
-  return source + (line > 0 ? ":" + std::to_string(line) : std::string()) + ": ";
+  std::string text = source;
+  if (line > 0) text += ":" + std::to_string(line);
+  if (merged_in > 0) text += " (merged in line " + std::to_string(merged_in) + ")";
+  return text + ": ";
 }
 
 const YamlNode::Entry* YamlNode::find(std::string_view key) const {

@@ -12,9 +12,11 @@ namespace retort::launch {
 
 // Where a node was written; line 0: no line to name (the command line).
 struct YamlPlace {
-  std::string source;          // file name or "command line"
-  int64_t line = 0;            // from 1
-  std::string prefix() const;  // "recipe.yaml:12: " or "command line: "
+  std::string source;     // file name or "command line"
+  int64_t line = 0;       // from 1
+  int64_t merged_in = 0;  // the line of the `<<` that took it over from there; 0: none did
+  // "recipe.yaml:12: ", "recipe.yaml:12 (merged in line 20): " or "command line: "
+  std::string prefix() const;
 };
 
 struct YamlNode {
@@ -42,9 +44,12 @@ struct YamlNode::Entry {
 std::string_view yaml_kind_name(YamlNode::Kind kind);
 
 // Reads one YAML document (block or flow style, anchors). `${NAME}` in values becomes the
-// environment variable NAME and `$${` a literal `${`. kInvalidArgument with file:line: syntax, a
-// key that stands twice, a variable that is not set, keys that are not plain text, nesting over 32
-// levels, over 100'000 nodes.
+// environment variable NAME and `$${` a literal `${`. `<<: *anchor`, or a list of anchors, takes
+// over the keys that its block does not have itself, whole values at a time; of several blocks that
+// have a key the first counts. Source: yaml.org/type/merge.html, as PyYAML reads it.
+// kInvalidArgument with file:line: syntax, a key that stands twice, a variable that is not set,
+// keys that are not plain text, nesting over 32 levels, over 100'000 nodes, where each use of an
+// anchor counts all that it stands for.
 YamlNode parse_yaml(std::string_view text, const std::string& source);
 
 // Applies "key.path=value" (value: YAML; a list's items are counted from 0) to a tree that must be

@@ -139,6 +139,51 @@ TEST_F(RecipeTest, AnchorsAndFlowStyleAreRead) {
   EXPECT_EQ(recipe.data.eval[0].path, recipe.data.train[0].path);
 }
 
+// The block's own keys come first, then those of the first block that has them.
+TEST_F(RecipeTest, MergedKeysAreThoseThatABlockDoesNotHave) {
+  const std::string merging =
+      replaced(replaced(kDistill, "  student:\n    model: FOLDER/student\n",
+                        "  student: &student {model: FOLDER/student, dtype: bfloat16,"
+                        " env: {A: '1', B: '2'}}\n"),
+               "  teacher:\n    model: FOLDER/teacher\n",
+               "  teacher:\n    <<: [{model: FOLDER/teacher}, *student]\n    env: {B: '3'}\n");
+  Recipe recipe = load(merging);
+  EXPECT_EQ(recipe.roles.at("student").model, (folder_ / "student").string());
+  EXPECT_EQ(recipe.roles.at("teacher").model, (folder_ / "teacher").string());
+  EXPECT_EQ(recipe.roles.at("teacher").dtype, recipe.roles.at("student").dtype);
+  EXPECT_EQ(recipe.roles.at("teacher").env, (std::map<std::string, std::string>{{"B", "3"}}));
+
+  // Copies: what the command line changes in one of them stays as it is in the other.
+  recipe = load(merging, {"roles.student.env.A=5", "roles.teacher.world.threads=3"});
+  EXPECT_EQ(recipe.roles.at("student").env.at("A"), "5");
+  EXPECT_FALSE(recipe.roles.at("teacher").env.contains("A"));
+  EXPECT_EQ(recipe.roles.at("teacher").world.threads, 3);
+}
+
+// 8 blocks, each of which merges ten times the one before, are 10^8 values.
+TEST_F(RecipeTest, MergesOfMergesAreBounded) {
+  std::string text = "x0: &x0 {a: 1}\n";
+  for (int i = 1; i <= 8; ++i) {
+    const std::string before = "*x" + std::to_string(i - 1);
+    const std::string name = "x" + std::to_string(i);
+    text += name + ": &" + name + "\n  <<: [" + before;
+    for (int repeat = 1; repeat < 10; ++repeat)
+      text += ", " + before;
+    text += "]\n";
+  }
+  EXPECT_NE(error_of(text + kSft).find("more than 100000 values"), std::string::npos);
+}
+
+TEST_F(RecipeTest, ValuesWithoutATypeKeepYamlsOwn) {
+  const Recipe recipe = load(replaced(
+      kSft, "train: [",
+      "chat_template_kwargs: {a: false, b: 'no', c: .5, d: +1, e: 0x1f, f: 0o17, g: 5., h: 1e3,"
+      " i: 2026-11-23, j: +-1, k: Non, l: ~, m: -.5, n: '010', o: .e5}\n  train: ["));
+  EXPECT_EQ(recipe.data.chat_template_kwargs.json,
+            R"({"a":false,"b":"no","c":0.5,"d":1,"e":31,"f":15,"g":5.0,"h":1000.0,)"
+            R"("i":"2026-11-23","j":"+-1","k":"Non","l":null,"m":-0.5,"n":"010","o":".e5"})");
+}
+
 TEST_F(RecipeTest, FieldsWithoutEffectMayStandAtTheirDefaults) {
   load(replaced(kDistill, "distill:", "distill:\n  beta: 0.5\n  loss_top_k: 64\n  tail: bucket"));
   ASSERT_EQ(warnings_.size(), 3u);
