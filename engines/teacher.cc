@@ -88,10 +88,10 @@ roles::HeadReply EngineTeacher::head(const roles::HeadRequest& request) {
         "alone does not compute; use another payload than hidden_states");
   if (!head_.defined()) {
     const models::SafetensorsReader files(options_.folder);
-    head_ = files
-                .get(options_.config.tie_word_embeddings ? "model.embed_tokens.weight"
-                                                         : "lm_head.weight")
-                .to(at::kFloat);
+    // Files of a tied model may call its one table either way.
+    const std::string embedding = "model.embed_tokens.weight";
+    const bool tied = options_.config.tie_word_embeddings && files.contains(embedding);
+    head_ = files.get(tied ? embedding : "lm_head.weight").to(at::kFloat);
   }
   if (request.begin < 0 || request.end < request.begin || request.end > head_.size(0))
     throw Error(ErrorCode::kInvalidArgument, "teacher.head: rows outside the head")

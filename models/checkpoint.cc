@@ -40,9 +40,9 @@ at::Tensor mapped_slice(const SafetensorsReader& reader, const ModelConfig& conf
   const at::Tensor mapped = read_parameter(reader, config, spec.name, spec.shard.shape)
                                 .narrow(spec.shard.dim, spec.shard.begin, spec.shape[dim]);
   if (!at::isFloatingType(mapped.scalar_type())) {
-    throw Error(ErrorCode::kMismatch, folder.string() + ": tensor '" + spec.name + "' holds " +
-                                          c10::toString(mapped.scalar_type()) +
-                                          ", expected floating-point numbers")
+    throw Error(ErrorCode::kInvalidArgument, folder.string() + ": tensor '" + spec.name +
+                                                 "' holds " + c10::toString(mapped.scalar_type()) +
+                                                 ", expected floating-point numbers")
         .with("tensor", spec.name);
   }
   return mapped;
@@ -92,8 +92,7 @@ Decoder load_decoder(const fs::path& folder, at::ScalarType dtype, const Placeme
                     "the vocabulary; expected a language model");
 
   // Every process checks the whole model, so that all of them refuse a bad folder alike.
-  const SafetensorsReader reader(folder);
-  check_checkpoint(reader, config, folder);
+  const SafetensorsReader reader = open_checkpoint(config, folder);
   std::vector<std::pair<std::string, at::Tensor>> tensors =
       read_parameters(reader, config, parameter_specs(config, placement), dtype, device, folder);
   Decoder decoder(std::move(config), std::move(tensors), placement);
@@ -116,8 +115,7 @@ Decoder load_classifier(const fs::path& folder, at::ScalarType dtype,
                                           std::to_string(labels) + " labels, asked for are " +
                                           std::to_string(options.num_labels));
 
-  const SafetensorsReader reader(folder);
-  check_checkpoint(reader, stored, folder);
+  const SafetensorsReader reader = open_checkpoint(stored, folder);
   ModelConfig config = stored.classifies()
                            ? stored
                            : as_classifier(stored, options.num_labels, options.pad_token_id);
@@ -238,8 +236,7 @@ std::string weights_fingerprint(const Decoder& decoder) {
 std::string weights_fingerprint(const fs::path& folder, at::ScalarType dtype,
                                 const std::function<void()>& between) {
   const ModelConfig config = read_model_config(folder);
-  const SafetensorsReader reader(folder);
-  check_checkpoint(reader, config, folder);
+  const SafetensorsReader reader = open_checkpoint(config, folder);
   Sha256 hash;
   hash.update(describe_function(config) + "\n");
   for (const ParameterSpec& spec : parameter_specs(config)) {

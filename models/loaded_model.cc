@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "models/end_tokens.h"
 #include "models/lora/adapter.h"
+#include "models/model_folder.h"
 
 namespace retort::models {
 namespace fs = std::filesystem;
@@ -15,7 +16,8 @@ LoadedModel load_model(const std::string& folder, const std::string& dtype) {
     throw Error(ErrorCode::kInvalidArgument,
                 "'" + folder +
                     "' holds no config.json; --model wants a Hugging Face folder (config.json, "
-                    "*.safetensors, tokenizer.json)");
+                    "*.safetensors, tokenizer.json)" +
+                    model_folder_hint(folder));
   const fs::path weights = adapted ? adapter_base_folder(folder) : fs::path(folder);
   const ModelConfig config = read_model_config(weights);
   // An adapter's folder may have no tokenizer of its own.

@@ -20,9 +20,9 @@ namespace fs = std::filesystem;
 
 at::Tensor converted(const std::string& name, const at::Tensor& value, at::ScalarType dtype) {
   if (!at::isFloatingType(value.scalar_type()))
-    throw Error(ErrorCode::kMismatch, "tensor '" + name + "' holds " +
-                                          c10::toString(value.scalar_type()) +
-                                          ", expected floating-point numbers")
+    throw Error(ErrorCode::kInvalidArgument, "tensor '" + name + "' holds " +
+                                                 c10::toString(value.scalar_type()) +
+                                                 ", expected floating-point numbers")
         .with("tensor", name);
   const at::Tensor out = value.to(dtype).contiguous();
   const bool lost =
@@ -39,8 +39,7 @@ at::Tensor converted(const std::string& name, const at::Tensor& value, at::Scala
 
 void rewrite_checkpoint(const fs::path& source, const fs::path& folder,
                         const RewriteOptions& options) {
-  const SafetensorsReader reader(source);
-  check_checkpoint(reader, read_model_config(source), source);
+  const SafetensorsReader reader = open_checkpoint(read_model_config(source), source);
   const at::ScalarType dtype = parse_dtype(options.config.torch_dtype);
 
   // Everything is laid out before the first tensor is read.

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "models/model_folder.h"
 #include "models/safetensors_header.h"
 #include "models/safetensors_writer.h"
 #include "models/tensor_runs.h"
@@ -120,9 +121,10 @@ struct SafetensorsReader::Impl {
 void SafetensorsReader::Impl::open_shards(const std::filesystem::path& folder) {
   const std::filesystem::path index = folder / "model.safetensors.index.json";
   if (!std::filesystem::exists(index)) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        folder.string() + ": neither model.safetensors nor model.safetensors.index.json is there")
+    throw Error(ErrorCode::kInvalidArgument,
+                folder.string() +
+                    ": neither model.safetensors nor model.safetensors.index.json is there" +
+                    weights_hint(folder))
         .with("folder", folder.string());
   }
 
@@ -158,6 +160,15 @@ SafetensorsReader::SafetensorsReader(const std::filesystem::path& path)
   } else {
     impl_->open_shards(path);
   }
+}
+
+void SafetensorsReader::rename(const std::string& from, const std::string& to) {
+  const std::shared_ptr<Shard> shard = impl_->find(from).second;
+  auto entry = shard->header.tensors.extract(from);
+  entry.key() = to;
+  shard->header.tensors.insert(std::move(entry));
+  impl_->tensors.erase(from);
+  impl_->tensors[to] = shard;
 }
 
 bool SafetensorsReader::contains(const std::string& name) const {

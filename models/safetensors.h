@@ -28,6 +28,8 @@ class SafetensorsReader {
   bool contains(const std::string& name) const;
   std::vector<std::string> names() const;  // sorted
   at::Tensor get(const std::string& name) const;
+  // The tensor `from`, which must be there, is called `to` from now on, in copies of this too.
+  void rename(const std::string& from, const std::string& to);
   std::vector<int64_t> shape(const std::string& name) const;
   // Fills piece.values, which says how many elements and in which dtype, with those elements of the
   // whole tensor; reads no others. kMismatch naming the tensor if it is missing, or has another

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/file_kind.h"
 #include "base/json_text.h"
 
 namespace retort::models {
@@ -136,8 +137,14 @@ json parse_json(std::string_view text, const std::filesystem::path& path) {
   return header;
 }
 
+// Whatever its length looks like, a file with a header has an object behind it.
+bool begins_with_object(std::string_view file) { return file.size() > 8 && file[8] == '{'; }
+
 // A file begins with its header's length as 8 bytes, little-endian.
 uint64_t header_length(std::string_view file, const std::filesystem::path& path) {
+  const FileKind kind = file_kind(file);
+  if (kind != FileKind::kUnknown && kind != FileKind::kSafetensors && !begins_with_object(file))
+    corrupt(path, "", description(kind) + "; expected a safetensors file");
   if (file.size() < 8) corrupt(path, "", "shorter than the 8 bytes of the header's length");
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i)
@@ -146,7 +153,7 @@ uint64_t header_length(std::string_view file, const std::filesystem::path& path)
     corrupt(path, "",
             "the header claims " + std::to_string(length) + " bytes, the file has " +
                 std::to_string(file.size() - 8) + " after the length (limit " +
-                std::to_string(kMaxHeaderBytes) + ")");
+                std::to_string(kMaxHeaderBytes) + "); the file may be truncated");
   }
   return length;
 }

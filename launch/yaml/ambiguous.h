@@ -9,8 +9,8 @@
 namespace retort::launch {
 
 // "" for a value that YAML 1.1, which PyYAML reads, and 1.2 take for the same; else what it is to
-// whom and what to write instead. Left out is 1e3, a number in 1.2 and here, a text to PyYAML, which
-// wants 1.0e+3.
+// whom and what to write instead. Left out is 1e3, a number in 1.2 and here, a text to PyYAML,
+// which wants 1.0e+3.
 // - yes, no, on, off, y, n in lower case, capitals or with a capital: booleans of 1.1, texts of 1.2
 // - 1_000, 010, 0b11, 12:30: numbers of 1.1 (12:30 is 750), texts or other numbers of 1.2
 // - .inf, .nan: numbers that JSON does not have

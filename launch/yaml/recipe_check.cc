@@ -12,6 +12,7 @@
 #include "launch/yaml/effect_check.h"
 #include "models/config.h"
 #include "models/lora/lora_config.h"
+#include "models/model_folder.h"
 #include "models/placement.h"
 #include "recipes/data/source_files.h"
 #include "recipes/external_roles.h"
@@ -269,8 +270,9 @@ class FileCheck {
       std::vector<std::string> path{"roles", name, "model"};
       if (role.external) path = {"roles", name, "external", "tokenizer"};
       if (!fs::is_directory(role.model))
-        places_.refuse(
-            path, "'" + role.model + "' is not a folder; expected a Hugging Face model folder");
+        places_.refuse(path, "'" + role.model +
+                                 "' is not a folder; expected a Hugging Face model folder" +
+                                 models::model_folder_hint(role.model));
       if (models::is_adapter_folder(role.model))
         places_.refuse(path, "'" + role.model +
                                  "' is a LoRA adapter; expected a whole model: merge it with "
@@ -279,8 +281,9 @@ class FileCheck {
                                       ? ", or go on with it by roles.student.lora.adapter"
                                       : ""));
       if (!fs::is_regular_file(fs::path(role.model) / "config.json"))
-        places_.refuse(
-            path, "'" + role.model + "' has no config.json; expected a Hugging Face model folder");
+        places_.refuse(path, "'" + role.model +
+                                 "' has no config.json; expected a Hugging Face model folder" +
+                                 models::model_folder_hint(role.model));
       check_classifier(name, role);
       if (role.world.tp * role.world.pp == 1) continue;
       const models::ModelConfig config = models::read_model_config(role.model);

@@ -60,9 +60,9 @@ at::Tensor read_rows(const SafetensorsReader& reader, const ModelConfig& config,
                      const ParameterSpec& spec) {
   const at::Tensor values = reader.get(spec.name);
   if (!at::isFloatingType(values.scalar_type())) {
-    throw Error(ErrorCode::kMismatch, "tensor '" + spec.name + "' holds " +
-                                          c10::toString(values.scalar_type()) +
-                                          ", expected floating-point numbers")
+    throw Error(ErrorCode::kInvalidArgument, "tensor '" + spec.name + "' holds " +
+                                                 c10::toString(values.scalar_type()) +
+                                                 ", expected floating-point numbers")
         .with("tensor", spec.name);
   }
   return gguf_interleaves(config, spec.name) ? gguf_interleave(values, config.head_dim) : values;
@@ -97,8 +97,7 @@ GgufSummary export_gguf(const fs::path& model, const fs::path& output,
   const int64_t context_length =
       options.context_length > 0 ? options.context_length : config.max_position_embeddings;
   check_gguf_expressible(config, context_length);
-  const SafetensorsReader reader(model);
-  check_checkpoint(reader, config, model);
+  const SafetensorsReader reader = open_checkpoint(config, model);
   const GgufMetadata metadata = describe(model, config, options.dtype, context_length);
 
   // The list of tensors, in the checkpoint's order; the rotary divisors stand before them.

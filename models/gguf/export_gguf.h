@@ -33,8 +33,8 @@ struct GgufSummary {
 // for q8_0. The largest tensor is vocab_size * hidden_size numbers. Before that, the tokenizer
 // (gguf_tokenizer.h).
 // Errors: kInvalidArgument naming what llama.cpp cannot compute or store, before anything is
-// written (numbers out of range: while it is); kMismatch and kCorrupt as load_decoder;
-// kResourceExhausted, kUnavailable as AtomicFile.
+// written (numbers out of range: while it is); as load_decoder; kResourceExhausted, kUnavailable as
+// AtomicFile.
 GgufSummary export_gguf(const std::filesystem::path& model, const std::filesystem::path& output,
                         const GgufExportOptions& options = {});
 

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/random.h"
+#include "models/checkpoint_check.h"
 #include "models/lora/lora_specs.h"
 #include "models/safetensors.h"
 #include "models/safetensors_writer.h"
@@ -53,7 +54,7 @@ at::Tensor own_slice(const at::Tensor& whole, const ParameterSpec& spec, const D
 void check_adapter_file(const SafetensorsReader& reader, const std::vector<TensorInfo>& expected,
                         const fs::path& file) {
   const auto refuse = [&](const std::string& tensor, const std::string& what) {
-    throw Error(ErrorCode::kMismatch,
+    throw Error(ErrorCode::kInvalidArgument,
                 file.string() + ": the adapter's tensor '" + tensor + "' " + what)
         .with("tensor", tensor);
   };
@@ -95,14 +96,14 @@ void attach_new_adapter(Decoder& decoder, const LoraConfig& lora, uint64_t seed)
 
 void check_adapter(const ModelConfig& config, const fs::path& folder) {
   const fs::path file = folder / kAdapterWeightsFile;
-  check_adapter_file(SafetensorsReader(file),
+  check_adapter_file(open_weights(file),
                      adapter_infos(config, read_adapter_config(folder), at::kFloat), file);
 }
 
 void attach_adapter(Decoder& decoder, const fs::path& folder) {
   const LoraConfig lora = read_adapter_config(folder);
   const fs::path file = folder / kAdapterWeightsFile;
-  const SafetensorsReader reader(file);
+  const SafetensorsReader reader = open_weights(file);
   check_adapter_file(reader, adapter_infos(decoder.config(), lora, decoder.dtype()), file);
 
   std::vector<std::pair<std::string, at::Tensor>> tensors;

@@ -23,8 +23,9 @@ namespace retort::models {
 void attach_new_adapter(Decoder& decoder, const LoraConfig& lora, uint64_t seed);
 
 // Gives the decoder the adapter of a folder: adapter_config.json and adapter_model.safetensors, of
-// which this placement's slices are read. Errors: as read_adapter_config; kMismatch naming the file
-// and the tensor that is missing, misshaped or of no adapted layer; kCorrupt for a bad file.
+// which this placement's slices are read. Errors: as read_adapter_config; kInvalidArgument naming
+// the file and the tensor that is missing, misshaped or of no adapted layer, or what is wrong with
+// the file.
 void attach_adapter(Decoder& decoder, const std::filesystem::path& folder);
 // The same checks without a model in memory: of names, shapes and the file's size.
 void check_adapter(const ModelConfig& config, const std::filesystem::path& folder);

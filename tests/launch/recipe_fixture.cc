@@ -40,6 +40,8 @@ RecipeTest::RecipeTest() {
     std::ofstream(folder_ / model / "config.json") << "{}";
   }
   fs::create_directory(folder_ / "empty");
+  fs::create_directories(folder_ / "cache" / "snapshots" / "1234");  // as the Hub's cache
+  std::ofstream(folder_ / "cache" / "snapshots" / "1234" / "config.json") << "{}";
   std::ofstream(folder_ / "train.jsonl") << "{\"text\": \"a\"}\n";
 }
 

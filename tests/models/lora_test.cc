@@ -164,16 +164,16 @@ TEST(LoraFiles, AreReadBackBitForBit) {
   ModelConfig wider = small_config();
   wider.intermediate_size = 320;
   Decoder other = Decoder::random(wider, 5, at::kFloat);
-  test::expect_error(ErrorCode::kMismatch, "another shape",
+  test::expect_error(ErrorCode::kInvalidArgument, "another shape",
                      [&] { attach_adapter(other, folder.path()); });
   auto fewer = tensors;
   fewer.pop_back();
   write_safetensors(folder / kAdapterWeightsFile, fewer);
-  test::expect_error(ErrorCode::kMismatch, "is missing",
+  test::expect_error(ErrorCode::kInvalidArgument, "is missing",
                      [&] { attach_adapter(again, folder.path()); });
   tensors.emplace_back("base_model.model.lm_head.lora_A.weight", at::arange(4.0));
   write_safetensors(folder / kAdapterWeightsFile, tensors);
-  test::expect_error(ErrorCode::kMismatch, "belongs to no layer",
+  test::expect_error(ErrorCode::kInvalidArgument, "belongs to no layer",
                      [&] { attach_adapter(again, folder.path()); });
 }
 
