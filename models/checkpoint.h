@@ -19,7 +19,8 @@ namespace retort::models {
 // Loads config and weights into the memory of `device`. Unknown config keys are logged once.
 // Memory: each slice of the placement is read by mmap and converted to `dtype` one by one; at most
 // this rank's part plus one slice.
-// Errors: kInvalidArgument naming file and tensor, or for a folder that holds a sequence classifier.
+// Errors: kInvalidArgument naming file and tensor, or for a folder that holds a sequence
+// classifier.
 Decoder load_decoder(const std::filesystem::path& folder, at::ScalarType dtype,
                      const Placement& placement = {}, at::Device device = at::kCPU);
 

@@ -14,8 +14,8 @@ SafetensorsReader open_weights(const std::filesystem::path& path);
 
 // The weights of a model folder whose config.json is `config`: its tensors are those of the model
 // that it describes, in name and shape; what is redundant (frequencies of the rotary embedding, a
-// second copy of a tied head) may be there too. Of a tied model whose files hold the head alone, the
-// reader has it under the name of the embedding.
+// second copy of a tied head) may be there too. Of a tied model whose files hold the head alone,
+// the reader has it under the name of the embedding.
 // Errors: kInvalidArgument naming the folder, and the tensor that is missing, misshaped, of no use,
 // or a tied head with other numbers than the embedding; or the file that is damaged or is something
 // else. Reads headers alone, but for a tied model that has both tables these.

@@ -23,8 +23,8 @@ struct RewriteOptions {
 // Weights and config.json of `source` into `folder`, which must exist; no tokenizer
 // (copy_tokenizer_files). A second copy of a tied head is left out.
 // Memory: one tensor at a time.
-// Errors: as load_decoder; kInvalidArgument naming the tensor for a finite number that the dtype has
-// none for (float16 ends at 65504).
+// Errors: as load_decoder; kInvalidArgument naming the tensor for a finite number that the dtype
+// has none for (float16 ends at 65504).
 void rewrite_checkpoint(const std::filesystem::path& source, const std::filesystem::path& folder,
                         const RewriteOptions& options);
 

@@ -2,6 +2,7 @@
 
 #include "base/file.h"
 #include "launch/kubernetes/check.h"
+#include "launch/yaml/home_paths.h"
 #include "launch/yaml/key_paths.h"
 #include "launch/yaml/places.h"
 #include "launch/yaml/reader.h"
@@ -49,6 +50,7 @@ recipes::Recipe checked_recipe(const YamlNode& root, const LoadOptions& options,
     places.refuse({}, "`recipe` is missing; expected recipe: " +
                           choices_text(recipes::RecipeName::choices()));
 
+  expand_home(recipe);
   recipe.train.resolve();
   recipe.launch.resolve(places.written({"launch", "stop_timeout"}));
   recipes::recipe_type(recipe).resolve(recipe, places);

@@ -127,6 +127,7 @@ the program. To write it anew: `RETORT_UPDATE_DOCS=1 ctest -R recipe_test`.
   are copies: an override of the one leaves the other as it is.
 - Durations carry a unit (`250ms`, `120s`, `5m`, `2h`; short ones `20us`, `1ms`), sizes too
   (`512KiB`, `64MiB`, `2GiB`; a bare number is bytes).
+- A path may begin with `~/`, the home folder of whoever starts the run (not in pods).
 - `${NAME}` in a value is the environment variable NAME, which must be set; `$${` is a literal
   `${`. In flow style it must stand in quotes.
 - `key.path=value` after the recipe on the command line overrides; the value is YAML, items of

@@ -14,14 +14,7 @@ namespace retort::data {
 struct JsonlFile::Impl {
   Impl(std::filesystem::path given, const std::filesystem::path& plain,
        const std::filesystem::path& cache)
-      : path(std::move(given)), file(plain), index(plain, checked_text(), cache) {}
-
-  std::string_view checked_text() const {
-    const std::string_view text = file.text();
-    if (text.starts_with("\xff\xfe") || text.starts_with(std::string_view("\xfe\xff")))
-      throw Error(ErrorCode::kInvalidArgument, path.string() + ": is UTF-16 text; expected UTF-8");
-    return text;
-  }
+      : path(std::move(given)), file(plain), index(plain, file.text(), cache) {}
 
   std::filesystem::path path;
   MappedFile file;

@@ -15,8 +15,8 @@ namespace retort::data {
 // A second process, or a second run with the same cache, does not read the file to find its lines.
 class JsonlFile {
  public:
-  // `cache`: where the text of a .gz, .zst, Parquet or Arrow file (named by content) and the index
-  // (`NAME-HASH.lines`) go;
+  // `cache`: where the text of a .gz, .zst, Parquet or Arrow file or of a JSON array (named by
+  // content) and the index (`NAME-HASH.lines`) go;
   // empty: the former into a temporary file that is removed as soon as it is mapped, the latter
   // nowhere. kInvalidArgument naming the path; errors of writing as base/file.h.
   explicit JsonlFile(const std::filesystem::path& path, const std::filesystem::path& cache = {});

@@ -27,6 +27,11 @@ void validate_source(const Source& source, const std::string& field) {
   if (!std::isfinite(source.weight) || source.weight <= 0)
     fail(".weight is " + std::to_string(source.weight) + "; expected a finite number above 0");
 
+  const bool plain = source.format == Format::kText || source.format == Format::kInputIds;
+  if (source.remove_none_values && plain)
+    fail(".remove_none_values has no effect with format: " + std::string(enum_name(source.format)) +
+         ", whose rows hold no structs; remove it");
+
   const std::vector<std::string_view> keys = mappable_keys();
   for (const auto& [key, column] : source.columns) {
     if (column.empty())

@@ -31,6 +31,9 @@ struct Source {
   Format format = Format::kAuto;
   // canonical key -> column of the file, e.g. prompt: question
   std::map<std::string, std::string> columns;
+  // Keys whose value is null are taken out of structs at every depth, as TRL's function of this
+  // name does.
+  bool remove_none_values = false;
   double weight = 1.0;  // share of this source in a mixture
 
   template <class V>
@@ -38,10 +41,13 @@ struct Source {
     visit(
         "path", path,
         "a file, a folder of files or a pattern such as data/*.parquet; JSONL, also .gz and .zst, "
-        "Parquet, or Arrow");
+        "a JSON array, Parquet, or Arrow");
     visit("format", format, "how rows are read; auto: by their keys");
     visit("columns", columns,
-          "canonical key -> column, e.g. {prompt: question, completion: answer}");
+          "canonical key -> column, e.g. {prompt: question, answer: reward_model.ground_truth}");
+    visit("remove_none_values", remove_none_values,
+          "keys whose value is null are taken out of structs, as of tool calls that Parquet gave "
+          "each other's arguments");
     visit("weight", weight, "times a row of this source is seen per epoch, relative to the others");
   }
 };

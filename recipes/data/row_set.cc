@@ -17,6 +17,7 @@ constexpr size_t kWarnings = 5;  // bad rows shown one by one; then only at powe
 
 std::string shape_text(const Source& source) {
   std::string text = "format=" + std::string(enum_name(source.format));
+  if (source.remove_none_values) text += " remove_none_values";
   for (const auto& [key, column] : source.columns) {
     text += "\n" + std::to_string(key.size()) + ":" + key;
     text += "=" + std::to_string(column.size()) + ":" + column;

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/near_file.h"
 
 namespace retort::data {
 namespace fs = std::filesystem;
@@ -26,13 +27,49 @@ bool is_data_file(const fs::directory_entry& entry) {
 
 bool is_pattern(const std::string& path) { return path.find_first_of("*?[") != std::string::npos; }
 
-std::vector<std::string> matches(const std::string& pattern) {
+// The folders that a pattern begins with and that are there by that very name are no part of the
+// pattern, whatever characters they have: a run [3]/data/*.jsonl.
+std::string with_literal_folders(const std::string& pattern) {
+  fs::path folder, rest;
+  for (const fs::path& part : fs::path(pattern)) {
+    if (rest.empty() && fs::is_directory(folder / part))
+      folder /= part;
+    else
+      rest /= part;
+  }
+  if (!is_pattern(folder.string())) return pattern;
+  std::string escaped;
+  for (const char c : folder.string()) {
+    if (std::string_view("*?[]\\").find(c) != std::string_view::npos) escaped += '\\';
+    escaped += c;
+  }
+  return escaped + "/" + rest.string();
+}
+
+// What may have been meant by a path that names nothing.
+std::string hint(const std::string& path, bool pattern) {
+  if (pattern)
+    return path.find('[') == std::string::npos
+               ? ""
+               : "; [ ] in a pattern stand for one of the characters between them, and a folder "
+                 "that has them in its name must be there";
+  if (const std::string near = near_file(path); !near.empty())
+    return "; did you mean '" + near + "'?";
+  if (is_hub_name(path))
+    return "; nothing is downloaded here: if it is a name on the Hugging Face Hub, fetch it with "
+           "`hf download --repo-type dataset " +
+           path + " --local-dir FOLDER` and name that folder";
+  return "";
+}
+
+std::vector<std::string> matches(const std::string& given) {
+  const std::string pattern = with_literal_folders(given);
   glob_t found{};
   const std::unique_ptr<glob_t, void (*)(glob_t*)> guard(&found, ::globfree);
   const int status = ::glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found);
   if (status == GLOB_NOMATCH) return {};
   if (status != 0)
-    throw Error(ErrorCode::kUnavailable, pattern + ": its folders cannot be looked through");
+    throw Error(ErrorCode::kUnavailable, given + ": its folders cannot be looked through");
   return {found.gl_pathv, found.gl_pathv + found.gl_pathc};
 }
 
@@ -65,7 +102,9 @@ std::vector<Source> expand_sources(const std::vector<Source>& sources) {
     if (files.empty() && fs::is_directory(source.path))
       refuse(source.path,
              "holds no file that ends in .jsonl, .jsonl.gz, .jsonl.zst, .parquet or .arrow");
-    if (files.empty()) refuse(source.path, pattern ? "matches no file" : "is not a file");
+    if (files.empty())
+      refuse(source.path,
+             (pattern ? "matches no file" : "is not a file") + hint(source.path, pattern));
 
     for (const std::string& file : files) {
       if (!fs::is_regular_file(file))

@@ -10,7 +10,8 @@ namespace retort::data {
 
 // A file: itself. A folder: the files in it, not in folders below, that end in .jsonl, .jsonl.gz,
 // .jsonl.zst, .parquet or .arrow. Else a pattern with `*`, `?` and `[...]`: what it matches, hidden
-// files left out. In the order of their names' bytes, so that every host and run has the same.
+// files left out; folders that it begins with are not of the pattern where they are there by that
+// very name. In the order of their names' bytes, so that every host and run has the same.
 // Empty if there is no such file.
 std::vector<std::string> source_files(const std::string& path);
 

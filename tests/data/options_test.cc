@@ -55,6 +55,16 @@ TEST(DataOptions, WrappingNeedsPacks) {
             std::string::npos);
 }
 
+TEST(DataOptions, NullsAreTakenOutOfStructsAlone) {
+  for (const Format format : {Format::kAuto, Format::kMessages, Format::kPromptCompletion})
+    EXPECT_NO_THROW(
+        (DataOptions{.train = {{.path = "a", .format = format, .remove_none_values = true}}}
+             .validate()));
+  EXPECT_NE(refusal({.eval = {{.path = "a", .format = Format::kText, .remove_none_values = true}}})
+                .find("data.eval[0].remove_none_values has no effect with format: text"),
+            std::string::npos);
+}
+
 TEST(DataOptions, UnknownColumnKeySuggestsTheNearest) {
   const std::string text = refusal({.train = {{.path = "a", .columns = {{"completoin", "x"}}}}});
   EXPECT_NE(text.find("data.train[0].columns.completoin"), std::string::npos) << text;

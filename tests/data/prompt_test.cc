@@ -40,6 +40,31 @@ TEST_F(PromptTest, Strings) {
       "w3");
 }
 
+// As verl's rows have them.
+TEST_F(PromptTest, AColumnInsideAnotherIsNamedWithDots) {
+  const std::string row = R"({"prompt":[{"role":"user","content":"w1"}],"data_source":"s",)"
+                          R"("reward_model":{"style":"rule","ground_truth":"17"},)"
+                          R"("extra_info":{"answers":["a","b"],"split":null}})";
+  const auto reference = [&](const std::string& text, const std::string& column) {
+    return make(text, {.columns = {{"answer", column}}}).reference;
+  };
+  EXPECT_EQ(reference(row, "reward_model.ground_truth"), "17");
+  EXPECT_EQ(reference(row, "extra_info.answers.1"), "b");
+  EXPECT_EQ(reference(R"({"prompt":"w1","a.b":"5","a":{"b":"6"}})", "a.b"), "5")
+      << "a column of the whole name goes first";
+  EXPECT_EQ(reference(row, "extra_info.split"), "") << "null is absent";
+
+  const auto refusal = [&](const std::string& column) {
+    return test::message_of([&] { reference(row, column); });
+  };
+  for (const std::string column :
+       {"reward_model.truth", "extra_info.answers.2", "data_source.x", "reward_model.", ".a"})
+    EXPECT_NE(refusal(column).find("column '" + column + "' (columns: {answer: " + column +
+                                   "}) is missing; the row has: prompt, data_source"),
+              std::string::npos)
+        << refusal(column);
+}
+
 TEST_F(PromptTest, TheLastTurnIsAnswered) {
   EXPECT_EQ(
       make(R"({"input_ids":[11,12,13,14,15,16],"labels":[-100,12,13,-100,-100,16]})").prompt_ids,

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/data/word_tokenizer.h"
 
 namespace retort::data {
@@ -184,6 +186,29 @@ constexpr const char* kToolTemplate =
     "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' %}{% generation %}"
     "{{ m.content }}<|end|>{% endgeneration %}{% else %}{{ m.content }}<|end|>{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}";
+
+// What trl.trainer.utils.remove_none_values (TRL 1.16) leaves: entries of objects go, at every
+// depth, items of lists stay.
+TEST_F(SampleTest, NullsAreTakenOutOfStructs) {
+  chat_ = test::chat_template(
+      "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' %}{% generation %}"
+      "{% for key, value in m.call.items() %}{{ key }} {% endfor %}"
+      "{{ m.call.list | length }}<|end|>{% endgeneration %}{% else %}{{ m.content }}<|end|>"
+      "{% endif %}{% endfor %}");
+  const std::string row =
+      R"({"messages":[{"role":"user","content":"w1"},{"role":"assistant","content":"w9","call":)"
+      R"({"w2":null,"w3":1,"list":[null,1],"w4":null}}]})";
+  const auto ids_with = [&](bool removes) {
+    return make(row, {.path = "k", .remove_none_values = removes}).input_ids;
+  };
+  EXPECT_NE(ids_with(false), ids_with(true));
+  const Ids removed = ids_with(true);
+  EXPECT_EQ(std::count(removed.begin(), removed.end(), word(2)), 0);
+  EXPECT_EQ(std::count(removed.begin(), removed.end(), word(3)), 1);
+  EXPECT_EQ(std::count(removed.begin(), removed.end(), word(4)), 0);
+  const Ids kept = ids_with(false);
+  EXPECT_EQ(std::count(kept.begin(), kept.end(), word(2)), 1);
+}
 
 TEST_F(SampleTest, ToolsAndVariablesOfARowReachTheTemplate) {
   chat_ = test::chat_template(kToolTemplate);

@@ -52,6 +52,25 @@ TEST_F(SourceFilesTest, AFileMayHaveTheNameOfAPattern) {
   EXPECT_EQ(names("x[1].jsonl"), "x[1].jsonl ");
 }
 
+// As folders of people are called: a run [3], a back\slash.
+TEST_F(SourceFilesTest, FoldersBeforeAPatternAreTakenByTheirNames) {
+  put(folder_ / "run [3]" / "in *" / "a.jsonl", "{}");
+  put(folder_ / "run 3" / "in *" / "no.jsonl", "{}");
+  put(folder_ / "back\\slash [1]" / "b.jsonl", "{}");
+  EXPECT_EQ(names("run [3]/in */*.jsonl"), "run [3]/in */a.jsonl ");
+  EXPECT_EQ(names("run [3]/*/a.json?"), "run [3]/in */a.jsonl ");
+  EXPECT_EQ(names("back\\slash [1]/*"), "back\\slash [1]/b.jsonl ");
+  EXPECT_EQ(names("run [34]/*/*.jsonl"), "run 3/in */no.jsonl ") << "no folder of that name";
+}
+
+TEST_F(SourceFilesTest, WhatNamesNoFileIsTold) {
+  expect_refused("b.json", "did you mean '" + (folder_ / "b.jsonl").string() + "'?");
+  expect_refused("run [5]/*.jsonl", "[ ] in a pattern stand for one of the characters");
+  const std::string message = test::message_of([] { expand_sources({{.path = "org/some-rows"}}); });
+  EXPECT_NE(message.find("nothing is downloaded here"), std::string::npos) << message;
+  EXPECT_NE(message.find("hf download --repo-type dataset org/some-rows"), std::string::npos);
+}
+
 TEST_F(SourceFilesTest, WhatNamesNoFileIsRefused) {
   expect_refused("none.jsonl", "is not a file");
   expect_refused("none*.jsonl", "matches no file");

@@ -143,6 +143,11 @@ void write_key_files(const fs::path& folder) {
     chat << R"({"messages": [{"role": "user", "content": "w5"},)"
          << R"({"role": "assistant", "content": ")" << word << "\"}]}\n";
   }
+  std::ofstream(folder / "nulls.jsonl")
+      << R"({"messages": [{"role": "user", "content": "w5"},)"
+      << R"( {"role": "assistant", "content": "w6"}],)"
+      << R"( "chat_template_kwargs": {"mood": null}})"
+      << "\n";
   std::ofstream(folder / "bad.jsonl") << prompt_row(1) << "{\"nothing\": 1}\n" << prompt_row(2);
 }
 

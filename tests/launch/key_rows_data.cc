@@ -15,6 +15,8 @@ std::vector<KeyRow> data_rows() {
   const std::string chat = "data.train=[{path: FOLDER/chat.jsonl}]";
   const std::string wrapped = "data.packing_strategy=wrapped";
   const std::string mood = "data.chat_template_kwargs={mood: w9}";
+  const std::string nulls = "{path: FOLDER/nulls.jsonl}";
+  const std::string no_nulls = "remove_none_values=true";
   const std::string day = "data.template_date=1999-12-";
   return {
       acts(kSftBase, "data.train=[{path: FOLDER/more.jsonl}]", batches),
@@ -23,6 +25,8 @@ std::vector<KeyRow> data_rows() {
       refused(kSftBase, "data.train.0.path=FOLDER/none*.jsonl", "matches no file"),
       acts(kSftBase, "data.train.0.format=prompt_completion", batches, {only_text}),
       acts(kSftBase, "data.train.0." + other, batches),
+      acts(kSftBase, "data.train.0." + no_nulls, batches, {"data.train=[" + nulls + "]", mood}),
+      refused(kSftBase, "data.train.0." + no_nulls, "whose rows hold no structs", {only_text}),
       acts(kSftBase, "data.train.0.weight=2", batches),
       // once dead
       refused(kDistillBase, "data.train.0.weight=2", "has no effect on the only source"),
@@ -31,6 +35,7 @@ std::vector<KeyRow> data_rows() {
       acts(kSftBase, "data.eval.0.path=FOLDER/train.jsonl", evaluation),
       acts(kSftBase, "data.eval.0.format=prompt_completion", evaluation, {"data.eval.0=" + text}),
       acts(kSftBase, "data.eval.0." + other, evaluation),
+      acts(kSftBase, "data.eval.0." + no_nulls, evaluation, {"data.eval=[" + nulls + "]", mood}),
       // once dead
       refused(kSftBase, "data.eval.0.weight=2", "an evaluation sees every row once"),
 

@@ -118,6 +118,16 @@ TEST_F(RecipeTest, EnvironmentIsExpandedInValues) {
   EXPECT_EQ(recipe.output_dir, "a-${x}-17");
 }
 
+TEST_F(RecipeTest, ATildeIsTheHomeFolder) {
+  ::setenv("HOME", folder_.c_str(), 1);
+  const std::string text =
+      replaced(replaced(kSft, "FOLDER/student", "~/student"), "FOLDER/train", "~/train");
+  const Recipe recipe = load(text, {"output_dir=~/run"});
+  EXPECT_EQ(recipe.roles.at("student").model, (folder_ / "student").string());
+  EXPECT_EQ(recipe.data.train[0].path, (folder_ / "train.jsonl").string());
+  EXPECT_EQ(recipe.output_dir, (folder_ / "run").string());
+}
+
 TEST_F(RecipeTest, UnitsAreRead) {
   const Recipe recipe =
       load(replaced(kDistill, "data:",

@@ -17,6 +17,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "models/text/table_rows.h"
+#include "recipes/data/detail/json_rows.h"
 #include "recipes/data/detail/making_lock.h"
 
 namespace retort::data::detail {
@@ -108,13 +109,13 @@ fs::path make_temporary_folder() {
   return name;
 }
 
-// What a file holds, by its first bytes.
-enum class Content { kText, kGzip, kZstd, kTable };
+using Content = PlainText::Content;
 
 Content content_of(std::string_view bytes) {
   if (bytes.starts_with("\x1f\x8b")) return Content::kGzip;
   if (bytes.starts_with("\x28\xb5\x2f\xfd")) return Content::kZstd;
-  return models::is_table(bytes) ? Content::kTable : Content::kText;
+  if (models::is_table(bytes)) return Content::kTable;
+  return is_json_array(bytes) ? Content::kArray : Content::kText;
 }
 
 // The endings that promise a content; others promise none.
@@ -136,16 +137,25 @@ void write_rows(const fs::path& path, AtomicFile& out) {
     out.write(lines);
 }
 
-void write_plain(const fs::path& path, std::string_view bytes, Content content,
+// The file as the recipe names it, and the one that is read: itself, or its decompressed text.
+struct Names {
+  const fs::path& given;
+  const fs::path& read;
+};
+
+void write_plain(const Names& names, std::string_view bytes, Content content,
                  const fs::path& plain) {
-  RETORT_LOG(kInfo) << (content == Content::kTable ? "writing the rows of " : "decompressing ")
-                    << path.string() << (content == Content::kTable ? " as JSON to " : " into ")
-                    << plain.string();
+  const bool rows = content == Content::kTable || content == Content::kArray;
+  RETORT_LOG(kInfo) << (rows ? "writing the rows of " : "decompressing ") << names.given.string()
+                    << (rows ? " as JSON to " : " into ") << plain.string();
   AtomicFile out(plain);
   switch (content) {
-    case Content::kGzip: inflate_all(path, bytes, out); break;
-    case Content::kZstd: unzstd_all(path, bytes, out); break;
-    case Content::kTable: write_rows(path, out); break;
+    case Content::kGzip: inflate_all(names.given, bytes, out); break;
+    case Content::kZstd: unzstd_all(names.given, bytes, out); break;
+    case Content::kTable: write_rows(names.read, out); break;
+    case Content::kArray:
+      array_to_lines(names.given, bytes, [&](std::string_view lines) { out.write(lines); });
+      break;
     case Content::kText: out.write(bytes); break;
   }
   out.commit();
@@ -154,26 +164,32 @@ void write_plain(const fs::path& path, std::string_view bytes, Content content,
 }  // namespace
 
 PlainText::PlainText(const fs::path& path, const fs::path& cache) : path_(path) {
-  const MappedFile file(path);
-  const std::string_view bytes = file.text();
-  const Content content = content_of(bytes);
-  if (content == Content::kText) {
-    if (promised_by(path) != Content::kText)
-      damaged(path, "it does not begin like a " + path.extension().string() + " file");
-    return;
-  }
-
-  if (cache.empty()) {
-    temporary_ = make_temporary_folder();
-    path_ = temporary_ / path.stem();
-    try {
-      write_plain(path, bytes, content, path_);
-    } catch (...) {  // no destructor will run
-      std::error_code ignored;
-      fs::remove_all(temporary_, ignored);
-      throw;
+  try {
+    // A table or an array may be compressed, so there are up to two steps.
+    for (int step = 0; step < 2; ++step) {
+      const MappedFile file(path_);
+      const Content content = content_of(file.text());
+      if (content == Content::kText) break;
+      make(path, file.text(), content, cache);
     }
-    return;
+    const MappedFile file(path_);
+    check_json_lines(path, file.text());
+    if (path_ == path && promised_by(path) != Content::kText)
+      damaged(path, "it does not begin like a " + path.extension().string() + " file");
+  } catch (...) {  // no destructor will run
+    std::error_code ignored;
+    if (!temporary_.empty()) fs::remove_all(temporary_, ignored);
+    throw;
+  }
+}
+
+void PlainText::make(const fs::path& path, std::string_view bytes, Content content,
+                     const fs::path& cache) {
+  const fs::path from = path_;
+  if (cache.empty()) {
+    if (temporary_.empty()) temporary_ = make_temporary_folder();
+    path_ = temporary_ / (from == path ? path.stem() : fs::path(path.stem().string() + ".rows"));
+    return write_plain({path, from}, bytes, content, path_);
   }
 
   // Named after the content, so that a file that is there is the right one.
@@ -181,7 +197,7 @@ PlainText::PlainText(const fs::path& path, const fs::path& cache) : path_(path) 
   if (fs::exists(path_)) return;
   make_folder(cache);
   const MakingLock lock(cache);
-  if (!fs::exists(path_)) write_plain(path, bytes, content, path_);
+  if (!fs::exists(path_)) write_plain({path, from}, bytes, content, path_);
 }
 
 PlainText::~PlainText() {

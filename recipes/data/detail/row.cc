@@ -1,6 +1,8 @@
 #include "recipes/data/detail/row.h"
 
 #include <algorithm>
+#include <charconv>
+#include <iterator>
 
 #include "base/error.h"
 #include "base/json_text.h"
@@ -12,6 +14,11 @@ namespace {
 std::string parse_reason(const std::string& what) {
   const size_t at = what.find(": ");
   return at == std::string::npos ? what : what.substr(at + 2);
+}
+
+bool is_index(std::string_view text, size_t& index) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
+  return error == std::errc() && end == text.data() + text.size();
 }
 
 std::string quoted_keys(std::initializer_list<std::string_view> names) {
@@ -30,6 +37,42 @@ std::string a_type(const Json& value) {
   const std::string name = value.type_name();
   return (name == "array" || name == "object" ? "an " : "a ") + name;
 }
+
+namespace {
+
+// A column of this name, else what the names between its dots lead to, one inside the other; an
+// item of a list is named by its number, from 0.
+const Json* find_column(const Json& object, std::string_view name) {
+  if (const auto whole = object.find(std::string(name)); whole != object.end()) return &*whole;
+  const Json* at = &object;
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    const std::string part(name.substr(begin, end - begin));
+    if (at->is_object() && at->contains(part)) {
+      at = &at->at(part);
+    } else if (size_t index = 0; at->is_array() && is_index(part, index) && index < at->size()) {
+      at = &at->at(index);
+    } else {
+      return nullptr;
+    }
+    begin = end + 1;
+  }
+  return at;
+}
+
+// As trl.trainer.utils.remove_none_values (TRL 1.16): entries of objects, at every depth; the items
+// of a list stay, so that their places do.
+void remove_none_values(Json& value) {
+  if (value.is_object()) {
+    for (auto entry = value.begin(); entry != value.end();)
+      entry = entry->is_null() ? value.erase(entry) : std::next(entry);
+  }
+  if (value.is_structured())
+    for (Json& inner : value)
+      remove_none_values(inner);
+}
+
+}  // namespace
 
 Row::Row(std::string_view line, const Source& source) : source_(source) {
   if (json_nesting(line) > kMaxJsonNesting)
@@ -50,11 +93,14 @@ Row::Row(std::string_view line, const Source& source) : source_(source) {
 
   if (object_.is_array())
     bad_row(
-        "the line is a JSON array; expected an object on each line (a JSON array file must be "
-        "turned into JSONL)");
+        "the line is a JSON array; expected an object on each line, or a file that is one array of "
+        "objects");
   if (!object_.is_object()) bad_row("the line is " + a_type(object_) + "; expected an object");
+  if (source_.remove_none_values)
+    for (Json& value : object_)
+      remove_none_values(value);
   for (const auto& [key, name] : source_.columns)
-    if (!object_.contains(name))
+    if (find_column(object_, name) == nullptr)
       bad_row("column '" + name + "' (columns: {" + key + ": " + name +
               "}) is missing; the row has: " + column_names());
 }
@@ -68,8 +114,8 @@ std::string_view Row::column_of(std::string_view key) const {
 }
 
 const Json* Row::column(std::string_view name) const {
-  const auto found = object_.find(std::string(name));
-  return found == object_.end() || found->is_null() ? nullptr : &*found;
+  const Json* found = find_column(object_, name);
+  return found == nullptr || found->is_null() ? nullptr : found;
 }
 
 const Json* Row::find(std::string_view key) const {

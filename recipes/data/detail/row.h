@@ -36,7 +36,8 @@ class Row {
 
   // The value of a canonical key, which `columns` of the source may say stands under another name:
   // with {prompt: question}, find("prompt") is the file's "question", and find("question") nothing.
-  // nullptr if the row lacks it or it is null.
+  // A dotted name (reward_model.ground_truth) is of what stands inside a column, where the row has
+  // no column of the whole name. nullptr if the row lacks it or it is null.
   const Json* find(std::string_view key) const;
   bool has(std::string_view key) const { return find(key) != nullptr; }
   const Json& require(std::string_view key) const;
@@ -48,7 +49,8 @@ class Row {
   // the file.
   std::vector<std::pair<std::string, std::string>> other_fields(
       std::vector<std::string_view> used) const;
-  // The file's own column, whatever `columns` says; nullptr if absent or null.
+  // The file's own column, or what a dotted name leads to, whatever `columns` says; nullptr if
+  // absent or null.
   const Json* column(std::string_view name) const;
 
  private:
