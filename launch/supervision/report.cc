@@ -25,18 +25,37 @@ std::string ProcessFailure::what() const {
   return "did not end in time and was killed";
 }
 
+namespace {
+
+// The first line of a message without the code at its end, as a process writes it into its log.
+std::string words_of(const std::string& message) {
+  std::string line = message.substr(0, message.find('\n'));
+  const size_t code = line.rfind(" [");
+  if (code != std::string::npos && line.ends_with(']')) line.resize(code);
+  return line;
+}
+
+}  // namespace
+
+// What one process has said is not said again, neither by its log nor by the others who met it.
 std::string SupervisorResult::report() const {
   if (!cause) return "";
   std::string text = cause->name() + " failed first: it " + cause->what() + "\n";
   if (!cause->message.empty()) text += "  " + cause->message + "\n";
   text += "  log: " + cause->log.string() + "\n";
+  const std::string words = words_of(cause->message);
   for (const auto& line : cause->log_tail)
-    text += "  | " + line + "\n";
+    if (words.empty() || line.find(words) == std::string::npos) text += "  | " + line + "\n";
   if (!consequences.empty()) {
     text += "then:\n";
-    for (const auto& failure : consequences)
+    for (const auto& failure : consequences) {
+      const bool same = failure.message == cause->message;
       text += "  " + failure.name() + " " + failure.what() +
-              (failure.message.empty() ? "" : ": " + failure.message) + "\n";
+              (failure.message.empty() ? ""
+               : same                  ? ": the same"
+                                       : ": " + failure.message) +
+              "\n";
+    }
   }
   return text;
 }

@@ -279,11 +279,13 @@ void DistillObjective::add_metrics(const StepSums& sums, MetricsRow& row) {
   // Vocabularies that do not fit end the run.
   const double masked = sums.values[kMaskedMass] / sums.count;
   if (masked > options_.max_masked_mass)
-    throw Error(ErrorCode::kMismatch,
+    throw Error(ErrorCode::kInvalidArgument,
                 "the teacher puts " + std::to_string(masked) +
                     " of its probability on ids above the common vocabulary (limit " +
                     std::to_string(options_.max_masked_mass) +
-                    "): student and teacher vocabularies do not fit");
+                    "): student and teacher vocabularies do not fit; give the student the "
+                    "teacher's tokens (retort vocab add), or take a teacher with the student's "
+                    "tokenizer");
 }
 
 }  // namespace retort::recipes

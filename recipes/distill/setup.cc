@@ -12,6 +12,7 @@
 #include "recipes/distill/objective.h"
 #include "recipes/distill/on_policy.h"
 #include "recipes/distill/self_check.h"
+#include "recipes/distill/vocabulary_check.h"
 #include "recipes/distill/write_cache.h"
 #include "recipes/losses/distill_shares.h"
 #include "recipes/losses/linear_log_probs.h"
@@ -333,6 +334,7 @@ class DistillType : public RecipeType {
 
   void check_inputs(const Recipe& recipe, const RecipePlaces& places) const override {
     check_hidden_states(recipe, places);
+    warn_of_more_ids(recipe, places);
     open_caches(recipe, places);
   }
 

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "parallel/vote.h"
 #include "recipes/run/checkpoint_folder.h"
+#include "recipes/run/damaged_weights.h"
 #include "recipes/run/metric_sums.h"
 
 namespace retort::recipes {
@@ -23,10 +24,16 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-void check_finite(double value, const Objective& objective, size_t micro_batch, bool may_skip) {
+// The samples are to blame unless the weights are.
+void check_finite(double value, const Objective& objective, size_t micro_batch,
+                  const roles::Trainer& trainer, bool may_skip) {
   if (std::isfinite(value)) return;
-  const std::string what =
+  std::string what =
       "the loss is " + std::to_string(value) + " on samples " + objective.origins(micro_batch);
+  const std::string damaged = damaged_weights(trainer.decoder());
+  if (!damaged.empty())
+    what += "; not for their sake: the student's " + damaged +
+            ", in the model's files or since an update; restore the weights";
   if (!may_skip) throw Error(ErrorCode::kInvalidArgument, what);
   RETORT_LOG(kWarning) << what;
 }
@@ -48,7 +55,7 @@ StepSums compute_gradients(roles::Trainer& trainer, parallel::World& world, size
   const auto loss_of = [&](size_t i, const at::Tensor& hidden) {
     const at::Tensor loss = objective.loss_sum(trainer.decoder().head(), hidden, i, sums);
     sums.late.add(loss, [&, i](const double* value) {
-      check_finite(*value, objective, i, may_skip);
+      check_finite(*value, objective, i, trainer, may_skip);
       sums.loss += *value;
     });
     return loss;

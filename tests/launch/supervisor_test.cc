@@ -127,6 +127,9 @@ TEST_F(SupervisorTest, TheUsersMistakeKeepsItsExitCode) {
       << result.report();
   EXPECT_NE(result.report().find("\n  the recipe is wrong [invalid_argument]\n"), std::string::npos)
       << result.report();  // the code stands there once
+  EXPECT_EQ(result.report().find("| the recipe is wrong"), std::string::npos)
+      << "the log says it again: " << result.report();
+  EXPECT_NE(result.report().find("| line 2"), std::string::npos) << result.report();
 }
 
 TEST_F(SupervisorTest, AServerThatEndsEarlyIsAFailure) {

@@ -1,0 +1,54 @@
+// A teacher that can name more ids than the student is warned about before the run.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "tests/launch/key_bases.h"
+#include "tests/launch/recipe_fixture.h"
+
+namespace retort::test {
+namespace {
+
+class VocabularyWarning : public RecipeTest {
+ protected:
+  VocabularyWarning() { write_key_files(folder_); }
+
+  // Of the warnings of a distillation those that are about ids.
+  std::vector<std::string> warnings_about_ids() {
+    std::ofstream(folder_ / "r.yaml") << with_folder(kDistillBase);
+    std::vector<std::string> all;
+    launch::load_recipe(folder_ / "r.yaml", {}, {}, &all);
+    std::erase_if(all, [](const std::string& warning) {
+      return warning.find("the teacher's tokenizer has") == std::string::npos;
+    });
+    return all;
+  }
+  void change_teacher(const std::string& file, const std::string& from, const std::string& to) {
+    const std::filesystem::path path = folder_ / "teacher" / file;
+    const std::string text = replaced(read_file(path), from, to);
+    std::ofstream(path) << text;
+  }
+};
+
+TEST_F(VocabularyWarning, OfATeacherThatKnowsMore) {
+  EXPECT_TRUE(warnings_about_ids().empty());
+  change_teacher("config.json", "\"vocab_size\": 100", "\"vocab_size\": 128");
+  EXPECT_TRUE(warnings_about_ids().empty()) << "its table is only padded";
+
+  change_teacher("tokenizer.json", "\"w89\":99", "\"w89\":99,\"w90\":100,\"w91\":101");
+  const std::vector<std::string> warnings = warnings_about_ids();
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("roles.teacher: the teacher's tokenizer has 102 ids, the student's "
+                             "100;"),
+            std::string::npos)
+      << warnings[0];
+  EXPECT_NE(warnings[0].find("retort vocab add"), std::string::npos) << warnings[0];
+}
+
+}  // namespace
+}  // namespace retort::test
