@@ -5,6 +5,8 @@
 #include <cctype>
 #include <fstream>
 
+#include "base/error.h"
+
 namespace retort {
 namespace {
 
@@ -150,6 +152,14 @@ std::string description(FileKind kind) {
   if (kind == FileKind::kUnknown) return "";
   const std::string_view helps = what_helps(kind);
   return "is " + std::string(what_it_is(kind)) + (helps.empty() ? "" : "; " + std::string(helps));
+}
+
+void expect_text(std::string_view text, const std::string& name, std::string_view expected) {
+  const std::string other = description(file_kind(text));
+  if (other.empty()) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              name + ": " + other + "; expected " + std::string(expected))
+      .with("file", name);
 }
 
 }  // namespace retort

@@ -46,7 +46,11 @@ std::string_view what_it_is(FileKind kind);
 // What makes the thing itself of it, whatever that was to be ("git lfs pull"): a clause without a
 // full stop; "" where that depends on what was asked for.
 std::string_view what_helps(FileKind kind);
-// "is a Git LFS pointer (...): fetch the file itself with git lfs pull", "" for kUnknown.
+// "is a Git LFS pointer (...); fetch the file itself: git lfs pull"; "" for kUnknown.
 std::string description(FileKind kind);
+
+// kInvalidArgument "NAME: is a Git LFS pointer (...); ...; expected JSON" if `text`, the content of
+// a file that is called `name`, is of a known kind.
+void expect_text(std::string_view text, const std::string& name, std::string_view expected);
 
 }  // namespace retort

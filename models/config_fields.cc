@@ -1,11 +1,13 @@
 #include "models/config_fields.h"
 
 #include "base/error.h"
+#include "base/file_kind.h"
 #include "base/json_text.h"
 
 namespace retort::models {
 
 ConfigJson parse_config_object(const std::string& text, const std::string& origin) {
+  expect_text(text, origin, "JSON");
   if (json_nesting(text) > kMaxJsonNesting) {
     throw Error(ErrorCode::kInvalidArgument, origin + ": the JSON is nested too deeply")
         .with("file", origin);

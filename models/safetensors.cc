@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/file_kind.h"
 #include "models/model_folder.h"
 #include "models/safetensors_header.h"
 #include "models/safetensors_writer.h"
@@ -38,8 +39,10 @@ struct Shard {
 std::map<std::string, std::string> read_index(const std::filesystem::path& path) {
   std::map<std::string, std::string> map;
   nlohmann::json index;
+  const std::string text = read_file(path);
+  expect_text(text, path.string(), "JSON");
   try {
-    index = nlohmann::json::parse(read_file(path));
+    index = nlohmann::json::parse(text);
   } catch (const nlohmann::json::exception& e) {
     corrupt(path, std::string("not valid JSON: ") + e.what());
   }

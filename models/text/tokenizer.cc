@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/file_kind.h"
 #include "base/hash.h"
 #include "models/text/detail/rust_call.h"
 
@@ -49,6 +50,7 @@ Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
         .with("path", path.string());
   }
   const std::string json = read_file(path);
+  expect_text(json, path.string(), "the JSON of a fast tokenizer");
   const auto files = detail::TextFiles::read(folder);
   auto impl = std::make_shared<Impl>();
   call_rust(folder.string(), rt_tokenizer_open, borrow(json), borrow_optional(files.config),
