@@ -13,7 +13,7 @@ bool all_in(std::string_view text, std::string_view characters) {
   return !text.empty() && text.find_first_not_of(characters) == std::string_view::npos;
 }
 
-constexpr std::string_view kDigits = "0123456789";
+constexpr std::string_view kDecimalDigits = "0123456789";
 
 std::string_view without_sign(std::string_view text) {
   if (text.starts_with('+') || text.starts_with('-')) text.remove_prefix(1);
@@ -45,7 +45,7 @@ bool is_switch_of_yaml_1_1(std::string_view text) {
 bool is_sexagesimal(std::string_view text) {
   const size_t colon = text.find(':');
   return colon != std::string_view::npos && colon + 1 < text.size() &&
-         all_in(text.substr(0, colon), kDigits) && all_in(text, "0123456789:.") &&
+         all_in(text.substr(0, colon), kDecimalDigits) && all_in(text, "0123456789:.") &&
          text.back() != ':';
 }
 
@@ -56,7 +56,7 @@ bool is_number_of_yaml_1_1_alone(std::string_view text) {
       digits && text.find('_') != std::string_view::npos &&
       (all_in(text, "0123456789_.") ||
        (text.starts_with("0x") && all_in(text.substr(2), "0123456789abcdefABCDEF_")));
-  const bool octal = text.size() > 1 && text[0] == '0' && all_in(text, kDigits);
+  const bool octal = text.size() > 1 && text[0] == '0' && all_in(text, kDecimalDigits);
   const bool binary = text.starts_with("0b") && all_in(text.substr(2), "01_");
   return grouped || octal || binary || is_sexagesimal(text);
 }
@@ -101,7 +101,7 @@ std::string json_number(std::string_view text) {
   const bool minus = text.starts_with('-');
   const std::string_view digits = without_sign(text);
   const std::string_view first = digits.substr(digits.starts_with('.') ? 1 : 0, 1);
-  if (!all_in(first, kDigits)) return std::string(text);
+  if (!all_in(first, kDecimalDigits)) return std::string(text);
   std::string number(digits);
   if (number[0] == '.') number.insert(0, "0");
   const size_t point = number.find('.');
