@@ -143,11 +143,12 @@ void write_key_files(const fs::path& folder) {
     chat << R"({"messages": [{"role": "user", "content": "w5"},)"
          << R"({"role": "assistant", "content": ")" << word << "\"}]}\n";
   }
-  std::ofstream(folder / "nulls.jsonl")
-      << R"({"messages": [{"role": "user", "content": "w5"},)"
-      << R"( {"role": "assistant", "content": "w6"}],)"
-      << R"( "chat_template_kwargs": {"mood": null}})"
-      << "\n";
+  std::ofstream nulls(folder / "nulls.jsonl");  // which a recipe's own mood does not reach
+  for (const std::string word : {"w1", "w2", "w3", "w4"})
+    nulls << R"({"messages": [{"role": "user", "content": "w5"},)"
+          << R"({"role": "assistant", "content": ")" << word
+          << R"("}], "chat_template_kwargs": {"mood": null}})"
+          << "\n";
   std::ofstream(folder / "bad.jsonl") << prompt_row(1) << "{\"nothing\": 1}\n" << prompt_row(2);
 }
 
