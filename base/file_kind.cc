@@ -18,7 +18,7 @@ struct Mark {
 };
 
 // At the first byte. The pickles are those of protocol 2 and later.
-constexpr std::array<Mark, 24> kMarks{{
+constexpr auto kMarks = std::to_array<Mark>({
     {"version https://git-lfs.github.com/spec/"sv, FileKind::kGitLfsPointer},
     {"\xff\xfe"sv, FileKind::kUtf16},
     {"\xfe\xff"sv, FileKind::kUtf16},
@@ -45,7 +45,7 @@ constexpr std::array<Mark, 24> kMarks{{
     {"%PDF-"sv, FileKind::kPdf},
     {"<?xml"sv, FileKind::kXml},
     {"\xef\xbb\xbf<?xml"sv, FileKind::kXml},
-}};
+});
 
 constexpr size_t kTarMark = 257;  // where a header of ustar and of GNU's tar has its name
 

@@ -9,8 +9,8 @@ namespace retort::data::detail {
 
 // The plain text of `path`: that file itself, unless its first bytes are those of gzip or
 // Zstandard, whose members or frames are decompressed, or of a table (models/text/table_rows.h), of
-// which each row is a line of JSON, also by its number, or of a JSON array (detail/json_rows.h). An
-// array and a table may be compressed.
+// which each row is a line of JSON, also by its number, or of a JSON array
+// (recipes/data/detail/json_rows.h). An array and a table may be compressed.
 //
 // With a cache that is `<cache>/<name>-<16 digits of the content's SHA-256>`, made if it is not
 //   there yet (written under a temporary name, by one of several processes while the others wait),
