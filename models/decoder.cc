@@ -13,7 +13,6 @@
 #include "models/decoder_parameters.h"
 #include "models/functions.h"
 #include "models/layers.h"
-#include "models/lora/lora_specs.h"
 #include "models/softcap.h"
 #include "models/tensor_parallel.h"
 #include "models/vocab_table.h"
@@ -72,6 +71,7 @@ struct Decoder::Impl {
   // A layer and what is trained of it, [begin, end) of trained_parameters().
   struct Layer {
     LayerWeights weights;
+    LayerFactors first;  // of AdapterState::kFirst
     size_t begin = 0;
     size_t end = 0;
     int64_t index = 0;  // in the whole model
@@ -88,7 +88,8 @@ struct Decoder::Impl {
   std::optional<RotaryEmbedding> sliding_rope;  // of layers with a window, if they have their own
   std::optional<LoraConfig> lora;
   std::vector<parallel::NamedParameter> adapter;
-  bool adapter_enabled = true;
+  std::vector<parallel::NamedParameter> first_adapter;
+  AdapterState adapter_state = AdapterState::kTrained;
   ParameterGate gate;
   int64_t checkpointing_every = 0;  // 0: never
   uint64_t shard_bytes = 0;
@@ -97,6 +98,8 @@ struct Decoder::Impl {
   void bind();
   void bind_layer(int64_t layer, size_t& next, Layer& out) const;
   void bind_adapter();
+  void bind_first_adapter();
+  LayerWeights untrained(const Layer& layer) const;
   parallel::VocabShard vocab() const;
   int64_t padded_tokens(const PackedTokens& tokens) const;
   Tensor embed(const PackedTokens& tokens) const;
@@ -145,20 +148,26 @@ void Decoder::Impl::bind_adapter() {
   size_t next = 0;
   for (std::vector<Layer>& chunk : chunks)
     for (Layer& layer : chunk) {
-      const std::string prefix = "model.layers." + std::to_string(layer.index) + ".";
-      layer.weights.scaling = lora->scaling();
       layer.begin = next;
-      for (size_t t = 0; t < static_cast<size_t>(LayerTensor::kCount); ++t) {
-        const std::string matrix = prefix + layer_tensor_name(static_cast<LayerTensor>(t));
-        for (size_t i = layer.begin; i + 1 < adapter.size(); i += 2) {
-          if (adapter[i].name != lora_factor_name(matrix, "lora_A")) continue;
-          layer.weights.factors[t] = {adapter[i].value, adapter[i + 1].value};
-          next += 2;
-        }
-      }
+      layer.weights.scaling = lora->scaling();
+      layer.weights.factors = layer_factors(adapter, layer.index, next);
       layer.end = next;
     }
   RETORT_CHECK(next == adapter.size()) << next << " of " << adapter.size() << " factors placed";
+}
+
+void Decoder::Impl::bind_first_adapter() {
+  size_t next = 0;
+  for (std::vector<Layer>& chunk : chunks)
+    for (Layer& layer : chunk)
+      layer.first = layer_factors(first_adapter, layer.index, next);
+  RETORT_CHECK(next == adapter.size()) << next << " of " << adapter.size() << " factors placed";
+}
+
+// The layer's weights as they were before anything was trained.
+LayerWeights Decoder::Impl::untrained(const Layer& layer) const {
+  return layer.weights.with_factors(adapter_state == AdapterState::kFirst ? layer.first
+                                                                          : LayerFactors{});
 }
 
 parallel::VocabShard Decoder::Impl::vocab() const {
@@ -202,7 +211,7 @@ Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& given, const Te
                             given.wanted.defined() ? given.wanted.to(device()) : Tensor()};
   const int64_t count = tokens.num_tokens();
   const int64_t padding = padded_tokens(tokens) - count;
-  const bool adapts = lora && adapter_enabled;
+  const bool adapts = lora && adapter_state == AdapterState::kTrained;
   const auto use = [&](size_t begin, size_t end) {
     if (gate && begin < end && (adapts || !lora)) gate(begin, end);
   };
@@ -235,8 +244,8 @@ Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& given, const Te
     if (last_layer_chooses && &layer == &layers.back()) inputs.rows = padded_indices(tokens.wanted);
     use(layer.begin, layer.end);
     const bool plain = lora && !adapts;
-    const LayerWeights without = plain ? layer.weights.without_adapter() : LayerWeights{};
-    const LayerWeights& weights = plain ? without : layer.weights;
+    const LayerWeights before = plain ? untrained(layer) : LayerWeights{};
+    const LayerWeights& weights = plain ? before : layer.weights;
     x = recomputes(layer)
             ? Residual{layer_forward_checkpointed(weights, inputs, residual_sum(x)), {}}
             : layer_forward(weights, inputs, x);
@@ -323,27 +332,35 @@ std::vector<parallel::NamedParameter> Decoder::parameters() const { return impl_
 
 void Decoder::attach_adapter(const LoraConfig& lora,
                              const std::vector<std::pair<std::string, Tensor>>& tensors) {
-  const auto specs = lora_specs(impl_->config, lora, impl_->placement);
-  std::vector<parallel::NamedParameter> adapter = match_specs(specs, tensors, "adapter");
-  for (const parallel::NamedParameter& parameter : adapter)
-    if (parameter.value.scalar_type() != dtype() || parameter.value.device() != device())
-      throw Error(ErrorCode::kMismatch, "an adapter has the decoder's dtype and device")
-          .with("tensor", parameter.name);
+  impl_->adapter = match_adapter(impl_->config, lora, impl_->placement, tensors, dtype(), device());
   impl_->lora = lora;
-  impl_->adapter = std::move(adapter);
   impl_->bind_adapter();
 }
+
+void Decoder::attach_first_adapter(const std::vector<std::pair<std::string, Tensor>>& tensors) {
+  RETORT_CHECK(impl_->lora) << "a first state of an adapter that is not there";
+  impl_->first_adapter =
+      match_adapter(impl_->config, *impl_->lora, impl_->placement, tensors, dtype(), device());
+  impl_->bind_first_adapter();
+}
+
+bool Decoder::has_first_adapter() const { return !impl_->first_adapter.empty(); }
 
 // Layers are bound to their parameters again, as at first.
 void Decoder::detach_adapter() {
   impl_->lora.reset();
   impl_->adapter.clear();
+  impl_->first_adapter.clear();
+  impl_->adapter_state = AdapterState::kTrained;
   impl_->chunks.clear();
   impl_->bind();
 }
 
 const LoraConfig* Decoder::lora() const { return impl_->lora ? &*impl_->lora : nullptr; }
-void Decoder::set_adapter_enabled(bool value) { impl_->adapter_enabled = value; }
+void Decoder::use_adapter(AdapterState state) {
+  RETORT_CHECK(state != AdapterState::kFirst || has_first_adapter()) << "no first adapter is kept";
+  impl_->adapter_state = state;
+}
 
 std::vector<parallel::NamedParameter> Decoder::trained_parameters() const {
   return impl_->lora ? impl_->adapter : impl_->parameters;

@@ -29,6 +29,10 @@ struct Head {
   parallel::Group* copies = nullptr;  // of a classifier: the ranks that have the same weight
 };
 
+// Which state of its adapter a decoder computes with: the one that is trained, the one that training
+// began with, or none.
+enum class AdapterState { kTrained, kFirst, kNone };
+
 // This process's part of a model: all of it, or by `placement` a slice of each layer and one or
 // several runs of the layers. Parameters carry their Hugging Face names
 // ("model.layers.0.self_attn.q_proj.weight"); a tied head has one tensor.
@@ -86,10 +90,14 @@ class Decoder {
   // the decoder's dtype. kMismatch as the constructor.
   void attach_adapter(const LoraConfig& lora,
                       const std::vector<std::pair<std::string, at::Tensor>>& tensors);
-  void detach_adapter();
+  // The state that an adapter's training begins with, kept beside the trained one: never trained,
+  // saved or merged. `tensors` as attach_adapter's, of an adapter that is there, with its settings.
+  void attach_first_adapter(const std::vector<std::pair<std::string, at::Tensor>>& tensors);
+  bool has_first_adapter() const;
+  void detach_adapter();           // both states
   const LoraConfig* lora() const;  // null: no adapter
-  // Whether forward passes compute with the adapter, which is there.
-  void set_adapter_enabled(bool value);
+  // What forward passes compute with from now on, which must be there.
+  void use_adapter(AdapterState state);
   // What is trained, in a fixed order: the adapter's factors, or parameters().
   std::vector<parallel::NamedParameter> trained_parameters() const;
 

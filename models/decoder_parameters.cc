@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "models/lora/lora_specs.h"
 #include "models/parameter_specs.h"
 
 namespace retort::models {
@@ -98,6 +99,20 @@ std::vector<parallel::NamedParameter> match_specs(const std::vector<ParameterSpe
         .with("tensor", given.begin()->first);
   }
   return parameters;
+}
+
+std::vector<parallel::NamedParameter> match_adapter(const ModelConfig& config,
+                                                    const LoraConfig& lora,
+                                                    const Placement& placement,
+                                                    const NamedTensorList& tensors,
+                                                    at::ScalarType dtype, at::Device device) {
+  std::vector<parallel::NamedParameter> adapter =
+      match_specs(lora_specs(config, lora, placement), tensors, "adapter");
+  for (const parallel::NamedParameter& parameter : adapter)
+    if (parameter.value.scalar_type() != dtype || parameter.value.device() != device)
+      throw Error(ErrorCode::kMismatch, "an adapter has the decoder's dtype and device")
+          .with("tensor", parameter.name);
+  return adapter;
 }
 
 NamedTensorList random_parameters(const ModelConfig& config, const Placement& placement,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "models/config.h"
+#include "models/lora/lora_config.h"
 #include "models/parameter_specs.h"
 #include "models/placement.h"
 #include "parallel/parameter.h"
@@ -26,6 +27,14 @@ std::vector<parallel::NamedParameter> match_parameters(const ModelConfig& config
 std::vector<parallel::NamedParameter> match_specs(const std::vector<ParameterSpec>& specs,
                                                   const NamedTensorList& tensors,
                                                   const std::string& what);
+
+// An adapter's tensors in the order of lora_specs. kMismatch for those and for another dtype or device
+// than the decoder's.
+std::vector<parallel::NamedParameter> match_adapter(const ModelConfig& config,
+                                                    const LoraConfig& lora,
+                                                    const Placement& placement,
+                                                    const NamedTensorList& tensors,
+                                                    at::ScalarType dtype, at::Device device);
 
 // As Decoder::random says. Not in inference mode: the tensors are to be trained.
 NamedTensorList random_parameters(const ModelConfig& config, const Placement& placement,

@@ -2,8 +2,11 @@
 
 #include <ATen/TensorOperators.h>
 
+#include <string>
+
 #include "base/error.h"
 #include "models/functions.h"
+#include "models/lora/lora_specs.h"
 
 namespace retort::models {
 namespace {
@@ -96,6 +99,22 @@ const char* layer_tensor_name(LayerTensor tensor) {
   return "";
 }
 
+LayerFactors layer_factors(const std::vector<parallel::NamedParameter>& tensors, int64_t index,
+                           size_t& next) {
+  const std::string prefix = "model.layers." + std::to_string(index) + ".";
+  const size_t begin = next;
+  LayerFactors factors;
+  for (size_t t = 0; t < factors.size(); ++t) {
+    const std::string matrix = prefix + layer_tensor_name(static_cast<LayerTensor>(t));
+    for (size_t i = begin; i + 1 < tensors.size(); i += 2) {
+      if (tensors[i].name != lora_factor_name(matrix, "lora_A")) continue;
+      factors[t] = {tensors[i].value, tensors[i + 1].value};
+      next += 2;
+    }
+  }
+  return factors;
+}
+
 std::vector<Tensor> LayerWeights::list() const {
   std::vector<Tensor> list;
   for (const Tensor& tensor : tensors) {
@@ -107,9 +126,9 @@ std::vector<Tensor> LayerWeights::list() const {
   return list;
 }
 
-LayerWeights LayerWeights::without_adapter() const {
+LayerWeights LayerWeights::with_factors(const LayerFactors& others) const {
   LayerWeights weights = *this;
-  weights.factors = {};
+  weights.factors = others;
   return weights;
 }
 

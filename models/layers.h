@@ -11,6 +11,7 @@
 #include "models/config.h"
 #include "models/lora/lora_linear.h"
 #include "models/tensor_parallel.h"
+#include "parallel/parameter.h"
 
 namespace retort::models {
 
@@ -41,10 +42,18 @@ enum class LayerTensor : uint8_t {
 };
 const char* layer_tensor_name(LayerTensor tensor);
 
+// An adapter's factors of one layer; undefined where a matrix is not adapted.
+using LayerFactors = std::array<LoraFactors, static_cast<size_t>(LayerTensor::kCount)>;
+
+// Those of layer `index` among an adapter's tensors in the order of lora_specs, from `next` on, which
+// is moved behind them.
+LayerFactors layer_factors(const std::vector<parallel::NamedParameter>& tensors, int64_t index,
+                           size_t& next);
+
 struct LayerWeights {
   std::array<at::Tensor, static_cast<size_t>(LayerTensor::kCount)> tensors;
   // Of the matrices that an adapter changes, and lora_alpha / r.
-  std::array<LoraFactors, static_cast<size_t>(LayerTensor::kCount)> factors;
+  LayerFactors factors;
   double scaling = 1;
   const at::Tensor& operator[](LayerTensor t) const { return tensors[static_cast<size_t>(t)]; }
   at::Tensor& operator[](LayerTensor t) { return tensors[static_cast<size_t>(t)]; }
@@ -53,8 +62,8 @@ struct LayerWeights {
   std::vector<at::Tensor> list() const;
   // These weights with `list` in the place of list().
   LayerWeights with(const std::vector<at::Tensor>& list) const;
-  // These weights as if there were no adapter.
-  LayerWeights without_adapter() const;
+  // These weights with another state of their adapter; with {} as if there were none.
+  LayerWeights with_factors(const LayerFactors& others) const;
 };
 
 // What a layer needs besides its weights, for one forward.

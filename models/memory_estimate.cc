@@ -343,7 +343,7 @@ TrainingMemory Estimate::result() const {
   const parallel::Layout& l = sizes_.layout;
   const int64_t count = parameters();
   TrainingMemory memory;
-  memory.parameters = bytes(count);
+  memory.parameters = bytes(count + (sizes_.first_adapter ? trained() : 0));
   memory.gradients = trained() * kFloatBytes;
   memory.optimizer = trained() * (sizes_.dtype_bytes < kFloatBytes ? 12 : 8) /
                      (l.distributed_optimizer ? l.dp : 1);

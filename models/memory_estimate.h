@@ -46,6 +46,8 @@ struct TrainingSizes {
   bool forks = false;
   // The adapter that is trained in the place of the model; nullopt: the model is.
   std::optional<LoraConfig> lora;
+  bool first_adapter =
+      false;  // beside it lies a copy of what it was (Decoder::attach_first_adapter)
   LossSizes loss;
 };
 
@@ -54,7 +56,7 @@ struct TrainingSizes {
 struct TrainingMemory {
   // All the time: P local parameters, T of which are trained: all, or those of an adapter, which
   // come to the model's.
-  int64_t parameters = 0;  // P * dtype_bytes
+  int64_t parameters = 0;  // P * dtype_bytes; (P + T) * dtype_bytes with a first_adapter
   int64_t gradients = 0;   // T * 4: the accumulated sums
   // T * 8, and beside parameters of 2 bytes T * 12; with the distributed optimizer 1 / dp of that
   int64_t optimizer = 0;

@@ -51,6 +51,11 @@ bool pushes_adapter(const Recipe& recipe) {
   return lora && lora->push == LoraPush::kAdapter;
 }
 
+bool keeps_first_adapter(const Recipe& recipe) {
+  const auto& lora = recipe.student().lora;
+  return lora && lora->adapter && recipe_type(recipe).compares_with_student(recipe);
+}
+
 std::string base_weights(const Recipe& recipe, const RoleOptions& role) {
   if (!pushes_adapter(recipe)) return "";
   return models::weights_fingerprint(role.model,

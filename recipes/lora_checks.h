@@ -18,7 +18,10 @@ void check_lora_files(const Recipe& recipe, const RecipePlaces& places);
 // Whether generators are sent the student's adapter alone (roles.student.lora.push).
 bool pushes_adapter(const Recipe& recipe);
 
-// Then, of the files of `role`, the student or its generator: models::weights_fingerprint, else "".
+// Whether a copy of the adapter that training starts from is kept for a reference.
+bool keeps_first_adapter(const Recipe& recipe);
+
+// With roles.student.lora.push: adapter, of the files of `role`, the student or its generator: models::weights_fingerprint, else "".
 // Reads all of them.
 std::string base_weights(const Recipe& recipe, const RoleOptions& role);
 

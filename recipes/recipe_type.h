@@ -45,6 +45,9 @@ class RecipeType {
   virtual void resolve(Recipe&, const RecipePlaces&) const {}
   // Roles that hold a frozen model and answer for it.
   virtual std::vector<std::string> frozen_roles(const Recipe&) const { return {}; }
+  // Whether what the student was before its training is compared with: is_own_reference
+  // (recipes/shared_checks.h).
+  virtual bool compares_with_student(const Recipe&) const { return false; }
   // Those whose answers may stay on a device from one end to the other: rpc.device_maps.
   virtual std::vector<std::string> device_roles(const Recipe&) const { return {}; }
   // The numbers that the student learns to give a sequence, by a head in the place of its

@@ -89,7 +89,7 @@ void check_reference(const Recipe& recipe, const RecipePlaces& places, const Key
   if (role == Recipe::kDrivingRole)
     places.refuse(path,
                   "the student cannot be its own reference: it moves; with roles.student.lora it "
-                  "can, without its adapter");
+                  "can, as it was before its training");
   check_declared(recipe, places, path, role);
 }
 
@@ -108,7 +108,8 @@ void check_own_reference(const Recipe& recipe, const RecipePlaces& places, const
                          int64_t usual_prefetch) {
   if (!is_own_reference(recipe, role)) return;
   const std::string why =
-      "has no effect: the student without its adapter is asked when its batch is drawn, and no "
+      "has no effect: what the student was before its training is asked when its batch is drawn, "
+      "and no "
       "answer is kept; remove the key";
   if (!cache.empty()) places.refuse({block, "reference_cache"}, why);
   if (prefetch != usual_prefetch) places.refuse({block, "prefetch"}, why);

@@ -21,8 +21,8 @@ void check_declared(const Recipe& recipe, const RecipePlaces& places, const KeyP
 void check_reference(const Recipe& recipe, const RecipePlaces& places, const KeyPath& path,
                      const std::string& role, bool needed, const std::string& why_not);
 
-// Whether `role` is the student without its adapter (roles.student.lora), which is asked in the
-// student's own processes.
+// Whether `role` is the student as it was before its training (roles.student.lora): without its
+// adapter, or with the one that it began with. It is asked in the student's own processes.
 bool is_own_reference(const Recipe& recipe, const std::string& role);
 // The role that is started for it: none, or itself.
 std::vector<std::string> reference_roles(const Recipe& recipe, const std::string& role);

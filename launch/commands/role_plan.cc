@@ -112,6 +112,7 @@ RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOpti
                  .sequences = recipes::micro_batch_sequences(recipe, own),
                  .forks = own.forks,
                  .lora = adapter,
+                 .first_adapter = plan.trains && recipes::keeps_first_adapter(recipe),
                  .loss = loss});
     const auto most = [&](const models::TrainingMemory& m) {
       return plan.trains ? m.peak() : m.parameters;

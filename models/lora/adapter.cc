@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/random.h"
 #include "models/checkpoint_check.h"
 #include "models/lora/lora_specs.h"
@@ -50,6 +51,8 @@ at::Tensor own_slice(const at::Tensor& whole, const ParameterSpec& spec, const D
   return slice;
 }
 
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
 // Every tensor of the adapter, whichever this rank reads, and no other.
 void check_adapter_file(const SafetensorsReader& reader, const std::vector<TensorInfo>& expected,
                         const fs::path& file) {
@@ -72,6 +75,18 @@ void check_adapter_file(const SafetensorsReader& reader, const std::vector<Tenso
   for (const std::string& name : reader.names())
     if (!known.contains(name))
       refuse(name, "belongs to no layer that adapter_config.json names as adapted");
+}
+
+// This rank's slices of a folder's adapter.
+NamedTensors read_factors(const Decoder& decoder, const LoraConfig& lora, const fs::path& folder) {
+  const fs::path file = folder / kAdapterWeightsFile;
+  const SafetensorsReader reader = open_weights(file);
+  check_adapter_file(reader, adapter_infos(decoder.config(), lora, decoder.dtype()), file);
+
+  NamedTensors tensors;
+  for (const ParameterSpec& spec : lora_specs(decoder.config(), lora, decoder.placement()))
+    tensors.emplace_back(spec.name, own_slice(reader.get(kPeftPrefix + spec.name), spec, decoder));
+  return tensors;
 }
 
 }  // namespace
@@ -102,14 +117,22 @@ void check_adapter(const ModelConfig& config, const fs::path& folder) {
 
 void attach_adapter(Decoder& decoder, const fs::path& folder) {
   const LoraConfig lora = read_adapter_config(folder);
-  const fs::path file = folder / kAdapterWeightsFile;
-  const SafetensorsReader reader = open_weights(file);
-  check_adapter_file(reader, adapter_infos(decoder.config(), lora, decoder.dtype()), file);
+  decoder.attach_adapter(lora, read_factors(decoder, lora, folder));
+}
 
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (const ParameterSpec& spec : lora_specs(decoder.config(), lora, decoder.placement()))
-    tensors.emplace_back(spec.name, own_slice(reader.get(kPeftPrefix + spec.name), spec, decoder));
-  decoder.attach_adapter(lora, tensors);
+void attach_first_adapter(Decoder& decoder, const fs::path& folder) {
+  const LoraConfig lora = read_adapter_config(folder);
+  if (decoder.lora() == nullptr || lora != *decoder.lora())
+    throw Error(ErrorCode::kMismatch, folder.string() +
+                                          ": the adapter that training began with has other "
+                                          "settings than the one that is trained");
+  decoder.attach_first_adapter(read_factors(decoder, lora, folder));
+}
+
+std::string adapter_fingerprint(const fs::path& folder) {
+  Sha256 hash;
+  hash.update(read_file(folder / kAdapterWeightsFile));
+  return hash.hex_digest();
 }
 
 std::vector<TensorInfo> adapter_infos(const ModelConfig& config, const LoraConfig& lora,

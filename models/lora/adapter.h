@@ -27,6 +27,13 @@ void attach_new_adapter(Decoder& decoder, const LoraConfig& lora, uint64_t seed)
 // the file and the tensor that is missing, misshaped or of no adapted layer, or what is wrong with
 // the file.
 void attach_adapter(Decoder& decoder, const std::filesystem::path& folder);
+// Keeps the adapter of a folder beside the one that the decoder has, whose settings it must have:
+// Decoder::attach_first_adapter. Memory: r * (in + out) numbers of the decoder's dtype for each
+// adapted matrix, of this placement's slices. Errors: as attach_adapter, and kMismatch for other
+// settings.
+void attach_first_adapter(Decoder& decoder, const std::filesystem::path& folder);
+// SHA-256 of the adapter's weights file: which state of an adapter it is.
+std::string adapter_fingerprint(const std::filesystem::path& folder);
 // The same checks without a model in memory: of names, shapes and the file's size.
 void check_adapter(const ModelConfig& config, const std::filesystem::path& folder);
 

@@ -34,7 +34,7 @@ class DpoRun : public RecipeRun {
     if (losses::needs_reference(options_.preference()))
       reference =
           is_own_reference(context_.recipe(), options_.reference)
-              ? make_student_reference(trainer)
+              ? make_student_reference(trainer, *context_.recipe().student().lora)
               : make_cached_reference(context_, options_.reference, options_.reference_cache);
 
     const parallel::World& world = context_.world;
@@ -82,6 +82,11 @@ class DpoType : public RecipeType {
     return reference_roles(recipe, recipe.dpo->reference);
   }
 
+  bool compares_with_student(const Recipe& recipe) const override {
+    return losses::needs_reference(recipe.dpo->preference()) &&
+           is_own_reference(recipe, recipe.dpo->reference);
+  }
+
   // Every loss but simpo, orpo and sft compares with a reference.
   void check(const Recipe& recipe, const RecipePlaces& places) const override {
     const DpoOptions& dpo = *recipe.dpo;
@@ -108,11 +113,10 @@ class DpoType : public RecipeType {
 
   // A row is a pair: each of its completions may be data.max_length long with the prompt.
   RecipePlan plan(const Recipe& recipe) const override {
-    // Counterparts are found with a forward pass of their own, and so is what the student without
-    // its adapter says.
+    // Counterparts are found with a forward pass of their own, and so is what the student said
+    // before its training.
     const losses::PreferenceOptions preference = recipe.dpo->preference();
-    const bool asks_itself =
-        losses::needs_reference(preference) && is_own_reference(recipe, recipe.dpo->reference);
+    const bool asks_itself = compares_with_student(recipe);
     RecipePlan plan{.sequences_per_row = 2,
                     .forks = recipe.student().world.device == parallel::Device::kCpu,
                     .extra_student_forwards =

@@ -27,7 +27,8 @@ class GrpoRun : public RolloutRun {
     const double temperature = recipe.generation->sampling.temperature;
     if (recipe.grpo->beta > 0)
       reference = is_own_reference(recipe, recipe.grpo->reference)
-                      ? make_student_reference(*trainer_, temperature, num_drawn_ids(context_))
+                      ? make_student_reference(*trainer_, *recipe.student().lora, temperature,
+                                               num_drawn_ids(context_))
                       : make_reference(context_, recipe.grpo->reference, temperature,
                                        num_drawn_ids(context_));
 
@@ -78,6 +79,10 @@ class GrpoType : public RecipeType {
   std::vector<std::string> frozen_roles(const Recipe& recipe) const override {
     if (recipe.grpo->beta == 0) return {};
     return reference_roles(recipe, recipe.grpo->reference);
+  }
+
+  bool compares_with_student(const Recipe& recipe) const override {
+    return recipe.grpo->beta > 0 && is_own_reference(recipe, recipe.grpo->reference);
   }
 
   bool generates(const Recipe&) const override { return true; }

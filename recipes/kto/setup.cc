@@ -32,7 +32,7 @@ class KtoRun : public RecipeRun {
     const parallel::World& world = context_.world;
     std::unique_ptr<Reference> reference =
         is_own_reference(context_.recipe(), options_.reference)
-            ? make_student_reference(trainer)
+            ? make_student_reference(trainer, *context_.recipe().student().lora)
             : make_cached_reference(context_, options_.reference, options_.reference_cache);
     objective_ = std::make_unique<KtoObjective>(
         [this](int64_t) { return stream_->next(); }, trainer, std::move(reference),
@@ -95,6 +95,10 @@ class KtoType : public RecipeType {
 
   std::vector<std::string> frozen_roles(const Recipe& recipe) const override {
     return reference_roles(recipe, recipe.kto->reference);
+  }
+
+  bool compares_with_student(const Recipe& recipe) const override {
+    return is_own_reference(recipe, recipe.kto->reference);
   }
 
   void check(const Recipe& recipe, const RecipePlaces& places) const override {

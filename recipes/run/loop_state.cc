@@ -64,6 +64,7 @@ std::string write_loop_state(const LoopState& state) {
                                  {"threads", layout.threads},
                                  {"data_fingerprint", state.data_fingerprint},
                                  {"template_day", state.template_day}};
+  if (state.first_adapter) json["first_adapter"] = *state.first_adapter;
   if (!state.best.metric.empty()) json["best"] = write_best(state.best);
   return json.dump(2) + "\n";
 }
@@ -97,6 +98,7 @@ LoopState read_loop_state(const fs::path& checkpoint) {
 
     state.data_fingerprint = json.at("data_fingerprint");
     state.template_day = json.value("template_day", "");
+    if (json.contains("first_adapter")) state.first_adapter = json.at("first_adapter");
     if (json.contains("best")) state.best = read_best(json.at("best"));
     return state;
   } catch (const nlohmann::json::exception& e) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "parallel/layout.h"
@@ -25,6 +26,9 @@ struct LoopState {
   std::string data_fingerprint;
   // what chat templates print, as 2026-11-23; "" in checkpoints of before it was kept
   std::string template_day;
+  // of the adapter that is kept as the reference (models::adapter_fingerprint); "": none is kept.
+  // Null in checkpoints of before one was.
+  std::optional<std::string> first_adapter;
 };
 
 // The file's text.

@@ -41,14 +41,32 @@ std::string template_day(const RankContext& context, const std::filesystem::path
   return world.all().broadcast(day, 0);
 }
 
+// Which adapter the student is compared with; "": none is kept. A resumed run reads it again, and it
+// must be the one that the run began with.
+std::string first_adapter(const RankContext& context, const std::filesystem::path& checkpoint) {
+  if (!keeps_first_adapter(context.recipe)) return "";
+  const std::string& folder = *context.role_options().lora->adapter;
+  if (!checkpoint.empty() && !read_loop_state(checkpoint).first_adapter) {
+    RETORT_LOG(kWarning) << checkpoint.string()
+                         << " was written when the reference was the model without an adapter; "
+                            "from here on it is the adapter in "
+                         << folder;
+  }
+  return models::adapter_fingerprint(folder);
+}
+
 LoopState starting_state(const RankContext& context, const std::filesystem::path& checkpoint,
                          const std::string& data_fingerprint, const std::string& day,
                          parallel::Layout layout) {
   const uint64_t seed = static_cast<uint64_t>(context.recipe.seed);
   layout.threads = context.threads;
+  const std::string adapter = first_adapter(context, checkpoint);
   if (checkpoint.empty())
-    return {
-        .seed = seed, .layout = layout, .data_fingerprint = data_fingerprint, .template_day = day};
+    return {.seed = seed,
+            .layout = layout,
+            .data_fingerprint = data_fingerprint,
+            .template_day = day,
+            .first_adapter = adapter};
   LoopState state = read_loop_state(checkpoint);
   if (state.seed != seed)
     throw Error(ErrorCode::kInvalidArgument, "the run was started with seed " +
@@ -59,6 +77,11 @@ LoopState starting_state(const RankContext& context, const std::filesystem::path
                 "the training data, its columns, the tokenizer or the chat template's settings "
                 "changed since " +
                     checkpoint.string() + "; restore them, or start a new run");
+  if (state.first_adapter.value_or(adapter) != adapter)
+    throw Error(ErrorCode::kInvalidArgument,
+                "the reference changed since " + checkpoint.string() +
+                    ": it is the adapter that the run began with; restore "
+                    "roles.student.lora.adapter and what is in its folder, or start a new run");
   const std::string now = layout_text(layout), then = layout_text(state.layout);
   if (now != then) {
     RETORT_LOG(kWarning) << "resuming with " << now << " a run that had " << then
@@ -66,6 +89,7 @@ LoopState starting_state(const RankContext& context, const std::filesystem::path
   }
   state.layout = layout;
   state.template_day = day;
+  state.first_adapter = adapter;
   return state;
 }
 

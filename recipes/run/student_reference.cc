@@ -17,7 +17,7 @@ roles::PendingPayload StudentAnswers::send(uint64_t /*request_id*/, int64_t /*st
   payload.logps = at::empty({0}, at::kFloat);
   if (positions.numel() > 0) {
     // The row at a position is of the token behind it.
-    const at::Tensor rows = trainer_.hidden_without_adapter(models::wanting(tokens, positions));
+    const at::Tensor rows = trainer_.hidden_before_training(models::wanting(tokens, positions));
     const at::Tensor targets = tokens.input_ids.to(at::kLong).index_select(0, positions + 1);
     if (rows.defined()) {
       const models::Head head = trainer_.decoder().head();
@@ -36,8 +36,9 @@ roles::Payload StudentAnswers::receive(roles::PendingPayload pending, double* /*
   return pending.reply.get();
 }
 
-std::unique_ptr<Reference> make_student_reference(roles::Trainer& trainer, double temperature,
-                                                  int64_t num_ids) {
+std::unique_ptr<Reference> make_student_reference(roles::Trainer& trainer, const LoraOptions& lora,
+                                                  double temperature, int64_t num_ids) {
+  if (lora.adapter) trainer.keep_first_adapter(*lora.adapter);
   return std::make_unique<Reference>(
       std::make_unique<StudentAnswers>(trainer, temperature, num_ids));
 }

@@ -1,4 +1,6 @@
-// The student without its adapter, as a reference: no role of its own, no second model.
+// What the student was before it was trained, as a reference: no role of its own, no second model.
+// With a new adapter that is the model without it; with roles.student.lora.adapter the adapter that
+// training began with, a frozen copy of which is kept.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,15 +8,16 @@
 #include <cstdint>
 #include <memory>
 
+#include "recipes/run/lora_options.h"
 #include "recipes/run/reference.h"
 #include "roles/teacher/frozen_answers.h"
 #include "roles/trainer/trainer.h"
 
 namespace retort::recipes {
 
-// Answers log-probabilities of targets by a forward pass with the adapter switched off: at once, as
-// the weights beside an adapter never change. The numbers are made as a teacher makes them.
-// Collectives: send() runs Trainer::hidden_without_adapter and make_payload, so that every rank of
+// Answers log-probabilities of targets by a forward pass with what never changes, the weights and
+// the first state of the adapter: at once. The numbers are made as a teacher makes them.
+// Collectives: send() runs Trainer::hidden_before_training and make_payload, so that every rank of
 // a replica of the student calls with the same tokens; where the pipeline does not end the payload
 // is empty. Threads: compute.
 class StudentAnswers : public roles::FrozenAnswers {
@@ -37,8 +40,10 @@ class StudentAnswers : public roles::FrozenAnswers {
   at::Tensor no_head_;  // hidden states are not asked for
 };
 
-// What make_reference and make_cached_reference make of a role, of the student itself.
-std::unique_ptr<Reference> make_student_reference(roles::Trainer& trainer, double temperature = 1,
-                                                  int64_t num_ids = 0);
+// What make_reference and make_cached_reference make of a role, of the student itself. `lora`: the
+// student's, whose adapter is read once more, on each rank its slices, if training starts from one.
+// Errors: as models::attach_first_adapter.
+std::unique_ptr<Reference> make_student_reference(roles::Trainer& trainer, const LoraOptions& lora,
+                                                  double temperature = 1, int64_t num_ids = 0);
 
 }  // namespace retort::recipes

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "models/lora/adapter.h"
 #include "parallel/vote.h"
 #include "roles/trainer/state.h"
 
@@ -51,15 +52,20 @@ Trainer::Trainer(models::Decoder decoder, parallel::World& world, Options option
   if (decoder_.dtype() == at::kHalf) scaler_.emplace(options_.loss_scale);
 }
 
-at::Tensor Trainer::hidden_without_adapter(const models::PackedTokens& tokens) {
+void Trainer::keep_first_adapter(const std::filesystem::path& folder) {
+  models::attach_first_adapter(decoder_, folder);
+}
+
+at::Tensor Trainer::hidden_before_training(const models::PackedTokens& tokens) {
   RETORT_CHECK(decoder_.lora() != nullptr) << "a student without an adapter has nothing before it";
-  struct Enabled {
+  using enum models::AdapterState;
+  struct Trained {
     models::Decoder& decoder;
-    ~Enabled() { decoder.set_adapter_enabled(true); }
+    ~Trained() { decoder.use_adapter(kTrained); }
   };
   const c10::NoGradGuard no_grad;
-  const Enabled again{decoder_};
-  decoder_.set_adapter_enabled(false);
+  const Trained again{decoder_};
+  decoder_.use_adapter(decoder_.has_first_adapter() ? kFirst : kNone);
   return pipeline_->hidden(tokens);
 }
 

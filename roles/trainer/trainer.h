@@ -59,9 +59,13 @@ class Trainer {
   }
   // Final hidden states where the pipeline ends, undefined elsewhere: Pipeline::hidden.
   at::Tensor hidden(const models::PackedTokens& tokens) const { return pipeline_->hidden(tokens); }
-  // The same of the model without its adapter, outside autograd: what the student was before it
-  // was adapted. Of a decoder with an adapter only.
-  at::Tensor hidden_without_adapter(const models::PackedTokens& tokens);
+  // From now on hidden_before_training is that of the adapter in this folder
+  // (models::attach_first_adapter); before, that of the model without an adapter, which a new
+  // adapter leaves as it is. Of a decoder with an adapter only.
+  void keep_first_adapter(const std::filesystem::path& folder);
+  // hidden() of what the student was before it was trained, outside autograd. Of a decoder with an
+  // adapter only, whose trained state stays as it is.
+  at::Tensor hidden_before_training(const models::PackedTokens& tokens);
   const Options& options() const { return options_; }
   parallel::GradBuckets& buckets() { return *buckets_; }
 

@@ -142,6 +142,7 @@ std::vector<KeyRow> lora_rows() {
       refused(kSftBase, lora + ".push=adapter", "nothing is drawn", with),
       refused(kGrpoBase, lora + "={r: 4, push: adapter}", "give it the student's",
               {"roles.generator.model=FOLDER/teacher"}),
+      in_run("roles.<name>.lora.adapter", run, "IsTheAdapterThatTrainingBeganWith"),
       in_run("dpo.reference", "tests/recipes/make_lora_goldens.py", "reference: student"),
       in_run("kto.reference", run, "kto: {beta: 0.1, reference: student}"),
       in_run("grpo.reference", run, R"({"reference", "student"})"),

@@ -87,8 +87,65 @@ TEST(Lora, SwitchedOffIsTheModelItself) {
 
   Decoder decoder = adapted_decoder(all_linear());
   EXPECT_GT(largest(decoder.hidden(tokens()) - base), 1e-3);
-  decoder.set_adapter_enabled(false);
+  decoder.use_adapter(AdapterState::kNone);
   EXPECT_TRUE(at::equal(decoder.hidden(tokens()), base));
+}
+
+// A folder with the decoder's adapter, as PEFT saves one.
+void save_adapter(const Decoder& decoder, const TemporaryFolder& folder) {
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const auto& [name, value, shard] : decoder.trained_parameters())
+    tensors.emplace_back("base_model.model." + name, value.detach());
+  write_safetensors(folder / kAdapterWeightsFile, tensors);
+  std::ofstream(folder / kAdapterConfigFile) << write_adapter_config(*decoder.lora(), "there");
+}
+
+// What training began with stays as it is while the adapter moves, and is computed with, trained,
+// saved and merged nowhere else.
+TEST(Lora, TheFirstStateDoesNotMove) {
+  for (const bool checkpointing : {false, true}) {
+    TemporaryFolder folder;
+    const at::Tensor base = Decoder::random(small_config(), 5, at::kFloat).hidden(tokens());
+    Decoder decoder = adapted_decoder(all_linear());
+    decoder.set_gradient_checkpointing(checkpointing);
+    const at::Tensor began = decoder.hidden(tokens());
+    save_adapter(decoder, folder);
+    EXPECT_FALSE(decoder.has_first_adapter());
+    attach_first_adapter(decoder, folder.path());
+    EXPECT_EQ(decoder.trained_parameters().size(), 2 * 2 * 7U);
+    for (const auto& [name, value, shard] : decoder.trained_parameters())
+      at::Tensor(value).add_(0.02);
+
+    const at::Tensor moved = decoder.hidden(tokens());
+    EXPECT_GT(largest(moved - began), 1e-3);
+    decoder.use_adapter(AdapterState::kFirst);
+    EXPECT_TRUE(at::equal(decoder.hidden(tokens()), began));
+    decoder.use_adapter(AdapterState::kNone);
+    EXPECT_TRUE(at::equal(decoder.hidden(tokens()), base));
+    decoder.use_adapter(AdapterState::kTrained);
+    EXPECT_TRUE(at::equal(decoder.hidden(tokens()), moved));
+    merge_adapter(decoder);
+    EXPECT_FALSE(decoder.has_first_adapter());
+    EXPECT_LT(largest(decoder.hidden(tokens()) - moved), 1e-5 * largest(moved));
+
+    // It is of the adapter that is there.
+    Decoder narrower = adapted_decoder(all_linear(2));
+    test::expect_error(ErrorCode::kMismatch, "other settings",
+                       [&] { attach_first_adapter(narrower, folder.path()); });
+  }
+}
+
+// Its fingerprint is that of its numbers.
+TEST(Lora, AnotherStateHasAnotherFingerprint) {
+  TemporaryFolder folder;
+  Decoder decoder = adapted_decoder(all_linear());
+  save_adapter(decoder, folder);
+  const std::string began = adapter_fingerprint(folder.path());
+  save_adapter(decoder, folder);
+  EXPECT_EQ(adapter_fingerprint(folder.path()), began);
+  at::Tensor(decoder.trained_parameters().back().value).add_(0.02);
+  save_adapter(decoder, folder);
+  EXPECT_NE(adapter_fingerprint(folder.path()), began);
 }
 
 TEST(Lora, MergedComputesTheSame) {
@@ -248,6 +305,10 @@ TEST(LoraMemory, IsWhatThePlanSays) {
       EXPECT_EQ(plan.parameters, (frozen + trained) * bytes);
       EXPECT_EQ(plan.gradients, trained * 4);
       EXPECT_EQ(plan.optimizer, trained * (bytes == 4 ? 8 : 12));
+      const TrainingMemory beside_its_first = estimate_training_memory(
+          config, {.tokens = 64, .dtype_bytes = bytes, .lora = lora, .first_adapter = true});
+      EXPECT_EQ(beside_its_first.parameters, (frozen + 2 * trained) * bytes);
+      EXPECT_EQ(beside_its_first.peak() - plan.peak(), trained * bytes);
 
       const TrainingMemory whole =
           estimate_training_memory(config, {.tokens = 64, .dtype_bytes = bytes});

@@ -26,7 +26,8 @@ TEST_F(LoopStateTest, WhatIsWrittenIsRead) {
                                  .seed = 42,
                                  .layout = {.tp = 2, .dp = 3, .threads = 4},
                                  .data_fingerprint = "abc",
-                                 .template_day = "2026-11-23"};
+                                 .template_day = "2026-11-23",
+                                 .first_adapter = "def"};
   const recipes::LoopState again = read(recipes::write_loop_state(state));
 
   EXPECT_EQ(again.step, 7);
@@ -40,6 +41,7 @@ TEST_F(LoopStateTest, WhatIsWrittenIsRead) {
   EXPECT_EQ(recipes::layout_text(again.layout), recipes::layout_text(state.layout));
   EXPECT_EQ(again.data_fingerprint, "abc");
   EXPECT_EQ(again.template_day, "2026-11-23");
+  EXPECT_EQ(again.first_adapter, "def");
 }
 
 // A value that has no short decimal text is the same to its last bit.
@@ -71,6 +73,7 @@ TEST_F(LoopStateTest, TheFirstFormatIsRead) {
   EXPECT_EQ(state.layout.dp, 3);
   EXPECT_EQ(state.layout.tp, 1);
   EXPECT_EQ(state.template_day, "") << "no day was kept";
+  EXPECT_EQ(state.first_adapter, std::nullopt) << "no adapter was compared with";
 }
 
 TEST_F(LoopStateTest, ALaterFormatIsRefusedByName) {

@@ -295,7 +295,7 @@ TEST(Start, IsCheckedWithItsAdapter) {
             base);
 }
 
-// The student without its adapter is the reference that a role with the same model is.
+// The student without a new adapter is the reference that a role with the same model is.
 TEST(Reference, IsTheStudentWithoutItsAdapter) {
   TemporaryFolder folder;
   const std::string own = "kto: {beta: 0.1, reference: student}\n";
@@ -317,6 +317,71 @@ TEST(Reference, IsTheStudentWithoutItsAdapter) {
   const std::string cache = launch_in(folder / "x", fresh_recipe("kto", own),
                                       {"kto.reference_cache=" + folder.path().string()}, 2);
   EXPECT_NE(cache.find("kto.reference_cache: has no effect"), std::string::npos) << cache;
+}
+
+// An adapter that training starts from is what it is compared with, in every layout: ln 2 and no
+// margin at first, and from then on what a role with the merged model answers.
+TEST(Reference, IsTheAdapterThatTrainingBeganWith) {
+  TemporaryFolder folder;
+  const std::string recipe = golden("dpo_qwen3").at("recipe");
+  const fs::path merged = folder / "merged";
+  const auto result =
+      retort({"model", "merge", (goldens() / "lora_qwen3").string(), "--output", merged.string()});
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  launch_in(folder / "role", recipe,
+            {"dpo.reference=reference",
+             "roles.reference={model: " + merged.string() + ", world: {threads: 1}}"});
+
+  const std::vector<std::pair<std::string, std::vector<std::string>>> layouts{
+      {"one", {}},
+      {"tp", {"roles.student.world.tp=2"}},
+      {"pp", {"roles.student.world.pp=2"}},
+      {"bfloat16", {"roles.student.dtype=bfloat16"}}};
+  for (const auto& [name, settings] : layouts) {
+    launch_in(folder / name, recipe, settings);
+    ASSERT_FALSE(HasFailure()) << name;
+    const fs::path run = folder / name / "run";
+    const bool exact = name != "bfloat16";
+    EXPECT_NEAR(column(run, "loss").front(), std::log(2.0), exact ? 1e-6 : 2e-2) << name;
+    EXPECT_NEAR(column(run, "rewards/margins").front(), 0, exact ? 1e-5 : 4e-2) << name;
+    if (!exact) continue;
+    EXPECT_GT(std::abs(column(run, "rewards/margins").back()), 1e-3) << name;
+    for (const char* key : {"loss", "grad_norm", "rewards/margins", "rewards/chosen"})
+      expect_same_column(run, folder / "role/run", key, 1e-5);
+  }
+}
+
+// A resumed run is compared with the adapter that it began with, not with what it resumes from.
+TEST(Reference, IsTheFirstAdapterWhenResumed) {
+  TemporaryFolder folder;
+  const std::string recipe = golden("dpo_qwen3").at("recipe");
+  launch_in(folder / "whole", recipe, {});
+  launch_in(folder / "part", recipe, {"train.exit_interval=2"}, 4);
+
+  const std::string later = "roles.student.lora.adapter=" + (folder / "whole/run/final").string();
+  const std::string other = launch_in(folder / "part", recipe, {"--resume", later}, 2);
+  EXPECT_NE(other.find("the reference changed since"), std::string::npos) << other;
+  const std::string none =
+      launch_in(folder / "part", recipe, {"--resume", "roles.student.lora.adapter=null"}, 2);
+  EXPECT_NE(none.find("the reference changed since"), std::string::npos) << none;
+
+  launch_in(folder / "part", recipe, {"--resume"});
+  ASSERT_FALSE(HasFailure());
+  EXPECT_EQ(timeless_metrics(folder / "part/run"), timeless_metrics(folder / "whole/run"));
+}
+
+// So is a policy that starts from an adapter: no distance at first.
+TEST(Grpo, StartsAtItsAdapter) {
+  TemporaryFolder folder;
+  OnPolicyRecipe recipe{.data = write_prompts(folder)};
+  recipe.block = {{"beta", "0.05"}, {"reference", "student"}};
+  const fs::path run =
+      run_adapter(folder / "run", recipe,
+                  {"roles.student.lora.lora_alpha=8",
+                   "roles.student.lora.adapter=" + (goldens() / "lora_qwen3").string()});
+  ASSERT_FALSE(HasFailure());
+  EXPECT_NEAR(column(run, "kl").front(), 0, 1e-6);
+  EXPECT_GT(column(run, "kl").back(), 1e-4) << "the student has hardly moved";
 }
 
 // Generators are sent merged weights: what they say of their tokens is what the student says.

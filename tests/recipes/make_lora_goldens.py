@@ -116,8 +116,8 @@ def dpo_loss(trainer, model, pairs, step):
 
 
 def train(name, rows, pairs=None):
-    """What a run reports, and the change of the factors. With pairs: dpo against the base model,
-    which is the adapted one with its adapter switched off."""
+    """What a run reports, and the change of the factors. With pairs: dpo against the adapter that
+    training begins with, of which TRL 1.16 keeps a copy ("ref") beside the trained one."""
     model = open_adapter(name).train()  # nothing in it has dropout
     start = factors(model)
     before = first_rows(rows, model)
@@ -125,7 +125,7 @@ def train(name, rows, pairs=None):
     assert len(trained) == len(start), (len(trained), len(start))
     optimizer = torch.optim.AdamW(trained, lr=LR, weight_decay=0.0)
     if pairs is not None:
-        reference = base_model(name).eval()
+        reference = open_adapter(name).eval()
         options = dict(beta=0.1, label_smoothing=0.0, discopop_tau=0.05)
         trainer = bare_dpo(["sigmoid"], [1.0], model=model, ref_model=reference, **options)
 
