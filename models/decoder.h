@@ -29,8 +29,8 @@ struct Head {
   parallel::Group* copies = nullptr;  // of a classifier: the ranks that have the same weight
 };
 
-// Which state of its adapter a decoder computes with: the one that is trained, the one that training
-// began with, or none.
+// Which state of its adapter a decoder computes with: the one that is trained, the one that
+// training began with, or none.
 enum class AdapterState { kTrained, kFirst, kNone };
 
 // This process's part of a model: all of it, or by `placement` a slice of each layer and one or

@@ -28,8 +28,8 @@ std::vector<parallel::NamedParameter> match_specs(const std::vector<ParameterSpe
                                                   const NamedTensorList& tensors,
                                                   const std::string& what);
 
-// An adapter's tensors in the order of lora_specs. kMismatch for those and for another dtype or device
-// than the decoder's.
+// An adapter's tensors in the order of lora_specs. kMismatch for those and for another dtype or
+// device than the decoder's.
 std::vector<parallel::NamedParameter> match_adapter(const ModelConfig& config,
                                                     const LoraConfig& lora,
                                                     const Placement& placement,

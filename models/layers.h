@@ -45,8 +45,8 @@ const char* layer_tensor_name(LayerTensor tensor);
 // An adapter's factors of one layer; undefined where a matrix is not adapted.
 using LayerFactors = std::array<LoraFactors, static_cast<size_t>(LayerTensor::kCount)>;
 
-// Those of layer `index` among an adapter's tensors in the order of lora_specs, from `next` on, which
-// is moved behind them.
+// Those of layer `index` among an adapter's tensors in the order of lora_specs, from `next` on,
+// which is moved behind them.
 LayerFactors layer_factors(const std::vector<parallel::NamedParameter>& tensors, int64_t index,
                            size_t& next);
 

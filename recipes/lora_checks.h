@@ -21,8 +21,8 @@ bool pushes_adapter(const Recipe& recipe);
 // Whether a copy of the adapter that training starts from is kept for a reference.
 bool keeps_first_adapter(const Recipe& recipe);
 
-// With roles.student.lora.push: adapter, of the files of `role`, the student or its generator: models::weights_fingerprint, else "".
-// Reads all of them.
+// With roles.student.lora.push: adapter, of the files of `role`, the student or its generator:
+// models::weights_fingerprint, else "". Reads all of them.
 std::string base_weights(const Recipe& recipe, const RoleOptions& role);
 
 // "lora_alpha: 16 there, 32 in the recipe; ..." of settings that differ; "" if none does.

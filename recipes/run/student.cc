@@ -41,8 +41,8 @@ std::string template_day(const RankContext& context, const std::filesystem::path
   return world.all().broadcast(day, 0);
 }
 
-// Which adapter the student is compared with; "": none is kept. A resumed run reads it again, and it
-// must be the one that the run began with.
+// Which adapter the student is compared with; "": none is kept. A resumed run reads it again, and
+// it must be the one that the run began with.
 std::string first_adapter(const RankContext& context, const std::filesystem::path& checkpoint) {
   if (!keeps_first_adapter(context.recipe)) return "";
   const std::string& folder = *context.role_options().lora->adapter;
