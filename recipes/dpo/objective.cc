@@ -11,11 +11,14 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "base/error.h"
 #include "parallel/vote.h"
 #include "recipes/dpo/counterparts.h"
 #include "recipes/losses/linear_log_probs.h"
+#include "recipes/losses/log_sum_squares.h"
+#include "recipes/losses/pair_weights.h"
 #include "recipes/run/batch_objective.h"
 #include "recipes/run/host_rows.h"
 #include "recipes/run/metric_sums.h"
@@ -51,21 +54,42 @@ DpoObjective::DpoObjective(PairSource source, std::unique_ptr<Reference> referen
 
 DpoObjective::~DpoObjective() = default;
 
+// With ld_alpha the sum of a completion that is the longer one depends on the other's length: it is
+// kept under ids that hold that length and ld_alpha, negative ones, which no text has.
+void DpoObjective::name_completions(Drawn& drawn) const {
+  drawn.weighted.reserve(drawn.batch.pairs.size());
+  for (const data::PreferenceSample& pair : drawn.batch.pairs) {
+    drawn.completions.push_back({pair.prompt_ids, pair.chosen_ids});
+    drawn.completions.push_back({pair.prompt_ids, pair.rejected_ids});
+    const size_t chosen = pair.chosen_ids.size();
+    const size_t rejected = pair.rejected_ids.size();
+    if (!options_.loss.ld_alpha || chosen == rejected) continue;
+
+    drawn.weighted.push_back(chosen > rejected ? pair.chosen_ids : pair.rejected_ids);
+    std::vector<int32_t>& ids = drawn.weighted.back();
+    ids.push_back(-1 - static_cast<int32_t>(std::min(chosen, rejected)));
+    const auto alpha = std::bit_cast<std::array<int32_t, 2>>(*options_.loss.ld_alpha);
+    ids.insert(ids.end(), alpha.begin(), alpha.end());
+    CompletionIds& longer =
+        drawn.completions[drawn.completions.size() - (chosen > rejected ? 2 : 1)];
+    longer.completion = ids;
+  }
+}
+
 DpoObjective::Drawn DpoObjective::ask(data::PairMicroBatch batch, uint64_t request_id,
                                       int64_t step) {
   Drawn drawn{.batch = std::move(batch),
               .shared = {},
               .pending = {},
               .completions = {},
+              .weighted = {},
+              .row_weights = {},
               .counterparts = {}};
   drawn.shared = data::student_sequences(drawn.batch, options_.share_prompts);
   drawn.shared.tokens.wanted = drawn.shared.predict_positions;
   if (!reference_) return drawn;
 
-  for (const data::PreferenceSample& pair : drawn.batch.pairs) {
-    drawn.completions.push_back({pair.prompt_ids, pair.chosen_ids});
-    drawn.completions.push_back({pair.prompt_ids, pair.rejected_ids});
-  }
+  name_completions(drawn);
   drawn.pending = reference_->ask_unknown(request_id, step, drawn.batch.tokens,
                                           drawn.batch.predict_positions, drawn.completions);
   return drawn;
@@ -165,10 +189,18 @@ losses::PreferenceInputs DpoObjective::compare(const models::Head& head, const a
   const std::vector<at::Tensor> here = in_host_memory(
       {losses::linear_log_probs(rows, head.weight, {}, batch.targets, {}, head.vocab, head.softcap)
            .log_probs,
-       logits != nullptr ? mean_logits_.of(head, rows) : at::Tensor()});
+       logits != nullptr ? mean_logits_.of(head, rows) : at::Tensor(),
+       options_.loss.use_weighting
+           ? losses::linear_log_sum_squares(rows, head.weight, head.vocab, head.softcap)
+           : at::Tensor()});
   if (logits != nullptr) *logits = here[1];
 
-  const at::Tensor policy = sum_by_sequence(here[0], batch.sequence_of_row, sequences);
+  const std::optional<double> ld_alpha = options_.loss.ld_alpha;
+  if (ld_alpha && !drawn.row_weights.defined())
+    drawn.row_weights =
+        losses::shared_length_weights(batch.sequence_of_row, batch.num_pairs(), *ld_alpha);
+  const at::Tensor policy = sum_by_sequence(ld_alpha ? here[0] * drawn.row_weights : here[0],
+                                            batch.sequence_of_row, sequences);
   const at::Tensor tokens = at::bincount(batch.sequence_of_row, {}, sequences).to(at::kFloat);
   losses::PreferenceInputs inputs{.policy_chosen = chosen_of(policy),
                                   .policy_rejected = rejected_of(policy),
@@ -177,9 +209,15 @@ losses::PreferenceInputs DpoObjective::compare(const models::Head& head, const a
                                   .chosen_tokens = chosen_of(tokens),
                                   .rejected_tokens = rejected_of(tokens),
                                   .counterparts = {}};
+  if (options_.loss.use_weighting)
+    inputs.pair_weights =
+        losses::pair_weights(here[0], here[2], batch.sequence_of_row, batch.num_pairs());
+  if (ld_alpha && losses::uses_chosen_nll(options_.loss))
+    inputs.policy_chosen_whole =
+        chosen_of(sum_by_sequence(here[0], batch.sequence_of_row, sequences));
   if (reference_) {
-    const at::Tensor reference = reference_->completion_log_probs(drawn.pending, drawn.completions,
-                                                                  batch.sequence_of_row, waited);
+    const at::Tensor reference = reference_->completion_log_probs(
+        drawn.pending, drawn.completions, batch.sequence_of_row, waited, drawn.row_weights);
     inputs.reference_chosen = chosen_of(reference);
     inputs.reference_rejected = rejected_of(reference);
   }

@@ -80,12 +80,16 @@ class DpoObjective : public Objective {
     data::SharedPrompts shared;  // of the batch: what the student reads
     Reference::Pending pending;
     std::vector<CompletionIds> completions;  // chosen and rejected of each pair, in turn
-    at::Tensor counterparts;                 // if a loss needs them, once begin_step has them
-    double waited = 0;                       // seconds, in begin_step
+    // with ld_alpha: what weighted completions are kept by, and the weights of all rows
+    std::vector<std::vector<int32_t>> weighted;
+    at::Tensor row_weights;
+    at::Tensor counterparts;  // if a loss needs them, once begin_step has them
+    double waited = 0;        // seconds, in begin_step
   };
   struct DrawnStep {
     std::vector<Drawn> micro_batches;
   };
+  void name_completions(Drawn& drawn) const;
   Drawn ask(data::PairMicroBatch batch, uint64_t request_id, int64_t step);
   losses::PreferenceInputs compare(const models::Head& head, const at::Tensor& rows, Drawn& drawn,
                                    double* waited, at::Tensor* logits);

@@ -66,6 +66,9 @@ void check_loss(SelfCheck& check, const at::Tensor& log_probs, const data::PairS
     inputs.reference_chosen = chosen.detach();
     inputs.reference_rejected = rejected.detach();
   }
+  // Weights, where there are some, are 1 and change nothing here.
+  if (options.use_weighting) inputs.pair_weights = at::full({1}, 1.0, at::kFloat);
+  if (options.ld_alpha && losses::uses_chosen_nll(options)) inputs.policy_chosen_whole = chosen;
   if (losses::needs_counterparts(options))
     inputs.counterparts = losses::counterparts(chosen, rejected, chosen, rejected);
 

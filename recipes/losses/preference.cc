@@ -30,27 +30,54 @@ bool reference_free(Loss loss) {
   return loss == Loss::kSimpo || loss == Loss::kOrpo || loss == Loss::kSft;
 }
 
+// Whether it is a function of the difference of two completions' scores. In other losses the
+// constant that f-DPO leaves in a single score would not cancel. Of cross-entropy there is none.
+bool takes_divergence(Loss loss) {
+  switch (loss) {
+    case Loss::kSigmoid:
+    case Loss::kSigmoidNorm:
+    case Loss::kHinge:
+    case Loss::kIpo:
+    case Loss::kRobust:
+    case Loss::kCdpo:
+    case Loss::kExoPair:
+    case Loss::kDiscopop:
+    case Loss::kSft: return true;
+    default: return false;
+  }
+}
+
 bool reads_smoothing(Loss loss) {
   return loss == Loss::kRobust || loss == Loss::kCdpo || loss == Loss::kExoPair ||
          loss == Loss::kAot || loss == Loss::kAotUnpaired;
 }
 
-// The weighted sum of a pair's terms, and the weight of its chosen completion's cross-entropy.
+// The weighted sum of a pair's terms with its derivatives by the log-ratios, and the weight of its
+// chosen completion's cross-entropy.
 struct PairLoss {
   Term sum;
   double nll_weight = 0;
 };
-PairLoss pair_loss(const Pair& p, const PreferenceOptions& options) {
+PairLoss pair_loss(const Pair& p, double pair_weight, const PreferenceOptions& options) {
+  const detail::Score chosen = detail::score_of(p.chosen_ratio, options);
+  const detail::Score rejected = detail::score_of(p.rejected_ratio, options);
+  Pair scored = p;
+  scored.chosen_ratio = chosen.value;
+  scored.rejected_ratio = rejected.value;
+
   PairLoss result;
   for (size_t k = 0; k < options.loss_type.size(); ++k) {
     const Loss type = options.loss_type[k];
     const double weight = options.loss_weights.empty() ? 1.0 : options.loss_weights[k];
-    const Term term = detail::term_of(type, p, options);
+    const Term term = detail::term_of(type, scored, options);
     result.sum.value += weight * term.value;
     result.sum.d_chosen += weight * term.d_chosen;
     result.sum.d_rejected += weight * term.d_rejected;
     if (type == Loss::kSft || type == Loss::kOrpo) result.nll_weight += weight;
   }
+  result.sum.value *= pair_weight;
+  result.sum.d_chosen *= pair_weight * chosen.slope;
+  result.sum.d_rejected *= pair_weight * rejected.slope;
   return result;
 }
 
@@ -66,6 +93,12 @@ struct Columns {
     chosen_tokens = detail::FloatVector(in.chosen_tokens);
     rejected_tokens = detail::FloatVector(in.rejected_tokens);
     check_counterparts(in, options);
+    check_given(in.pair_weights, options.use_weighting, "pair_weights", "use_weighting");
+    pair_weights = detail::FloatVector(in.pair_weights);
+    check_given(in.policy_chosen_whole, options.ld_alpha && uses_chosen_nll(options),
+                "policy_chosen_whole", "ld_alpha beside cross-entropy");
+    whole_chosen = in.policy_chosen_whole.defined() ? in.policy_chosen_whole : in.policy_chosen;
+    whole = detail::FloatVector(whole_chosen);
     check_token_counts(options);
   }
 
@@ -105,6 +138,16 @@ struct Columns {
     counterparts = in.counterparts.to(at::kCPU).contiguous();
   }
 
+  // A vector that one option reads.
+  void check_given(const at::Tensor& vector, bool needed, const char* name,
+                   const char* option) const {
+    if (needed != vector.defined())
+      throw Error(ErrorCode::kInvalidArgument,
+                  std::string(name) + (needed ? " is missing, which " : " is given, which only ") +
+                      option + " reads");
+    if (needed) detail::require_vector(vector, name, pairs);
+  }
+
   void check_token_counts(const PreferenceOptions& options) const {
     const double fewest = contains(options, Loss::kSimpo) || contains(options, Loss::kOrpo) ? 1 : 0;
     for (int64_t i = 0; i < pairs; ++i)
@@ -138,6 +181,8 @@ struct Columns {
   detail::FloatVector chosen, rejected;
   detail::FloatVector reference_chosen, reference_rejected;
   detail::FloatVector chosen_tokens, rejected_tokens;
+  detail::FloatVector pair_weights, whole;
+  at::Tensor whole_chosen;  // what cross-entropy is of
   at::Tensor counterparts;  // [3, P] float64 on the host, or undefined
 };
 
@@ -152,6 +197,60 @@ void add_metrics(const Pair& p, bool with_reference, double beta, PreferenceResu
   result.rewards_accuracies_sum += chosen > rejected;
   result.logps_chosen_sum += p.chosen * per_chosen;
   result.logps_rejected_sum += p.rejected * per_rejected;
+}
+
+// Refuses `option` of any of the losses that `takes` does not have.
+void check_each_loss(const PreferenceOptions& options, const char* option, const std::string& why,
+                     bool (*takes)(Loss)) {
+  for (const Loss loss : options.loss_type)
+    if (!takes(loss))
+      throw Error(ErrorCode::kInvalidArgument, std::string(option) +
+                                                   " does not go with loss_type " +
+                                                   std::string(enum_name(loss)) + ": " + why)
+          .with("loss_type", enum_name(loss));
+}
+
+// Of cross-entropy alone an option of pairs changes nothing.
+void check_compares(const PreferenceOptions& options, const char* option) {
+  if (!needs_reference(options))
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        std::string(option) + " has no effect: no loss_type compares completions with a reference");
+}
+
+void check_divergence(const PreferenceOptions& options) {
+  const double alpha = options.f_alpha_divergence_coef;
+  check_option(std::isfinite(alpha), "f_alpha_divergence_coef", "must be finite", alpha);
+  check_option(alpha == PreferenceOptions().f_alpha_divergence_coef ||
+                   options.f_divergence_type == FDivergence::kAlphaDivergence,
+               "f_alpha_divergence_coef",
+               "has no effect: only f_divergence_type alpha_divergence reads it", alpha);
+  if (options.f_divergence_type == FDivergence::kReverseKl) return;
+  check_each_loss(
+      options, "f_divergence_type",
+      "it is for losses of the difference of two rewards (sigmoid, sigmoid_norm, hinge, "
+      "ipo, robust, cdpo, exo_pair, discopop), beside which sft may stand",
+      takes_divergence);
+  check_compares(options, "f_divergence_type");
+}
+
+// What weighs pairs, or tokens of pairs.
+void check_pair_options(const PreferenceOptions& options) {
+  const auto sums_pairs = [](Loss loss) {
+    return !reference_free(loss) && loss != Loss::kAot && loss != Loss::kAotUnpaired;
+  };
+  const auto sums_tokens = [](Loss loss) { return !reference_free(loss) || loss == Loss::kSft; };
+  if (options.use_weighting)
+    check_each_loss(options, "use_weighting",
+                    "it weighs the loss of a pair, of its two completions and their reference",
+                    sums_pairs);
+  if (!options.ld_alpha) return;
+  check_option(*options.ld_alpha >= 0 && *options.ld_alpha <= 1, "ld_alpha",
+               "must be in [0, 1], what a token beyond the shorter completion's length counts",
+               *options.ld_alpha);
+  check_each_loss(options, "ld_alpha",
+                  "it is for losses that sum over the tokens of both completions", sums_tokens);
+  check_compares(options, "ld_alpha");
 }
 
 }  // namespace
@@ -213,6 +312,8 @@ void PreferenceOptions::validate() const {
                "must be positive and finite", discopop_tau);
   check_option(discopop_tau == PreferenceOptions().discopop_tau || contains(*this, Loss::kDiscopop),
                "discopop_tau", "has no effect: only loss_type discopop reads it", discopop_tau);
+  check_divergence(*this);
+  check_pair_options(*this);
 }
 
 PreferenceResult preference_loss(const PreferenceInputs& inputs, const PreferenceOptions& options) {
@@ -232,9 +333,10 @@ PreferenceResult preference_loss(const PreferenceInputs& inputs, const Preferenc
   double nll = 0;
   for (int64_t i = 0; i < columns.pairs; ++i) {
     const Pair p = columns.pair(i);
-    const PairLoss of_pair = pair_loss(p, options);
+    const double pair_weight = options.use_weighting ? columns.pair_weights[i] : 1;
+    const PairLoss of_pair = pair_loss(p, pair_weight, options);
     loss += of_pair.sum.value;
-    nll -= of_pair.nll_weight * p.chosen;
+    nll -= of_pair.nll_weight * columns.whole[i];
     to_chosen[i] = static_cast<float>(of_pair.sum.d_chosen);
     to_rejected[i] = static_cast<float>(of_pair.sum.d_rejected);
     to_nll[i] = static_cast<float>(-of_pair.nll_weight);
@@ -245,7 +347,7 @@ PreferenceResult preference_loss(const PreferenceInputs& inputs, const Preferenc
   // Two scalars: the terms are means over pairs, the cross-entropy one over tokens.
   result.loss_sum = detail::scalar_with_gradients(
       loss, {{inputs.policy_chosen, d_chosen}, {inputs.policy_rejected, d_rejected}});
-  result.chosen_nll_sum = detail::scalar_with_gradients(nll, {{inputs.policy_chosen, d_nll}});
+  result.chosen_nll_sum = detail::scalar_with_gradients(nll, {{columns.whole_chosen, d_nll}});
   return result;
 }
 

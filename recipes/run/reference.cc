@@ -1,5 +1,6 @@
 #include "recipes/run/reference.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
@@ -10,6 +11,13 @@
 #include "recipes/run/sequence_sums.h"
 
 namespace retort::recipes {
+namespace {
+
+at::Tensor weighted(const at::Tensor& logps, const at::Tensor& row_weights) {
+  return row_weights.defined() ? logps * row_weights : logps;
+}
+
+}  // namespace
 
 Reference::Reference(std::unique_ptr<roles::FrozenAnswers> client, parallel::Group* tp,
                      std::unique_ptr<ReferenceCache> cache)
@@ -64,32 +72,35 @@ Reference::Pending Reference::ask_unknown(uint64_t request_id, int64_t step,
 
 at::Tensor Reference::completion_log_probs(Pending& pending,
                                            const std::vector<CompletionIds>& completions,
-                                           const at::Tensor& sequence_of_row, double* waited) {
+                                           const at::Tensor& sequence_of_row, double* waited,
+                                           const at::Tensor& row_weights) {
   const auto count = static_cast<int64_t>(completions.size());
   if (on_all_ranks_) {
     RETORT_CHECK(pending.has_value()) << "completions of which the reference was not asked";
     // It is read twice where the loss compares with counterparts.
     const roles::Payload payload = client_->receive(std::move(*pending), waited);
     pending = roles::answered(payload);
-    return sum_by_sequence(payload.logps, sequence_of_row, count);
+    return sum_by_sequence(weighted(payload.logps, row_weights), sequence_of_row, count);
   }
 
   at::Tensor log_probs = at::empty({count}, at::kFloat);
   parallel::run_on_all(*tp_, [&] {
     if (!asks()) return;
     float* values = log_probs.mutable_data_ptr<float>();
-    read_completions(pending, completions, sequence_of_row, values, waited);
+    read_completions(pending, completions, sequence_of_row, row_weights, values, waited);
   });
   tp_->broadcast(log_probs, 0);
   return log_probs;
 }
 
 void Reference::read_completions(Pending& pending, const std::vector<CompletionIds>& completions,
-                                 const at::Tensor& sequence_of_row, float* values, double* waited) {
+                                 const at::Tensor& sequence_of_row, const at::Tensor& row_weights,
+                                 float* values, double* waited) {
   if (pending) {
     const roles::Payload payload = client_->receive(std::move(*pending), waited);
     const auto count = static_cast<int64_t>(completions.size());
-    const at::Tensor sums = sum_by_sequence(payload.logps, sequence_of_row, count).contiguous();
+    const at::Tensor sums =
+        sum_by_sequence(weighted(payload.logps, row_weights), sequence_of_row, count).contiguous();
     const float* sum = sums.const_data_ptr<float>();
     for (size_t i = 0; i < completions.size(); ++i)
       cache_->add(completions[i].prompt, completions[i].completion, sum[i]);

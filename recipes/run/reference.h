@@ -17,7 +17,8 @@
 
 namespace retort::recipes {
 
-// A prompt and what was said after it; both outlive the call that gets them.
+// A prompt and what was said after it, by which the sum of the completion is kept; both outlive the
+// call that gets them. Where the sum is weighted `completion` says how, by ids that are none.
 struct CompletionIds {
   std::reference_wrapper<const std::vector<int32_t>> prompt, completion;
 };
@@ -51,15 +52,18 @@ class Reference {
   // As ask(), unless the cache knows every one of the completions.
   Pending ask_unknown(uint64_t request_id, int64_t step, const models::PackedTokens& tokens,
                       const at::Tensor& positions, const std::vector<CompletionIds>& completions);
-  // The log-probability of each completion, which is the sum of its rows: [completions] float32 on
-  // every rank of tp. A vote and a broadcast on tp.
+  // The log-probability of each completion, which is the sum of its rows, each times its
+  // `row_weights` [rows] float32 where they are given: [completions] float32 on every rank of tp. A
+  // vote and a broadcast on tp.
   at::Tensor completion_log_probs(Pending& pending, const std::vector<CompletionIds>& completions,
-                                  const at::Tensor& sequence_of_row, double* waited = nullptr);
+                                  const at::Tensor& sequence_of_row, double* waited = nullptr,
+                                  const at::Tensor& row_weights = {});
 
  private:
   bool asks() const { return client_ != nullptr; }
   void read_completions(Pending& pending, const std::vector<CompletionIds>& completions,
-                        const at::Tensor& sequence_of_row, float* values, double* waited);
+                        const at::Tensor& sequence_of_row, const at::Tensor& row_weights,
+                        float* values, double* waited);
 
   std::unique_ptr<roles::FrozenAnswers> client_;
   parallel::Group* tp_;

@@ -23,6 +23,7 @@
 #include "recipes/losses/bradley_terry.h"
 #include "recipes/losses/counterparts.h"
 #include "recipes/losses/kto.h"
+#include "recipes/losses/pair_weights.h"
 #include "recipes/losses/policy.h"
 #include "recipes/losses/preference.h"
 #include "recipes/registry.h"
@@ -242,8 +243,14 @@ std::string preference(const Seen& seen) {
   if (losses::needs_counterparts(options))
     inputs.counterparts = losses::counterparts(inputs.policy_chosen, inputs.policy_rejected,
                                                inputs.reference_chosen, inputs.reference_rejected);
+  if (options.use_weighting) inputs.pair_weights = numbers({0.5, 0.8});
+
+  // Of a pair with 3 and 4 tokens, and one with 4 and 2.
+  const at::Tensor rows = at::tensor({0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3}, at::kLong);
+  const double tokens =
+      losses::shared_length_weights(rows, 2, options.ld_alpha.value_or(1)).sum().item<double>();
   const auto result = losses::preference_loss(inputs, options);
-  return text(result.loss_sum.item<double>(), result.chosen_nll_sum.item<double>());
+  return text(result.loss_sum.item<double>(), result.chosen_nll_sum.item<double>(), tokens);
 }
 
 std::string preference_prefetch(const Seen& seen) {

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "recipes/losses/linear_cross_entropy.h"
 #include "recipes/losses/linear_log_probs.h"
+#include "recipes/losses/log_sum_squares.h"
 #include "tests/losses/vocab_ranks.h"
 #include "tests/support/thrown.h"
 
@@ -108,6 +109,11 @@ void every_loss(parallel::Group& group, const Problem& p, at::ScalarType dtype,
           },
           name + " log_probs");
   }
+  const parallel::VocabShard vocab = shard_of(group, p.weight.size(0));
+  const at::Tensor h = p.hidden.to(dtype);
+  const at::Tensor w = p.weight.to(dtype);
+  require_near(linear_log_sum_squares(h, own_rows(w, vocab), vocab, /*softcap=*/2, 7),
+               linear_log_sum_squares(h, w, {}, /*softcap=*/2), 1e-5, name + " log_sum_squares");
 }
 
 void losses_scenario(parallel::Group& group) {

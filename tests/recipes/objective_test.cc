@@ -10,6 +10,8 @@
 
 #include <cmath>
 #include <numbers>
+#include <utility>
+#include <vector>
 
 #include "parallel/world.h"
 #include "recipes/data/pair_batches.h"
@@ -285,6 +287,51 @@ TEST_F(ObjectiveTest, DpoFollowsTheDifferenceFromTheReference) {
   const double margin = step.metric("rewards/margins");
   EXPECT_NEAR(margin, step.metric("rewards/chosen") - step.metric("rewards/rejected"), 1e-6);
   EXPECT_GT(std::abs(step.loss - std::numbers::ln2), 1e-3);
+}
+
+// log p of each row's target by a model, and log of the sum of its squared probabilities.
+std::pair<at::Tensor, at::Tensor> row_log_probs(const models::Decoder& model,
+                                                const data::PairMicroBatch& batch) {
+  const c10::NoGradGuard no_grad;
+  const at::Tensor rows = model.hidden(batch.tokens).index_select(0, batch.predict_positions);
+  const at::Tensor all = at::matmul(rows, model.head_weight().t()).log_softmax(-1);
+  return {all.gather(1, batch.targets.unsqueeze(1)).squeeze(1), (2 * all).exp().sum(-1).log()};
+}
+
+// LD-DPO and WPO, by their formulas on the first pair (3 and 2 tokens) and the second (1 and 3).
+// The reference's plain sums lie in the same cache, and are not taken for the weighted ones.
+TEST_F(ObjectiveTest, DpoWeighsTokensAndPairs) {
+  DpoObjective plain = dpo_beside(2, folder_ / "run", world_);
+  run_step(plain, student_, world_);
+
+  const data::PairMicroBatch batch = pairs(1).micro_batches[0];
+  const auto [policy, squares] = row_log_probs(student_, batch);
+  const at::Tensor reference = row_log_probs(nano_llama(2), batch).first;
+  const std::vector<double> tokens{3, 2, 1, 3};
+  const std::vector<double> ld{1, 1, 0.3, 1, 1, 1, 1, 0.3, 0.3};
+  std::vector<double> ratio(4), surplus(4);
+  for (int64_t row = 0; row < 9; ++row) {
+    const auto sequence = static_cast<size_t>(batch.sequence_of_row[row].item<int64_t>());
+    const auto difference = [&](const at::Tensor& other) {
+      return (policy[row] - other[row]).item<double>();
+    };
+    ratio[sequence] += ld[static_cast<size_t>(row)] * difference(reference);
+    surplus[sequence] += difference(squares) / tokens[sequence];
+  }
+  double want = 0;
+  for (const size_t pair : {0, 2})
+    want += std::exp(surplus[pair] + surplus[pair + 1]) *
+            std::log1p(std::exp(-0.5 * (ratio[pair] - ratio[pair + 1]))) / 2;
+
+  const DpoObjective::Options options{
+      .loss = {.beta = 0.5, .use_weighting = true, .ld_alpha = 0.3}};
+  DpoObjective weighted = dpo_beside(2, folder_ / "run", world_, options);
+  const StepResult first = run_step(weighted, student_, world_);
+  EXPECT_NEAR(first.loss, want, 1e-5);
+  EXPECT_NEAR(first.metric("rewards/chosen"), 0.5 * (ratio[0] + ratio[2]) / 2, 1e-5);
+
+  // From the cache.
+  EXPECT_NEAR(run_step(weighted, student_, world_).loss, first.loss, 1e-7);
 }
 
 }  // namespace

@@ -9,6 +9,8 @@ namespace {
 
 using Loss = PreferenceLoss;
 
+constexpr double kLargestExponent = 80;        // alpha_divergence, as TRL's in float32
+constexpr double kAlphaIsOne = 1e-6;           // nearer to 1 alpha is reverse_kl
 constexpr double kLargestMeanLogProb = -1e-7;  // orpo: the odds are infinite at 0
 
 double sigmoid(double x) {
@@ -173,7 +175,28 @@ Term apo_down_term(const Pair& p, double beta) {
           beta * sigmoid_slope(x)};
 }
 
+// (e^((alpha - 1) u) - 1) / (alpha - 1). NaN stays.
+Score alpha_score(double log_ratio, double alpha) {
+  const double power = alpha - 1;
+  if (std::abs(power) < kAlphaIsOne) return {log_ratio, 1};
+  const double exponent = std::min(power * log_ratio, kLargestExponent);
+  const bool stopped = power * log_ratio > kLargestExponent;
+  return {std::expm1(exponent) / power, stopped ? 0 : std::exp(exponent)};
+}
+
 }  // namespace
+
+Score score_of(double log_ratio, const PreferenceOptions& options) {
+  switch (options.f_divergence_type) {
+    case FDivergence::kReverseKl: return {log_ratio, 1};
+    case FDivergence::kForwardKl: return {-std::expm1(-log_ratio), std::exp(-log_ratio)};
+    case FDivergence::kJsDivergence: return {M_LN2 + log_sigmoid(log_ratio), sigmoid(-log_ratio)};
+    case FDivergence::kAlphaDivergence:
+      return alpha_score(log_ratio, options.f_alpha_divergence_coef);
+  }
+  RETORT_CHECK(false) << "a divergence without a formula";
+  return {};
+}
 
 Term term_of(Loss loss, const Pair& p, const PreferenceOptions& options) {
   const double beta = options.beta;

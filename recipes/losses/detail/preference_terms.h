@@ -9,7 +9,8 @@ namespace retort::losses::detail {
 
 // One pair's numbers.
 struct Pair {
-  double chosen_ratio;    // log pi - log pi_ref, summed over the tokens
+  // log pi - log pi_ref, summed over the tokens; in term_of what score_of makes of it
+  double chosen_ratio;
   double rejected_ratio;  // likewise
   double chosen;          // log pi, summed over the tokens
   double rejected;        // likewise
@@ -27,9 +28,16 @@ struct Term {
   double d_chosen = 0;
   double d_rejected = 0;
 };
-// The term of `loss`, unweighted. Cross-entropy on the chosen completion (sft, orpo's first term)
+// The term of `loss`, unweighted, and its derivatives by the ratios as they are given. Cross-entropy on the chosen completion (sft, orpo's first term)
 // is not in it: chosen_nll_sum is.
 Term term_of(PreferenceLoss loss, const Pair& pair, const PreferenceOptions& options);
+
+// A completion's score and its slope by the log-ratio that it is made of: FDivergence.
+struct Score {
+  double value = 0;
+  double slope = 1;
+};
+Score score_of(double log_ratio, const PreferenceOptions& options);
 
 // What a completion's sum is multiplied by to be a mean over its tokens; one without any counts as
 // one token.
