@@ -23,7 +23,7 @@ struct RunContext;
 struct BlockUse {
   std::string_view name;   // "dpo"
   std::string_view least;  // the smallest one, for messages: "dpo: {beta: 0.1}"
-  bool required = true;
+  bool required = true;    // false: resolve() makes one with its defaults, or does without it
 };
 
 // A file or folder that a run reads.
@@ -43,6 +43,9 @@ class RecipeType {
   virtual std::vector<BlockUse> blocks() const { return {}; }
   // Fills in what follows from other keys, before anything is checked.
   virtual void resolve(Recipe&, const RecipePlaces&) const {}
+  // What train.learning_rate is where the key is left out: that of TRL 1.16's config of the method,
+  // on all weights, and ten times that on an adapter. Here SFTConfig's.
+  virtual double learning_rate(bool lora) const { return lora ? 2e-4 : 2e-5; }
   // Roles that hold a frozen model and answer for it.
   virtual std::vector<std::string> frozen_roles(const Recipe&) const { return {}; }
   // Whether what the student was before its training is compared with: is_own_reference

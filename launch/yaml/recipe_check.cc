@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -201,6 +202,16 @@ class RoleCheck {
   const LoadOptions& options_;
 };
 
+// Of the rate that holds where none is written.
+void check_least_rate(const recipes::Recipe& recipe, const recipes::RecipePlaces& places) {
+  const recipes::TrainOptions& train = recipe.train;
+  if (train.min_lr <= train.learning_rate.value()) return;
+  std::ostringstream rate;
+  rate << *train.learning_rate;
+  places.refuse({"train", "min_lr"}, "must not be above learning_rate, which is " + rate.str() +
+                                         " for this recipe where the key is left out; write both");
+}
+
 void check_ports(const recipes::Recipe& recipe, const recipes::RecipePlaces& places,
                  bool is_launched) {
   constexpr int64_t kFewest = 16;
@@ -355,6 +366,7 @@ void check_recipe(const recipes::Recipe& recipe, const recipes::RecipePlaces& pl
   RoleCheck(recipe, places, options).run();
   check_data(recipe, places);
   check_effects(recipe, places);
+  check_least_rate(recipe, places);
   check_devices(recipe, places, options.is_launched);
   check_ports(recipe, places, options.is_launched);
   recipes::check_reward_roles(recipe, places);

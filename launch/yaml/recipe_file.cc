@@ -51,7 +51,9 @@ recipes::Recipe checked_recipe(const YamlNode& root, const LoadOptions& options,
                           choices_text(recipes::RecipeName::choices()));
 
   expand_home(recipe);
-  recipe.train.resolve();
+  const bool lora =
+      recipe.roles.contains(recipes::Recipe::kDrivingRole) && recipe.student().lora.has_value();
+  recipe.train.resolve(recipes::recipe_type(recipe).learning_rate(lora));
   recipe.launch.resolve(places.written({"launch", "stop_timeout"}));
   recipes::recipe_type(recipe).resolve(recipe, places);
   recipes::resolve_external_roles(recipe, places);

@@ -305,6 +305,8 @@ class DistillType : public RecipeType {
     assume_teacher(recipe, places);
   }
 
+  double learning_rate(bool lora) const override { return lora ? 1e-5 : 1e-6; }
+
   std::vector<std::string> frozen_roles(const Recipe& recipe) const override {
     return teacher_roles(*recipe.distill);
   }

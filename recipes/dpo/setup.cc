@@ -74,8 +74,14 @@ class DpoType : public RecipeType {
   std::string_view name() const override { return "dpo"; }
 
   std::vector<BlockUse> blocks() const override {
-    return {{.name = "dpo", .least = "dpo: {beta: 0.1}"}};
+    return {{.name = "dpo", .least = "dpo: {beta: 0.1}", .required = false}};
   }
+
+  void resolve(Recipe& recipe, const RecipePlaces&) const override {
+    if (!recipe.dpo) recipe.dpo.emplace();
+  }
+
+  double learning_rate(bool lora) const override { return lora ? 1e-5 : 1e-6; }
 
   std::vector<std::string> frozen_roles(const Recipe& recipe) const override {
     if (!losses::needs_reference(recipe.dpo->preference())) return {};

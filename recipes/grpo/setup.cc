@@ -72,9 +72,15 @@ class GrpoType : public RecipeType {
   std::string_view name() const override { return "grpo"; }
 
   std::vector<BlockUse> blocks() const override {
-    return {{.name = "grpo", .least = "grpo: {loss_type: dapo}"},
+    return {{.name = "grpo", .least = "grpo: {loss_type: dapo}", .required = false},
             {.name = "rewards", .least = "rewards: [{type: numeric}]"}};
   }
+
+  void resolve(Recipe& recipe, const RecipePlaces&) const override {
+    if (!recipe.grpo) recipe.grpo.emplace();
+  }
+
+  double learning_rate(bool lora) const override { return lora ? 1e-5 : 1e-6; }
 
   std::vector<std::string> frozen_roles(const Recipe& recipe) const override {
     if (recipe.grpo->beta == 0) return {};

@@ -90,8 +90,14 @@ class KtoType : public RecipeType {
   std::string_view name() const override { return "kto"; }
 
   std::vector<BlockUse> blocks() const override {
-    return {{.name = "kto", .least = "kto: {beta: 0.1}"}};
+    return {{.name = "kto", .least = "kto: {beta: 0.1}", .required = false}};
   }
+
+  void resolve(Recipe& recipe, const RecipePlaces&) const override {
+    if (!recipe.kto) recipe.kto.emplace();
+  }
+
+  double learning_rate(bool lora) const override { return lora ? 1e-5 : 1e-6; }
 
   std::vector<std::string> frozen_roles(const Recipe& recipe) const override {
     return reference_roles(recipe, recipe.kto->reference);

@@ -67,8 +67,14 @@ class RewardModelType : public RecipeType {
   std::string_view name() const override { return "reward_model"; }
 
   std::vector<BlockUse> blocks() const override {
-    return {{.name = "reward_model", .least = "reward_model: {num_labels: 1}"}};
+    return {{.name = "reward_model", .least = "reward_model: {num_labels: 1}", .required = false}};
   }
+
+  void resolve(Recipe& recipe, const RecipePlaces&) const override {
+    if (!recipe.reward_model) recipe.reward_model.emplace();
+  }
+
+  double learning_rate(bool) const override { return 1e-4; }
 
   int64_t score_labels(const Recipe& recipe) const override {
     return recipe.reward_model->num_labels;

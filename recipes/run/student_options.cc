@@ -66,7 +66,7 @@ roles::Trainer::Options trainer_options(const TrainOptions& train, int64_t max_s
                     .weight_decay = train.weight_decay,
                     .no_decay_suffixes = train.no_decay_suffixes()},
           .schedule = {.type = train.lr_scheduler_type,
-                       .learning_rate = train.learning_rate,
+                       .learning_rate = train.learning_rate.value(),
                        .min_lr = train.min_lr,
                        .warmup_steps = warmup,
                        .max_steps = schedule_steps,

@@ -99,11 +99,11 @@ void TrainOptions::validate() const {
   at_least("gradient_accumulation_steps", gradient_accumulation_steps, 1);
 
   // The optimizer and its schedule.
-  not_negative("learning_rate", learning_rate);
+  if (learning_rate) not_negative("learning_rate", *learning_rate);
   at_least("warmup_steps", warmup_steps, 0);
   below_one("warmup_ratio", warmup_ratio);
   not_negative("min_lr", min_lr);
-  if (min_lr > learning_rate) refuse("min_lr must not be above learning_rate");
+  if (learning_rate && min_lr > *learning_rate) refuse("min_lr must not be above learning_rate");
   if (min_lr != 0 && lr_scheduler_type == parallel::LrSchedulerType::kConstant)
     refuse(
         "min_lr has no effect with lr_scheduler_type constant: remove it or choose linear or "
@@ -153,7 +153,8 @@ void TrainOptions::validate() const {
     refuse("async_save has no effect with save_steps 0, which saves only at the end");
 }
 
-void TrainOptions::resolve() {
+void TrainOptions::resolve(double usual_learning_rate) {
+  if (!learning_rate) learning_rate = usual_learning_rate;
   if (!max_steps && !num_train_epochs) max_steps = kDefaultMaxSteps;
   if (!per_device_train_batch_size && !tokens_per_batch)
     per_device_train_batch_size = kDefaultBatchSize;

@@ -29,7 +29,7 @@ struct TrainOptions {
   std::optional<int64_t> per_device_train_batch_size;
   std::optional<int64_t> tokens_per_batch;  // tokens of one micro-batch on one dp rank
   int64_t gradient_accumulation_steps = 1;
-  double learning_rate = 1e-4;
+  std::optional<double> learning_rate;  // there once resolved
   parallel::LrSchedulerType lr_scheduler_type = parallel::LrSchedulerType::kCosine;
   int64_t warmup_steps = 0;
   double warmup_ratio = 0.0;  // share of max_steps
@@ -83,7 +83,9 @@ struct TrainOptions {
           "micro-batches of one optimizer step");
 
     // The optimizer and its schedule.
-    visit("learning_rate", learning_rate, "peak learning rate");
+    visit("learning_rate", learning_rate,
+          "peak learning rate; null: 2e-5 for sft and rejection_sampling, 1e-4 for reward_model, "
+          "1e-6 for all others, and ten times that with roles.student.lora");
     visit("lr_scheduler_type", lr_scheduler_type, "course of the learning rate after the warm-up");
     visit("warmup_steps", warmup_steps, "steps of linear warm-up; alternative to warmup_ratio");
     visit("warmup_ratio", warmup_ratio,
@@ -169,8 +171,9 @@ struct TrainOptions {
   }
   // kInvalidArgument naming the field: ranges, both of two alternatives.
   void validate() const;
-  // Fills in what holds when neither of two alternatives was given.
-  void resolve();
+  // Fills in what holds when neither of two alternatives was given, and where there is no learning
+  // rate RecipeType::learning_rate.
+  void resolve(double usual_learning_rate);
   parallel::LossScaler::Options loss_scale() const;
   BestModelOptions best_model() const;
   // The ends of the names of what no_decay lists.

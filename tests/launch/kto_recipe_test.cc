@@ -35,9 +35,16 @@ TEST_F(KtoRecipe, WorksAsItStands) {
 TEST_F(KtoRecipe, BlockAndRecipeBelongTogether) {
   refused({"recipe=sft"}, "kto: this block belongs to recipe: kto, the recipe is sft");
   refused({"recipe=dpo", "dpo={}"}, "kto: this block belongs to recipe: kto, the recipe is dpo");
-  const std::string message = error_of(replaced(kKto, "kto: {beta: 0.1}\n", ""));
-  EXPECT_NE(message.find("`kto` is missing; recipe: kto needs at least kto:"), std::string::npos)
-      << message;
+}
+
+// Every key has a default, so that the block may be left out; it is in the resolved recipe.
+TEST_F(KtoRecipe, TheBlockMayBeLeftOut) {
+  const std::string without = replaced(kKto, "kto: {beta: 0.1}\n", "");
+  const recipes::Recipe recipe = load(without);
+  EXPECT_EQ(recipe.kto->beta, 0.1);
+  EXPECT_EQ(recipes::serving_roles(recipe), (std::vector<std::string>{"reference"}));
+  EXPECT_EQ(launch::resolved_yaml(recipe), launch::resolved_yaml(load(kKto)));
+  EXPECT_EQ(load(without, {"recipe=dpo"}).dpo->beta, 0.1);
 }
 
 TEST_F(KtoRecipe, TheReferenceIsAnotherRole) {

@@ -26,7 +26,7 @@ TEST_F(RecipeTest, NullOnTheCommandLineRemovesABlockAKeyOrAnItem) {
   EXPECT_EQ(recipe.data.train.size(), 1u);
   EXPECT_EQ(recipe.output_dir, "elsewhere");
   EXPECT_EQ(load(kSft, {"train.learning_rate=5", "train.learning_rate=null"}).train.learning_rate,
-            recipes::TrainOptions().learning_rate);
+            2e-5);
 }
 
 TEST_F(RecipeTest, RolesKeepTheOrderInWhichTheyAreWritten) {
@@ -48,7 +48,7 @@ TEST_F(RecipeTest, DefaultsAreThoseOfTheReference) {
   EXPECT_FALSE(recipe.train.num_train_epochs);
   EXPECT_EQ(recipe.train.per_device_train_batch_size, 8);
   EXPECT_FALSE(recipe.train.tokens_per_batch);
-  EXPECT_EQ(recipe.train.learning_rate, 1e-4);
+  EXPECT_EQ(recipe.train.learning_rate, 2e-5);
   EXPECT_EQ(recipe.train.lr_scheduler_type, parallel::LrSchedulerType::kCosine);
   EXPECT_EQ(recipe.train.save_total_limit, 3);
   EXPECT_TRUE(recipe.data.packing);

@@ -50,5 +50,29 @@ TEST_F(SavedRecipe, WithAnotherRoleOfTheReferencesNameLoads) {
   expect_loads_again(named.c_str(), {});
 }
 
+// TRL 1.16's for each method, and ten times that for an adapter; in the recipe that a run saves.
+TEST_F(SavedRecipe, HasTheLearningRateOfItsType) {
+  const auto rate = [&](const char* base, const std::vector<std::string>& more = {}) {
+    const recipes::Recipe recipe = load(base, more);
+    EXPECT_EQ(launch::resolved_yaml(recipe).find("learning_rate: null"), std::string::npos);
+    expect_loads_as_saved(recipe);
+    return recipe.train.learning_rate.value();
+  };
+  const std::vector<std::string> lora{"roles.student.lora={r: 4}"};
+  EXPECT_EQ(rate(kSftBase), 2e-5);
+  EXPECT_EQ(rate(kSftBase, lora), 2e-4);
+  EXPECT_EQ(rate(kRejectionBase), 2e-5);
+  EXPECT_EQ(rate(kRewardModelBase), 1e-4);
+  for (const char* base : {kDistillBase, kOnPolicyBase, kDpoBase, kKtoBase, kGrpoBase}) {
+    EXPECT_EQ(rate(base), 1e-6) << base;
+    EXPECT_EQ(rate(base, lora), 1e-5) << base;
+  }
+
+  EXPECT_EQ(rate(kDpoBase, {"train.learning_rate=1.0e-4"}), 1e-4);
+  const std::string above = error_of(kDpoBase, {"train.min_lr=1.0e-5"});
+  EXPECT_NE(above.find("must not be above learning_rate, which is 1e-06"), std::string::npos)
+      << above;
+}
+
 }  // namespace
 }  // namespace retort::test
