@@ -147,6 +147,12 @@ void check_no_skipped_steps(const Recipe& recipe, const RecipePlaces& places,
                       ", before a step is known to be finite; remove the key");
 }
 
+void check_keeps_start(const Recipe& recipe, const RecipePlaces& places, const std::string& why) {
+  if (recipe.data.truncation_mode == data::TruncationMode::kKeepEnd)
+    places.refuse({"data", "truncation_mode"},
+                  "keep_end is for sft, distill and dpo; here " + why + "; remove the key");
+}
+
 void check_no_wrapping(const Recipe& recipe, const RecipePlaces& places, const std::string& what) {
   if (recipe.data.packing_strategy != data::PackingStrategy::kWhole)
     places.refuse({"data", "packing_strategy"},

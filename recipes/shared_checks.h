@@ -35,6 +35,8 @@ void check_own_reference(const Recipe& recipe, const RecipePlaces& places, const
 void check_no_packing(const Recipe& recipe, const RecipePlaces& places, const std::string& what);
 
 // Rows are not cut into packs, for they are `what` ("pairs, whose completions are compared whole").
+// Refuses data.truncation_mode: keep_end, where a cut row would be another one: `why`.
+void check_keeps_start(const Recipe& recipe, const RecipePlaces& places, const std::string& why);
 void check_no_wrapping(const Recipe& recipe, const RecipePlaces& places, const std::string& what);
 
 // data.tokenized_cache has samples; this recipe reads `what`, which it cannot hold.

@@ -18,7 +18,12 @@ bool wraps(const DataOptions& options) {
 
 SampleOptions sample_options(const DataOptions& options) {
   return {wraps(options) ? std::numeric_limits<int64_t>::max() : options.max_length,
-          options.completion_only_loss, options.assistant_only_loss};
+          options.completion_only_loss, options.assistant_only_loss, options.truncation_mode};
+}
+
+// Of what is cut otherwise than ever before, for fingerprints.
+std::string truncation_text(TruncationMode mode) {
+  return mode == TruncationMode::kKeepEnd ? " truncation_mode=keep_end" : "";
 }
 
 }  // namespace
@@ -71,16 +76,18 @@ std::string Dataset::fingerprint() const {
                  "max_length=" + std::to_string(max_length()) +
                      " completion_only_loss=" + std::to_string(options_.completion_only_loss) +
                      " assistant_only_loss=" + std::to_string(options_.assistant_only_loss) +
-                     (wraps_ ? " packing_strategy=wrapped" : ""));
+                     (wraps_ ? " packing_strategy=wrapped" : "") +
+                     truncation_text(options_.truncation_mode));
 }
 
 PreferenceSample PreferenceDataset::make(const Line& line) const {
   return make_preference(line.text, line.origin, line.source, line.tokenizer, line.chat,
-                         max_length());
+                         max_length(), truncation_);
 }
 
 std::string PreferenceDataset::fingerprint() const {
-  return hash_of("preferences", "max_length=" + std::to_string(max_length()));
+  return hash_of("preferences",
+                 "max_length=" + std::to_string(max_length()) + truncation_text(truncation_));
 }
 
 PromptDataset::PromptDataset(std::vector<Source> sources, const DataOptions& options,

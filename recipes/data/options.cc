@@ -84,6 +84,11 @@ void DataOptions::validate() const {
         ErrorCode::kInvalidArgument,
         "data.packing_strategy: wrapped cuts rows into packs, which packing: false does not "
         "form; remove one of the two");
+  if (packing_strategy == PackingStrategy::kWrapped && truncation_mode == TruncationMode::kKeepEnd)
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "data.truncation_mode: keep_end has no effect with packing_strategy: wrapped, which "
+        "cuts nothing off; remove one of the two");
   if (template_date && !is_day(*template_date))
     throw Error(ErrorCode::kInvalidArgument,
                 "data.template_date is '" + *template_date + "'; expected a day like 2026-11-23");

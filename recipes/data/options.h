@@ -26,6 +26,9 @@ enum class OnBadSample { kError, kSkip };
 // What becomes of a row that is longer than a pack: its start is kept, or it goes on in the next.
 enum class PackingStrategy { kWhole, kWrapped };
 
+// Which tokens of a row that is longer than max_length are kept.
+enum class TruncationMode { kKeepStart, kKeepEnd };
+
 struct Source {
   std::string path;  // of files or of a folder: source_files()
   Format format = Format::kAuto;
@@ -56,6 +59,7 @@ struct DataOptions {
   std::vector<Source> train;
   std::vector<Source> eval;
   int64_t max_length = 1024;
+  TruncationMode truncation_mode = TruncationMode::kKeepStart;
   bool packing = true;
   PackingStrategy packing_strategy = PackingStrategy::kWhole;
   bool shuffle = true;
@@ -70,7 +74,10 @@ struct DataOptions {
   void fields(V& visit) {
     visit("train", train, "sources of training rows");
     visit("eval", eval, "sources of evaluation rows");
-    visit("max_length", max_length, "tokens of a row; the start is kept");
+    visit("max_length", max_length, "most tokens of a row; of a longer one, truncation_mode");
+    visit("truncation_mode", truncation_mode,
+          "which tokens of a row longer than max_length are kept; of a pair each completion's own: "
+          "keep_end may cut the two prompts differently; sft, distill and dpo only");
     visit("packing", packing,
           "several samples in a row of max_length, block-diagonal attention, positions restart");
     visit(
@@ -109,6 +116,12 @@ struct retort::EnumNames<retort::data::Format> {
        {"sharegpt", E::kShareGpt},
        {"input_ids", E::kInputIds},
        {"preference", E::kPreference}}};
+};
+template <>
+struct retort::EnumNames<retort::data::TruncationMode> {
+  using E = retort::data::TruncationMode;
+  static constexpr std::array<std::pair<std::string_view, E>, 2> values{
+      {{"keep_start", E::kKeepStart}, {"keep_end", E::kKeepEnd}}};
 };
 template <>
 struct retort::EnumNames<retort::data::PackingStrategy> {

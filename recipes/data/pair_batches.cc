@@ -29,12 +29,23 @@ struct Forked {
   void add(const PreferenceSample& pair) {
     const auto begin = static_cast<int64_t>(ids.size());
     const auto prompt = static_cast<int64_t>(pair.prompt_ids.size());
-    for (int64_t i = 0; i < prompt; ++i) {
-      ids.push_back(pair.prompt_ids[static_cast<size_t>(i)]);
-      positions.push_back(i);
-    }
+    add_prompt(pair.prompt_ids);
     for (const auto* completion : {&pair.chosen_ids, &pair.rejected_ids})
       add_completion(*completion, prompt, begin + prompt - 1);
+  }
+
+  // A completion that shares its prompt with no other.
+  void add_alone(const std::vector<int32_t>& prompt, const std::vector<int32_t>& completion) {
+    add_prompt(prompt);
+    const auto end = static_cast<int64_t>(ids.size());
+    add_completion(completion, static_cast<int64_t>(prompt.size()), end - 1);
+  }
+
+  void add_prompt(const std::vector<int32_t>& prompt) {
+    for (int64_t i = 0; i < static_cast<int64_t>(prompt.size()); ++i) {
+      ids.push_back(prompt[static_cast<size_t>(i)]);
+      positions.push_back(i);
+    }
   }
 
   // Its first token is predicted from the prompt's last one, the others from the one before.
@@ -57,7 +68,7 @@ PairMicroBatch make_pair_micro_batch(std::vector<PreferenceSample> pairs) {
     RETORT_CHECK(!pair.prompt_ids.empty() && !pair.chosen_ids.empty() && !pair.rejected_ids.empty())
         << pair.origin;
     completions.push_back({pair.prompt_ids, pair.chosen_ids});
-    completions.push_back({pair.prompt_ids, pair.rejected_ids});
+    completions.push_back({pair.rejected_prompt_ids(), pair.rejected_ids});
     batch.shapes.push_back({static_cast<int64_t>(pair.prompt_ids.size()),
                             static_cast<int64_t>(pair.chosen_ids.size()),
                             static_cast<int64_t>(pair.rejected_ids.size())});
@@ -77,6 +88,14 @@ SharedPrompts share_prompts(const PairMicroBatch& batch) {
   SharedPrompts shared;
   shared.tokens.cu_seqlens = {0};
   for (const PreferenceSample& pair : batch.pairs) {
+    if (!pair.shares_prompt()) {
+      forked.add_alone(pair.prompt_ids, pair.chosen_ids);
+      shared.tokens.cu_seqlens.push_back(static_cast<int64_t>(forked.ids.size()));
+      forked.add_alone(pair.rejected_prompt_ids(), pair.rejected_ids);
+      shared.tokens.cu_seqlens.push_back(static_cast<int64_t>(forked.ids.size()));
+      shared.tokens.forks.resize(shared.tokens.forks.size() + 2);
+      continue;
+    }
     forked.add(pair);
     const auto prompt = static_cast<int64_t>(pair.prompt_ids.size());
     const auto chosen = static_cast<int64_t>(pair.chosen_ids.size());

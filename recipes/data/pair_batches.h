@@ -14,7 +14,7 @@
 namespace retort::data {
 
 struct PairShape {
-  int64_t prompt_tokens;
+  int64_t prompt_tokens;  // before the chosen completion
   int64_t chosen_tokens;
   int64_t rejected_tokens;
 };
@@ -38,9 +38,9 @@ struct PairMicroBatch {
 
 PairMicroBatch make_pair_micro_batch(std::vector<PreferenceSample> pairs);
 
-// The same pairs with each prompt computed once: pair p is one sequence (prompt, chosen, rejected)
-// that forks after the prompt. targets and sequence_of_row of the batch stay as they are; saves
-// sum(prompt_tokens) of the tokens.
+// The same pairs with each prompt computed once: a pair is one sequence (prompt, chosen, rejected)
+// that forks after the prompt, or two where truncation has left it two prompts. targets and
+// sequence_of_row of the batch stay as they are; saves the tokens of the prompts that are shared.
 struct SharedPrompts {
   models::PackedTokens tokens;
   // [R] int64; both completions' first tokens are predicted from the prompt's last position

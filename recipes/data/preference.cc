@@ -1,6 +1,8 @@
 #include "recipes/data/preference.h"
 
 #include <algorithm>
+#include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "recipes/data/detail/formats.h"
@@ -159,17 +161,50 @@ void truncate(PreferenceSample& sample, int64_t max_length) {
   sample.identical = sample.chosen_ids == sample.rejected_ids;
 }
 
+// The last max_length tokens of a prompt and its completion, of which at least one token stays in
+// the prompt's place. Whether anything was cut.
+bool keep_end(std::vector<int32_t>& prompt, std::vector<int32_t>& completion, int64_t max_length) {
+  const auto whole = static_cast<int64_t>(prompt.size() + completion.size());
+  if (whole <= max_length) return false;
+  prompt.insert(prompt.end(), completion.begin(), completion.end());
+  prompt.erase(prompt.begin(), prompt.begin() + (whole - max_length));
+  const auto kept =
+      std::min(static_cast<int64_t>(completion.size()), static_cast<int64_t>(max_length - 1));
+  completion.assign(prompt.end() - kept, prompt.end());
+  prompt.resize(prompt.size() - static_cast<size_t>(kept));
+  prompt.shrink_to_fit();
+  completion.shrink_to_fit();
+  return true;
+}
+
+void truncate_beginning(PreferenceSample& sample, int64_t max_length) {
+  const auto longest = std::numeric_limits<int64_t>::max();
+  detail::check_fits(sample.prompt_ids.size(), sample.chosen_ids.size(), "chosen", longest);
+  detail::check_fits(sample.prompt_ids.size(), sample.rejected_ids.size(), "rejected", longest);
+
+  std::vector<int32_t> of_rejected = sample.prompt_ids;
+  const bool cut_chosen = keep_end(sample.prompt_ids, sample.chosen_ids, max_length);
+  const bool cut_rejected = keep_end(of_rejected, sample.rejected_ids, max_length);
+  sample.truncated = cut_chosen || cut_rejected;
+  if (of_rejected != sample.prompt_ids) sample.own_prompt_of_rejected = std::move(of_rejected);
+  sample.identical = sample.shares_prompt() && sample.chosen_ids == sample.rejected_ids;
+}
+
 }  // namespace
 
 PreferenceSample make_preference(std::string_view json_line, const std::string& origin,
                                  const Source& source, const models::Tokenizer& tokenizer,
-                                 const models::ChatTemplate& chat, int64_t max_length) {
+                                 const models::ChatTemplate& chat, int64_t max_length,
+                                 TruncationMode mode) {
   return detail::at_origin(origin, [&] {
     const Row row(json_line, source);
     require_format(row, source);
     PreferenceSample sample;
     tokenize(sample, row, tokenizer, chat);
-    truncate(sample, max_length);
+    if (mode == TruncationMode::kKeepEnd)
+      truncate_beginning(sample, max_length);
+    else
+      truncate(sample, max_length);
     sample.fields = row.other_fields({"prompt", "chosen", "rejected", "tools"});
     sample.origin = origin;
     return sample;

@@ -168,14 +168,20 @@ std::vector<std::string_view> used_keys(Format format) {
   return {};
 }
 
-Sample finish(Draft draft, int64_t max_length) {
+Sample finish(Draft draft, int64_t max_length, TruncationMode mode) {
   Sample sample;
   if (!draft.targets.empty()) draft.targets[0] = 0;  // nothing predicts the first token
   const auto before = std::count(draft.targets.begin(), draft.targets.end(), uint8_t{1});
   const size_t length = draft.ids.size();
 
-  // The start is kept.
+  const bool keeps_start = mode == TruncationMode::kKeepStart;
   if (length > static_cast<size_t>(max_length)) {
+    if (!keeps_start) {
+      const auto cut = static_cast<std::ptrdiff_t>(length) - max_length;
+      draft.ids.erase(draft.ids.begin(), draft.ids.begin() + cut);
+      draft.targets.erase(draft.targets.begin(), draft.targets.begin() + cut);
+      draft.targets[0] = 0;
+    }
     draft.ids.resize(static_cast<size_t>(max_length));
     draft.targets.resize(draft.ids.size());
     draft.ids.shrink_to_fit();
@@ -190,7 +196,8 @@ Sample finish(Draft draft, int64_t max_length) {
   if (before > 0)
     bad_row("no targets: all " + std::to_string(before) + " targets lie beyond max_length " +
             std::to_string(max_length) + " (the row has " + std::to_string(length) +
-            " tokens, the start is kept); raise data.max_length or shorten the prompt");
+            " tokens, the " + (keeps_start ? "start" : "end") +
+            " is kept); raise data.max_length or shorten the prompt");
   bad_row("no targets: " + draft.if_none);
 }
 
@@ -224,7 +231,8 @@ Sample make_sample(std::string_view json_line, const std::string& origin, const 
   return detail::at_origin(origin, [&] {
     const Row row(json_line, source);
     const Format format = detail::row_format(row, source, false);
-    Sample sample = finish(draft_row(row, format, {tokenizer, chat, options}), options.max_length);
+    Sample sample = finish(draft_row(row, format, {tokenizer, chat, options}), options.max_length,
+                           options.truncation_mode);
     sample.fields = row.other_fields(used_keys(format));
     sample.origin = origin;
     return sample;

@@ -33,6 +33,7 @@ struct SampleOptions {
   int64_t max_length = 1024;
   bool completion_only_loss = true;
   bool assistant_only_loss = true;
+  TruncationMode truncation_mode = TruncationMode::kKeepStart;
 };
 
 // Turns one JSON line into a sample (formats: docs/data.md). kInvalidArgument naming `origin` for

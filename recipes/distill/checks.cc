@@ -98,6 +98,7 @@ void check_on_policy(const Recipe& recipe, const RecipePlaces& places) {
                   "min_p and repetition_penalty alone");
 
   check_no_wrapping(recipe, places, "rows whose prompts the student continues");
+  check_keeps_start(recipe, places, "the student continues prompts, which are never cut");
   check_no_tokenized_cache(recipe, places, "rows whose prompts the student continues");
   for (const std::string field : {"completion_only_loss", "assistant_only_loss"})
     if (!(field == "completion_only_loss" ? recipe.data.completion_only_loss

@@ -16,7 +16,7 @@ void print_pair(const data::PreferenceSample& pair, const models::Tokenizer& tok
               pair.identical ? ", chosen and rejected are the same" : "", pair.chosen_ids.size());
   printer.print(data::completion_sample(pair.prompt_ids, pair.chosen_ids), tokenizer);
   std::printf("rejected, %zu targets:\n", pair.rejected_ids.size());
-  printer.print(data::completion_sample(pair.prompt_ids, pair.rejected_ids), tokenizer);
+  printer.print(data::completion_sample(pair.rejected_prompt_ids(), pair.rejected_ids), tokenizer);
 }
 
 struct Counts {

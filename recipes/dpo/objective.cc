@@ -60,7 +60,7 @@ void DpoObjective::name_completions(Drawn& drawn) const {
   drawn.weighted.reserve(drawn.batch.pairs.size());
   for (const data::PreferenceSample& pair : drawn.batch.pairs) {
     drawn.completions.push_back({pair.prompt_ids, pair.chosen_ids});
-    drawn.completions.push_back({pair.prompt_ids, pair.rejected_ids});
+    drawn.completions.push_back({pair.rejected_prompt_ids(), pair.rejected_ids});
     const size_t chosen = pair.chosen_ids.size();
     const size_t rejected = pair.rejected_ids.size();
     if (!options_.loss.ld_alpha || chosen == rejected) continue;

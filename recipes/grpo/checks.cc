@@ -138,6 +138,7 @@ void check_grpo(const Recipe& recipe, const RecipePlaces& places) {
   check_reference(recipe, places, {"grpo", "reference"}, recipe.grpo->reference,
                   recipe.grpo->beta > 0, "grpo.beta is 0");
   check_no_packing(recipe, places, "completions");
+  check_keeps_start(recipe, places, "prompts are never cut");
   check_no_target_choice(recipe, places, "the completions of the generator");
 }
 

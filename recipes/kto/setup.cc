@@ -110,6 +110,8 @@ class KtoType : public RecipeType {
   void check(const Recipe& recipe, const RecipePlaces& places) const override {
     const KtoOptions& kto = *recipe.kto;
     check_no_packing(recipe, places, "completions");
+    check_keeps_start(recipe, places,
+                      "a prompt also stands before the completions of other rows, as a whole");
     check_no_target_choice(recipe, places, "the completion of a row");
     check_reference(recipe, places, {"kto", "reference"}, kto.reference, true, "");
     check_own_reference(recipe, places, "kto", kto.reference, kto.reference_cache, kto.prefetch,

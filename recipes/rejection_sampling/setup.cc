@@ -107,6 +107,7 @@ class RejectionSamplingType : public RecipeType {
     check_draws_with_student_of_now(recipe, places);
     check_no_target_choice(recipe, places, "the completions that it keeps");
     check_no_wrapping(recipe, places, "prompts with their completions");
+    check_keeps_start(recipe, places, "prompts are never cut");
     check_no_tokenized_cache(recipe, places, "prompts with their completions");
   }
 

@@ -82,6 +82,7 @@ class RewardModelType : public RecipeType {
 
   void check(const Recipe& recipe, const RecipePlaces& places) const override {
     check_no_packing(recipe, places, "pairs");
+    check_keeps_start(recipe, places, "what is scored is read from its beginning");
     check_no_target_choice(recipe, places, "scores of both completions of a pair");
     check_pair_batches(recipe, places);
   }

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "base/error.h"
 #include "recipes/data/preference_dataset.h"
 #include "recipes/data/prompt_dataset.h"
@@ -153,6 +156,40 @@ TEST_F(PreferenceTest, KeepsTheStart) {
   EXPECT_TRUE(make(line, 5).identical) << "what is left may be the same";
   EXPECT_FALSE(make(line, 7).truncated);
   expect_error(line, "'chosen' lies beyond max_length 3 (the prompt has 3 tokens", 3);
+}
+
+// The last max_length tokens of each of the two sequences: as TRL's collator cuts them.
+TEST_F(PreferenceTest, KeepEndCutsEachSequenceByItself) {
+  const std::string line = R"({"prompt":"w1 w2","chosen":" w3","rejected":" w4 w5 w6"})";
+  const Ids prompt{test::kBos, word(1), word(2)};
+  const Ids chosen{word(3), test::kEos}, rejected{word(4), word(5), word(6), test::kEos};
+  const auto cut_to = [&](int64_t max_length) {
+    return make_preference(line, "p.jsonl:3", {.path = "p.jsonl"}, tokenizer_, chat_, max_length,
+                           TruncationMode::kKeepEnd);
+  };
+  const PreferenceSample whole = cut_to(7);
+  EXPECT_FALSE(whole.truncated);
+  EXPECT_TRUE(whole.shares_prompt());
+
+  for (const int64_t max_length : {6, 5, 4, 3, 2}) {
+    SCOPED_TRACE(max_length);
+    const PreferenceSample pair = cut_to(max_length);
+    EXPECT_TRUE(pair.truncated);
+    EXPECT_EQ(pair.shares_prompt(), false);
+    const auto expect_end = [&](Ids all, const Ids& completion, const Ids& kept_prompt,
+                                const Ids& kept) {
+      all.insert(all.end(), completion.begin(), completion.end());
+      const auto length = std::min<int64_t>(max_length, std::ssize(all));
+      Ids joined = kept_prompt;
+      joined.insert(joined.end(), kept.begin(), kept.end());
+      EXPECT_EQ(joined, Ids(all.end() - length, all.end()));
+      EXPECT_EQ(std::ssize(kept), std::min(std::ssize(completion), std::ssize(joined) - 1));
+    };
+    expect_end(prompt, chosen, pair.prompt_ids, pair.chosen_ids);
+    expect_end(prompt, rejected, pair.rejected_prompt_ids(), pair.rejected_ids);
+  }
+  EXPECT_EQ(cut_to(4).num_tokens(), 8);
+  EXPECT_EQ(cut_to(6).num_tokens(), 5 + 6);
 }
 
 TEST_F(PreferenceTest, ColumnsAndErrors) {

@@ -160,6 +160,16 @@ TEST_F(SampleTest, OverMaxLengthTheStartIsKept) {
   EXPECT_TRUE(sample.truncated);
   EXPECT_EQ(sample.num_targets(), 1);
   EXPECT_FALSE(make(R"({"prompt":"w1 w2","completion":"w3 w4"})", {}, {.max_length = 6}).truncated);
+
+  // From the other side: the first token that is left is no target, as nothing predicts it.
+  const Sample end = make(R"({"prompt":"w1 w2","completion":"w3 w4"})", {},
+                          {.max_length = 4, .truncation_mode = TruncationMode::kKeepEnd});
+  EXPECT_EQ(end.input_ids, (Ids{word(2), word(3), word(4), test::kEos}));
+  EXPECT_EQ(end.is_target, (std::vector<uint8_t>{0, 1, 1, 1}));
+  EXPECT_TRUE(end.truncated);
+  const Sample later = make(R"({"prompt":"w1 w2","completion":"w3 w4"})", {},
+                            {.max_length = 2, .truncation_mode = TruncationMode::kKeepEnd});
+  EXPECT_EQ(later.is_target, (std::vector<uint8_t>{0, 1}));
 }
 
 TEST_F(SampleTest, DetectsTheFormatByTheKeys) {

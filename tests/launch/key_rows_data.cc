@@ -13,6 +13,7 @@ std::vector<KeyRow> data_rows() {
   const std::string only_text = "data.train=[" + text + "]";
   const std::string no_eval = "data.eval=[]";
   const std::string chat = "data.train=[{path: FOLDER/chat.jsonl}]";
+  const std::string end = "data.truncation_mode=keep_end";
   const std::string wrapped = "data.packing_strategy=wrapped";
   const std::string mood = "data.chat_template_kwargs={mood: w9}";
   const std::string nulls = "{path: FOLDER/nulls.jsonl}";
@@ -40,6 +41,13 @@ std::vector<KeyRow> data_rows() {
       refused(kSftBase, "data.eval.0.weight=2", "an evaluation sees every row once"),
 
       acts(kSftBase, "data.max_length=8", batches),
+      acts(kSftBase, end, batches, {"data.max_length=4"}),
+      refused(kSftBase, end, "has no effect with packing_strategy: wrapped", {wrapped}),
+      refused(kKtoBase, end, "keep_end is for sft, distill and dpo"),
+      refused(kRewardModelBase, end, "keep_end is for sft, distill and dpo"),
+      refused(kGrpoBase, end, "prompts are never cut"),
+      refused(kRejectionBase, end, "prompts are never cut"),
+      refused(kOnPolicyBase, end, "prompts, which are never cut"),
       acts(kSftBase, "data.shuffle=false", batches),
       acts(kSftBase, "data.on_bad_sample=skip", batches_or_error,
            {"data.train=[{path: FOLDER/bad.jsonl}]"}),

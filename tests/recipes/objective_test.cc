@@ -261,6 +261,24 @@ TEST_F(ObjectiveTest, DpoWithoutSharedPromptsIsTheSame) {
   EXPECT_EQ(asked.tokens(0).num_sequences(), 4);
 }
 
+// Truncation at the beginning leaves the two completions prompts of their own.
+TEST_F(ObjectiveTest, DpoOfPairsWithTwoPrompts) {
+  const c10::NoGradGuard no_grad;
+  data::PreferenceSample cut = pair_of(3, {9, 8, 7}, {5, 4});
+  cut.own_prompt_of_rejected = {4, 5};
+  const data::PairMicroBatch batch =
+      data::make_pair_micro_batch({cut, pair_of(20, {1}, {2, 3, 4})});
+  const data::SharedPrompts shared = data::share_prompts(batch);
+  EXPECT_EQ(shared.tokens.num_sequences(), 3);
+  EXPECT_EQ(batch.tokens.num_sequences(), 4);
+  const at::Tensor forked =
+      student_.hidden(shared.tokens).index_select(0, shared.predict_positions);
+  const at::Tensor apart = student_.hidden(batch.tokens).index_select(0, batch.predict_positions);
+  EXPECT_LT((forked - apart).abs().max().item<float>(), 1e-5F);
+  const at::Tensor whole = pairs(1).micro_batches[0].tokens.input_ids;
+  EXPECT_EQ(batch.tokens.num_tokens(), whole.numel() - 1);
+}
+
 // The mean of the head's rows is kept for a step, and no longer: weights have changed by the next.
 TEST_F(ObjectiveTest, DpoReportsTheMeanLogitsOfEachStepsWeights) {
   // The logits at the positions before the tokens of a pair's chosen completions.

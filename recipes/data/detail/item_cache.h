@@ -37,7 +37,8 @@ inline size_t bytes_of_ids(const Sample& sample) {
   return sample.input_ids.size() * sizeof(int32_t) + sample.is_target.size();
 }
 inline size_t bytes_of_ids(const PreferenceSample& pair) {
-  return (pair.prompt_ids.size() + pair.chosen_ids.size() + pair.rejected_ids.size()) *
+  return (pair.prompt_ids.size() + pair.own_prompt_of_rejected.size() + pair.chosen_ids.size() +
+          pair.rejected_ids.size()) *
          sizeof(int32_t);
 }
 
