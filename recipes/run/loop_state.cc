@@ -98,7 +98,8 @@ LoopState read_loop_state(const fs::path& checkpoint) {
 
     state.data_fingerprint = json.at("data_fingerprint");
     state.template_day = json.value("template_day", "");
-    if (json.contains("first_adapter")) state.first_adapter = json.at("first_adapter");
+    if (json.contains("first_adapter"))
+      state.first_adapter = json.at("first_adapter").get<std::string>();
     if (json.contains("best")) state.best = read_best(json.at("best"));
     return state;
   } catch (const nlohmann::json::exception& e) {
