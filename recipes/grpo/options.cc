@@ -13,6 +13,7 @@ losses::PolicyOptions GrpoOptions::policy() const {
           .epsilon_high = epsilon_high,
           .delta = delta,
           .beta = kl_in_reward ? 0 : beta,
+          .use_bias_correction_kl = use_bias_correction_kl,
           .sampling_correction = correction(),
           .importance_sampling_cap = importance_sampling_cap,
           .off_policy_mask_threshold = off_policy_mask_threshold};

@@ -27,6 +27,7 @@ enum class CorrectionChoice {
 
 struct GrpoOptions {
   double beta = 0.0;
+  bool use_bias_correction_kl = true;
   double epsilon = 0.2;
   std::optional<double> epsilon_high;
   std::optional<double> delta;
@@ -52,6 +53,9 @@ struct GrpoOptions {
   void fields(V& visit) {
     // The loss.
     visit("beta", beta, "weight of the k3 KL to the reference; 0: no reference role");
+    visit("use_bias_correction_kl", use_bias_correction_kl,
+          "the k3 KL counts times the ratio to the old policy, so that its gradient is that of "
+          "KL(student, reference); false: that of KL(reference, student); beta above 0 only");
     visit("epsilon", epsilon,
           "the ratio to the old policy is clipped to [1 - epsilon, 1 + epsilon_high]");
     visit("epsilon_high", epsilon_high,

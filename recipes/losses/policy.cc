@@ -145,6 +145,43 @@ Clipped capped_weight(double log_ratio, double advantage, double logp, const Cli
           ratio > range.cap && advantage > 0 ? Clip::kHigh : Clip::kNone};
 }
 
+// What a row counts in the sum: kGrpo takes the mean over each sequence.
+double mean_weight(const PolicyRows& rows, const PolicyOptions& options, int64_t r) {
+  return options.loss_type == PolicyLossType::kGrpo
+             ? 1.0 / static_cast<double>(rows.tokens[rows.sequence[r]])
+             : 1.0;
+}
+
+// The KL to the reference: its value, and to `gradient` its derivative.
+double add_kl(const PolicyRows& rows, const PolicyOptions& options,
+              const std::vector<double>& log_ratio, std::vector<double>& gradient,
+              PolicyResult& result) {
+  if (options.beta == 0) return 0;
+  const bool corrected = options.use_bias_correction_kl;
+  const bool by_sequence = options.importance_sampling_level == ImportanceSamplingLevel::kSequence;
+
+  // The estimate k3 of each row, times the ratio if it is corrected. The first part of the
+  // derivative is k3's, the second that of the ratio, which the rows of a sequence may share.
+  double value = 0;
+  std::vector<double> of_sequence(rows.sequences, 0.0);
+  for (int64_t r = 0; r < rows.count; ++r) {
+    const double d = rows.reference[r] - rows.policy[r];
+    const double ratio = corrected ? std::exp(log_ratio[r]) : 1;
+    const double kl = ratio * (std::expm1(d) - d);
+    const double scale = mean_weight(rows, options, r) * options.beta;
+    result.kl_sum += kl;
+    value += scale * kl;
+    gradient[r] -= scale * ratio * std::expm1(d);
+    if (corrected) (by_sequence ? of_sequence[rows.sequence[r]] : gradient[r]) += scale * kl;
+  }
+
+  if (corrected && by_sequence)
+    for (int64_t r = 0; r < rows.count; ++r)
+      gradient[r] +=
+          of_sequence[rows.sequence[r]] / static_cast<double>(rows.tokens[rows.sequence[r]]);
+  return value;
+}
+
 // A sequence's clipping is counted once where its rows share ratio and advantage.
 void count_clips(const PolicyRows& rows, const std::vector<Clipped>& terms, bool whole_sequences,
                  PolicyResult& result) {
@@ -183,6 +220,8 @@ void PolicyOptions::validate() const {
 
   // The KL, and what is known of the generator.
   check_option(beta >= 0 && std::isfinite(beta), "beta", "must be finite and not negative", beta);
+  check_option(beta > 0 || use_bias_correction_kl, "use_bias_correction_kl",
+               "has no effect without a KL in the loss: it is beta's", beta);
   check_option(importance_sampling_cap > 0 && std::isfinite(importance_sampling_cap),
                "importance_sampling_cap", "must be positive and finite", importance_sampling_cap);
   if (off_policy_mask_threshold)
@@ -237,11 +276,6 @@ PolicyResult policy_loss(const PolicyInputs& inputs, const PolicyOptions& option
   const std::vector<double> log_ratio = log_ratios(rows, by_sequence);
   const ClipRange range(options);
   const bool cispo = options.loss_type == PolicyLossType::kCispo;
-  const auto weight = [&](int64_t r) {
-    return options.loss_type == PolicyLossType::kGrpo
-               ? 1.0 / static_cast<double>(rows.tokens[rows.sequence[r]])
-               : 1.0;
-  };
 
   // The clipped surrogate. With sequence-level ratios a row's slope belongs to its sequence's
   // ratio, unless the ratio has no gradient.
@@ -253,7 +287,7 @@ PolicyResult policy_loss(const PolicyInputs& inputs, const PolicyOptions& option
   for (int64_t r = 0; r < rows.count; ++r) {
     terms[r] = cispo ? capped_weight(log_ratio[r], rows.advantage(r), rows.policy[r], range)
                      : clipped_surrogate(log_ratio[r], rows.advantage(r), range);
-    const double scale = weight(r) * correction[r];
+    const double scale = mean_weight(rows, options, r) * correction[r];
     if (scale == 0) continue;  // dropped by the mask, whatever its ratio
     loss += scale * terms[r].value;
     (shared_slope ? of_sequence[rows.sequence[r]] : gradient[r]) += scale * terms[r].slope;
@@ -265,15 +299,7 @@ PolicyResult policy_loss(const PolicyInputs& inputs, const PolicyOptions& option
       gradient[r] =
           of_sequence[rows.sequence[r]] / static_cast<double>(rows.tokens[rows.sequence[r]]);
 
-  // The k3 estimate of the KL to the reference.
-  if (options.beta > 0)
-    for (int64_t r = 0; r < rows.count; ++r) {
-      const double d = rows.reference[r] - rows.policy[r];
-      const double k3 = std::expm1(d) - d;
-      result.kl_sum += k3;
-      loss += weight(r) * options.beta * k3;
-      gradient[r] -= weight(r) * options.beta * std::expm1(d);
-    }
+  loss += add_kl(rows, options, log_ratio, gradient, result);
   count_clips(rows, terms, by_sequence && !rows.by_token, result);
 
   const at::Tensor formed = at::empty({rows.count}, at::kFloat);

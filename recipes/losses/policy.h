@@ -39,6 +39,11 @@ struct PolicyOptions {
   // bound; not with kCispo.
   std::optional<double> delta;
   double beta = 0.0;  // of the k3 KL to the reference; 0: no reference is needed
+  // k3 counts times the ratio, with its gradient, neither clipped nor corrected nor masked: the
+  // ratio that `importance_sampling_level` says. By tokens the gradient is then that of KL(pi,
+  // reference) in expectation; k3's own is that of KL(reference, pi). TRL 1.16's option and
+  // default (DeepSeek-V3.2). False with beta: 0 is refused.
+  bool use_bias_correction_kl = true;
   // TRL's vllm_importance_sampling_correction, _mode and _cap; its defaults are sequence_mask and
   // 3.
   SamplingCorrection sampling_correction = SamplingCorrection::kNone;
@@ -76,7 +81,8 @@ struct PolicyResult {
   at::Tensor loss_sum;
   int64_t num_tokens = 0;     // R
   int64_t num_sequences = 0;  // S
-  double kl_sum = 0;          // k3 to the reference, over tokens: kl = kl_sum / tokens
+  // of what beta weighs, over tokens: kl = kl_sum / tokens
+  double kl_sum = 0;
   // clipped with A < 0; clip_ratio/low_mean = clip_low_sum / clip_count, and so on
   double clip_low_sum = 0;
   double clip_high_sum = 0;       // clipped with A > 0
@@ -117,8 +123,9 @@ struct PolicyCounts {
 // Errors: kInvalidArgument for negative counts, or dr_grpo without max_completion_tokens.
 double policy_divisor(PolicyLossType type, const PolicyCounts& global);
 
-// The sum over tokens of -min(ratio A, clip(ratio) A) * sampling ratio + beta * k3; kCispo: of
-// -min(ratio, epsilon_high) A log p * sampling ratio + beta * k3, ratio without a gradient.
+// The sum over tokens of -min(ratio A, clip(ratio) A) * sampling ratio + beta * ratio * k3; kCispo:
+// of -min(ratio, epsilon_high) A log p * sampling ratio + beta * ratio * k3, ratio without a
+// gradient in the first term. Without use_bias_correction_kl the KL is beta * k3.
 //
 // Arithmetic: value and gradient are formed in one pass in float64; a ratio that overflows leaves
 //   no NaN in tokens that are clipped.

@@ -49,6 +49,11 @@ std::vector<KeyRow> grpo_rows() {
       // once dead
       refused(kGrpoBase, "grpo.reference=other", "has no effect: grpo.beta is 0"),
 
+      acts(kGrpoBase, "grpo.use_bias_correction_kl=false", policy, with_reference),
+      refused(kGrpoBase, "grpo.use_bias_correction_kl=false", "no effect without a KL in the loss"),
+      refused(kGrpoBase, "grpo.use_bias_correction_kl=false", "no effect without a KL in the loss",
+              {with_reference[0], with_reference[1], "grpo.kl_in_reward=true"}),
+
       acts(kGrpoBase, "grpo.kl_in_reward=true", policy, with_reference),
       refused(kGrpoBase, "grpo.kl_in_reward=true", "has no effect with beta: 0"),
       refused(kGrpoBase, "grpo.kl_in_reward=true", "leave top_p, top_k, min_p",

@@ -78,10 +78,13 @@ TEST(PolicyLoss, GradientsAreThoseOfTheValue) {
             in.token_advantages = vector({1, -1, 0.5f, 0, -2, 1, 0.25f});
             in.advantages = at::Tensor();
           }
-          check_gradient(in, {.loss_type = type,
-                              .importance_sampling_level = level,
-                              .epsilon = 0.3,
-                              .beta = beta});
+          for (const bool corrected : {true, false})
+            if (corrected || beta > 0)
+              check_gradient(in, {.loss_type = type,
+                                  .importance_sampling_level = level,
+                                  .epsilon = 0.3,
+                                  .beta = beta,
+                                  .use_bias_correction_kl = corrected});
         }
 }
 

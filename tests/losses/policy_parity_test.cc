@@ -54,6 +54,7 @@ PolicyOptions options_of(const TrlRecord& c) {
   if (c.text("delta") != "-") options.delta = c.number("delta");
   if (c.text("off_policy") != "-") options.off_policy_mask_threshold = c.number("off_policy");
   options.beta = c.number("beta");
+  options.use_bias_correction_kl = options.beta == 0;  // TRL 1.4's k3; policy_1_16_test.cc
   options.sampling_correction = parse_enum<SamplingCorrection>(c.text("correction"));
   options.importance_sampling_cap = c.number("cap");
   return options;
@@ -311,6 +312,7 @@ TEST(PolicyMutation, AReversedOrMissingKlIsDetected) {
                     }));
     PolicyOptions without = options;
     without.beta = 0;
+    without.use_bias_correction_kl = true;
     expect_detected(c,
                     run(c, without, [](PolicyInputs& in) { in.reference_logps = at::Tensor(); }));
     ++checked;

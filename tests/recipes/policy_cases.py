@@ -47,7 +47,13 @@ GENERATION = {
 GRPO = {
     "dapo": {"loss_type": "dapo"},
     "iterations": {"loss_type": "grpo", "num_iterations": 2, "epsilon": 0.05},
-    "reference": {"loss_type": "dr_grpo", "beta": 0.04, "temperature": 0.8},
+    # TRL 1.4's KL.
+    "reference": {
+        "loss_type": "dr_grpo",
+        "beta": 0.04,
+        "use_bias_correction_kl": False,
+        "temperature": 0.8,
+    },
     "batch_scale": {"loss_type": "bnpo", "scale_rewards": "batch", "accumulation": 2},
     "rloo": {"loss_type": "dapo", "advantage": "rloo"},
     "reinforce": {"loss_type": "dapo", "advantage": "reinforce_plus_plus"},

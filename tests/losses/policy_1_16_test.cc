@@ -1,0 +1,168 @@
+// Policy losses and gradients against TRL 1.16.0's GRPOTrainer, where it differs from TRL 1.4, of
+// which the golden files are: the KL's ratio, divisors after masking, tokens of high entropy. The
+// numbers are those that print_policy_1_16.py prints.
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "recipes/losses/policy.h"
+#include "tests/losses/fixtures.h"
+#include "tests/support/thrown.h"
+
+namespace retort::losses::policy_1_16 {
+namespace {
+
+constexpr double kTolerance = 1e-5;
+
+at::Tensor floats(const std::vector<float>& values) { return at::tensor(values, at::kFloat); }
+
+// Four completions, of which the third was cut off and has no rows.
+PolicyInputs inputs(const PolicyOptions& options) {
+  PolicyInputs in;
+  in.policy_logps = floats({-2.615f, -0.701f, -1.903f, -1.318f, -1.149f, -1.815f, -0.944f, -0.577f,
+                            -2.793f, -2.376f, -0.55f, -1.353f})
+                        .requires_grad_();
+  in.old_logps = floats({-2.731f, -0.779f, -1.236f, -1.237f, -1.372f, -1.87f, -0.248f, -0.816f,
+                         -3.004f, -2.599f, -0.435f, -0.946f});
+  if (options.beta > 0)
+    in.reference_logps = floats({-2.353f, -1.144f, -1.022f, -0.846f, -0.569f, -1.888f, -0.76f,
+                                 -0.606f, -2.916f, -2.934f, -0.782f, -1.898f});
+  in.sequence_of_row = at::tensor({0, 0, 0, 1, 1, 1, 1, 1, 3, 3, 3, 3}, at::kLong);
+  in.advantages = floats({1, -0.5f, 9, 0.25f});
+  in.num_sequences = 4;
+  return in;
+}
+
+struct Golden {
+  std::string name;
+  PolicyOptions options;
+  double loss, kl;
+  std::vector<float> gradient;
+};
+
+const PolicyOptions kKl{.beta = 0.5};
+PolicyOptions with(PolicyLossType type, ImportanceSamplingLevel level, bool corrected = true) {
+  PolicyOptions options{.loss_type = type,
+                        .importance_sampling_level = level,
+                        .beta = 0.5,
+                        .use_bias_correction_kl = corrected};
+  if (type == PolicyLossType::kCispo) options.epsilon_high = 1.1;
+  return options;
+}
+
+std::vector<Golden> goldens() {
+  using enum PolicyLossType;
+  using enum ImportanceSamplingLevel;
+  return {
+      {"token",
+       with(kDapo, kToken),
+       -0.0433065506,
+       0.0896119679,
+       {-0.105842361f, -0.0701378325f, -0.0616109063f, 0.0202882612f, 0.02187186f, 0.04723617f,
+        -0.00382241311f, 0.0544503298f, 0.00632892582f, 0.0290583283f, -0.00995358861f,
+        0.00124808286f}},
+      {"token_grpo",
+       with(kGrpo, kToken),
+       -0.120406417,
+       0.0896119679,
+       {-0.105842361f, -0.0701378325f, -0.0616109063f, 0.0121729567f, 0.013123116f, 0.028341702f,
+        -0.00229344787f, 0.0326701979f, 0.00474669436f, 0.0217937463f, -0.00746519146f,
+        0.000936062143f}},
+      {"sequence",
+       with(kDapo, kSequence),
+       -0.0480819109,
+       0.0983897459,
+       {-0.0740680962f, -0.050671242f, -0.113706528f, 0.0185299661f, 0.0112976209f, 0.0451743266f,
+        0.0343988509f, 0.0435202938f, -0.0127339412f, -2.04442657e-05f, -0.00901183741f,
+        -0.000325702427f}},
+      {"sequence_grpo",
+       with(kGrpo, kSequence),
+       -0.115409878,
+       0.0983897459,
+       {-0.0740680962f, -0.050671242f, -0.113706528f, 0.0111179796f, 0.00677857255f, 0.027104596f,
+        0.0206393106f, 0.0261121763f, -0.0095504559f, -1.53331993e-05f, -0.00675887806f,
+        -0.00024427682f}},
+      {"cispo",
+       with(kCispo, kToken),
+       0.347231166,
+       0.0896119679,
+       {-0.103926038f, -0.0701378325f, -0.0616109063f, 0.0202882612f, 0.0156293361f, 0.04723617f,
+        0.0169515712f, 0.0473678907f, -0.0165877408f, 0.00614166167f, -0.00995358861f,
+        0.00124808286f}},
+      {"cispo_sequence",
+       with(kCispo, kSequence),
+       0.335259765,
+       0.0983897459,
+       {-0.0740680962f, -0.050671242f, -0.113706528f, 0.0185299661f, 0.0112976209f, 0.0451743266f,
+        0.0343988509f, 0.0435202938f, -0.0127339412f, -2.04442657e-05f, -0.00901183741f,
+        -0.000325702427f}},
+      {"uncorrected",
+       with(kDapo, kToken, false),
+       -0.0339200892,
+       0.108384891,
+       {-0.106063262f, -0.0751813552f, -0.101658493f, 0.0132915128f, 0.019324256f, 0.0469558244f,
+        -0.00841732596f, 0.054106753f, 0.00482234739f, 0.0178186406f, -0.00994288314f,
+        0.00363900506f}},
+  };
+}
+
+struct Measured {
+  double loss, kl;
+  at::Tensor gradient;
+};
+Measured measure(const PolicyOptions& options) {
+  const PolicyInputs in = inputs(options);
+  const PolicyResult result = policy_loss(in, options);
+  const double divisor = policy_divisor(options.loss_type, {.sequences = 4, .tokens = 12});
+  (result.loss_sum / divisor).backward();
+  return {result.loss_sum.item<double>() / divisor, result.kl_sum / 12, in.policy_logps.grad()};
+}
+
+TEST(Policy116, LossesAndGradientsAreTrls) {
+  for (const Golden& golden : goldens()) {
+    SCOPED_TRACE(golden.name);
+    const Measured got = measure(golden.options);
+    EXPECT_NEAR(got.loss, golden.loss, kTolerance * std::max(0.1, std::abs(golden.loss)));
+    EXPECT_NEAR(got.kl, golden.kl, kTolerance * 0.1);
+    EXPECT_LT(relative_difference(got.gradient, floats(golden.gradient)), kTolerance);
+  }
+}
+
+// The comparison can fail: the ratio left out of the KL, or put into it, is seen.
+TEST(Policy116, TheOtherKlIsDetected) {
+  for (const Golden& golden : goldens()) {
+    SCOPED_TRACE(golden.name);
+    PolicyOptions other = golden.options;
+    other.use_bias_correction_kl = !other.use_bias_correction_kl;
+    EXPECT_GT(relative_difference(measure(other).gradient, floats(golden.gradient)),
+              1000 * kTolerance);
+  }
+}
+
+// Where all ratios are 1 the value is k3's, and the gradient log(pi / reference) instead of 1 -
+// reference / pi.
+TEST(Policy116, AtTheRatioOneTheKlsGradientIsTheLogOfTheQuotient) {
+  PolicyInputs in = inputs(kKl);
+  in.old_logps = at::Tensor();
+  in.advantages = at::zeros({4});
+  const PolicyResult result = policy_loss(in, kKl);
+  result.loss_sum.backward();
+  const at::Tensor d = in.reference_logps - in.policy_logps.detach();
+  EXPECT_NEAR(result.loss_sum.item<double>(), 0.5 * (d.expm1() - d).sum().item<double>(), 1e-5);
+  EXPECT_LT(relative_difference(in.policy_logps.grad(), -0.5 * d), kTolerance);
+}
+
+TEST(Policy116, AChoiceOfKlNeedsOne) {
+  test::expect_refused("use_bias_correction_kl has no effect without a KL",
+                       [] { PolicyOptions{.use_bias_correction_kl = false}.validate(); });
+}
+
+}  // namespace
+}  // namespace retort::losses::policy_1_16
