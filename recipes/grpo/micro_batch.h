@@ -31,8 +31,8 @@ struct GrpoMicroBatch {
   // Of groups whose advantages are all 0, which without `beta` have no gradient, unless
   // sampling_correction measures them.
   UncomputedSamples left_out;
-  // Those that were cut off and have no loss for that: they count where TRL counts them
-  // (losses::policy_divisor).
+  // Those that were cut off and have no loss for that: as sequences they count where TRL counts
+  // them (losses::policy_divisor), their tokens do not.
   UncomputedSamples masked;
   std::vector<int64_t> places;  // of its samples in this rank's rollout
   at::Tensor sequence_of_row, advantages, generator_logps;

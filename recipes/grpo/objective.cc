@@ -241,7 +241,7 @@ std::vector<GrpoMicroBatch> GrpoObjective::make_batches(const Rollout& rollout, 
 
   // An unscorable sample keeps its place, so that no other moves to another micro-batch, but takes
   // part in nothing. So does one that is masked or of a group without a signal, but for the
-  // divisor.
+  // divisor (GrpoMicroBatch).
   std::vector<GrpoMicroBatch> batches;
   for (const std::vector<size_t>& places : batch_places(num_prompts, sizes_)) {
     OpenGrpoMicroBatch open;

@@ -83,7 +83,6 @@ class GrpoObjective : public Objective {
     kSequences,
     kRows,  // tokens that were trained on
     kWithoutSignal,
-    kMaskedRows,
     kKl,
     kClipLow,
     kClipHigh,

@@ -24,7 +24,6 @@ void GrpoObjective::count(const GrpoMicroBatch& batch, StepSums& sums) {
       static_cast<double>(batch.batch.tokens.num_tokens() + left_out.tokens + masked.tokens);
   sums.values[kSequences] +=
       static_cast<double>(batch.advantages.numel() + left_out.samples + masked.samples);
-  sums.values[kMaskedRows] += static_cast<double>(masked.rows);
   sums.values[kRows] += static_cast<double>(rows);
   sums.values[kWithoutSignal] += static_cast<double>(left_out.samples);
 }
@@ -37,13 +36,11 @@ void GrpoObjective::begin_step(parallel::Group& dp) {
   sums.values.resize(kValues, 0.0);
   for (size_t index = 0; index < info_.micro_batches; ++index)
     count(batch(index), sums);
-  at::Tensor all =
-      at::tensor({sums.count, sums.values[kSequences], sums.values[kMaskedRows]}, at::kDouble);
+  at::Tensor all = at::tensor({sums.count, sums.values[kSequences]}, at::kDouble);
   if (dp.size() > 1) dp.all_reduce(all);
   const double* of_all = all.const_data_ptr<double>();
   sums.count = of_all[0];
   sums.values[kSequences] = of_all[1];
-  sums.values[kMaskedRows] = of_all[2];
   entropy_weight_ = options_.grpo.entropy_coef * divisor(sums) / std::max(1.0, sums.count);
 }
 
@@ -105,7 +102,6 @@ double GrpoObjective::divisor(const StepSums& sums) const {
   return losses::policy_divisor(options_.grpo.loss_type,
                                 {.sequences = static_cast<int64_t>(sums.values[kSequences]),
                                  .tokens = static_cast<int64_t>(sums.count),
-                                 .masked_tokens = static_cast<int64_t>(sums.values[kMaskedRows]),
                                  .max_completion_tokens = options_.max_new_tokens});
 }
 

@@ -235,12 +235,10 @@ void PolicyOptions::validate() const {
 }
 
 double policy_divisor(PolicyLossType type, const PolicyCounts& global) {
-  if (global.sequences < 0 || global.tokens < 0 || global.masked_tokens < 0 ||
-      global.max_completion_tokens < 0)
+  if (global.sequences < 0 || global.tokens < 0 || global.max_completion_tokens < 0)
     throw Error(ErrorCode::kInvalidArgument, "the counts of a batch must not be negative")
         .with("sequences", global.sequences)
         .with("tokens", global.tokens)
-        .with("masked_tokens", global.masked_tokens)
         .with("max_completion_tokens", global.max_completion_tokens);
   if (type == PolicyLossType::kDrGrpo && global.max_completion_tokens == 0)
     throw Error(ErrorCode::kInvalidArgument,
@@ -249,11 +247,9 @@ double policy_divisor(PolicyLossType type, const PolicyCounts& global) {
   double count = 0;
   switch (type) {
     case PolicyLossType::kGrpo: count = static_cast<double>(global.sequences); break;
-    case PolicyLossType::kBnpo: count = static_cast<double>(global.tokens); break;
+    case PolicyLossType::kBnpo:
     case PolicyLossType::kDapo:
-    case PolicyLossType::kCispo:
-      count = static_cast<double>(global.tokens + global.masked_tokens);
-      break;
+    case PolicyLossType::kCispo: count = static_cast<double>(global.tokens); break;
     case PolicyLossType::kDrGrpo:
       count =
           static_cast<double>(global.sequences) * static_cast<double>(global.max_completion_tokens);

@@ -106,19 +106,17 @@ struct PolicyResult {
 
 // What the global batch holds, summed over micro-batches and ranks.
 struct PolicyCounts {
-  int64_t sequences = 0;  // those without rows included
-  int64_t tokens = 0;     // rows
-  // of completions that were left without rows because they were cut off; dapo and cispo only
-  int64_t masked_tokens = 0;
+  int64_t sequences = 0;              // those without rows included
+  int64_t tokens = 0;                 // rows
   int64_t max_completion_tokens = 0;  // the generation limit; dr_grpo only
 };
-// The one number that the summed loss is divided by, as in TRL 1.4; at least 1, as TRL's clamp.
+// The one number that the summed loss is divided by, as in TRL 1.16; at least 1, as TRL's clamp.
 //   grpo     sequences: the mean over sequences of each one's mean over its tokens
 //   dr_grpo  sequences * max_completion_tokens
-//   dapo     tokens + masked_tokens (0: the mean over trained tokens, not TRL's); cispo too
+//   dapo     tokens; cispo too
 //   bnpo     tokens (of the global batch; TRL takes each micro-batch's own)
-// A sequence without rows adds 0 to the sum. In the divisor it counts as one sequence with grpo and
-// dr_grpo, with its masked tokens with dapo, and not at all with bnpo.
+// A sequence without rows (left out because it was cut off) adds 0 to the sum. In the divisor it
+// counts as one sequence with grpo and dr_grpo, and not at all with the others.
 //
 // Errors: kInvalidArgument for negative counts, or dr_grpo without max_completion_tokens.
 double policy_divisor(PolicyLossType type, const PolicyCounts& global);

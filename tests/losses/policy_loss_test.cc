@@ -164,11 +164,10 @@ TEST(PolicyLoss, NoRowsStillReachThePolicy) {
 }
 
 TEST(PolicyDivisor, OneGlobalNumber) {
-  const PolicyCounts counts{
-      .sequences = 8, .tokens = 100, .masked_tokens = 12, .max_completion_tokens = 64};
+  const PolicyCounts counts{.sequences = 8, .tokens = 100, .max_completion_tokens = 64};
   EXPECT_EQ(policy_divisor(PolicyLossType::kGrpo, counts), 8);
   EXPECT_EQ(policy_divisor(PolicyLossType::kBnpo, counts), 100);
-  EXPECT_EQ(policy_divisor(PolicyLossType::kDapo, counts), 112);
+  EXPECT_EQ(policy_divisor(PolicyLossType::kDapo, counts), 100);
   EXPECT_EQ(policy_divisor(PolicyLossType::kDrGrpo, counts), 512);
   EXPECT_EQ(policy_divisor(PolicyLossType::kDapo, {}), 1);
 }

@@ -78,8 +78,20 @@ PolicyInputs inputs_of(const TrlRecord& c, const Batch& batch, const PolicyOptio
 }
 
 PolicyCounts counts_of(const TrlRecord& c, const Batch& batch) {
-  const int64_t tokens = batch.packing.count(), all = static_cast<int64_t>(c.number("num_items"));
-  return {kSamples, tokens, all - tokens, static_cast<int64_t>(c.number("max_completion"))};
+  return {.sequences = kSamples,
+          .tokens = batch.packing.count(),
+          .max_completion_tokens = static_cast<int64_t>(c.number("max_completion"))};
+}
+
+bool divides_by_items(PolicyLossType type) {
+  return type == PolicyLossType::kDapo || type == PolicyLossType::kCispo;
+}
+
+// What TRL 1.4 divides by. Its dapo and cispo count the tokens before completions that were cut off
+// are masked, TRL 1.16 and policy_divisor those that are left.
+double divisor_1_4(const TrlRecord& c, PolicyLossType type, const PolicyCounts& counts) {
+  if (divides_by_items(type)) return c.number("num_items");
+  return policy_divisor(type, counts);
 }
 
 struct Measured {
@@ -104,7 +116,7 @@ Measured run(const TrlRecord& c, const PolicyOptions& options,
   measured.result = policy_loss(in, options);
   measured.counts = counts_of(c, batch);
   const at::Tensor loss =
-      measured.result.loss_sum / policy_divisor(options.loss_type, measured.counts);
+      measured.result.loss_sum / divisor_1_4(c, options.loss_type, measured.counts);
   loss.backward();
   measured.loss = loss.item<double>();
   measured.dh = at::constant_pad_nd(batch.packing.padded(hidden.grad()), {0, 0, kPrompt - 1, 1});
@@ -209,10 +221,9 @@ TEST(PolicyMutation, AWrongCountIsDetected) {
     const PolicyOptions options = options_of(c);
     const Measured got = run(c, options);
     const double sum = got.result.loss_sum.item<double>();
-    const double truth = policy_divisor(options.loss_type, got.counts);
+    const double truth = divisor_1_4(c, options.loss_type, got.counts);
     const auto n = [](int64_t count) { return static_cast<double>(count); };
-    for (double wrong : {n(got.counts.sequences), n(got.counts.tokens),
-                         n(got.counts.tokens + got.counts.masked_tokens),
+    for (double wrong : {n(got.counts.sequences), n(got.counts.tokens), c.number("num_items"),
                          n(kSamples * kLongest),  // padding counted as zeros
                          n(got.counts.sequences - 2), n(2)})
       if (wrong != truth) {
@@ -233,11 +244,8 @@ TEST(PolicyMutation, SequencesWithoutRowsAreCountedAsTrlDoes) {
     const Measured got = run(c, options);
     PolicyCounts wrong = got.counts;
     if (options.loss_type == PolicyLossType::kBnpo)
-      wrong.tokens += wrong.masked_tokens;
-    else if (options.loss_type == PolicyLossType::kDapo ||
-             options.loss_type == PolicyLossType::kCispo)
-      wrong.masked_tokens = 0;
-    else
+      wrong.tokens = static_cast<int64_t>(c.number("num_items"));
+    else if (!divides_by_items(options.loss_type))
       wrong.sequences -= 2;
     expect_detected(c,
                     got.result.loss_sum.item<double>() / policy_divisor(options.loss_type, wrong));

@@ -80,16 +80,12 @@ inline Expected grpo_formula(const models::Decoder& student, const std::vector<K
   const double low = 1 - options.epsilon;
   const double high = 1 + options.epsilon_high.value_or(options.epsilon);
   const bool cispo = options.loss_type == losses::PolicyLossType::kCispo;
-  double masked_tokens = 0;
   at::Tensor entropy = at::zeros({}, at::kDouble);
   const bool by_sequence =
       options.importance_sampling_level == losses::ImportanceSamplingLevel::kSequence;
   Expected expected{.loss = at::zeros({}, at::kDouble)};
   for (const Known& sample : samples) {
-    if (sample.masked) {
-      masked_tokens += static_cast<double>(sample.length());
-      continue;
-    }
+    if (sample.masked) continue;
     const at::Tensor all = distributions(student, sample, temperature);
     const at::Tensor logps = of_tokens(all, sample);
     at::Tensor log_ratio = logps - (sample.old.defined() ? sample.old : logps.detach());
@@ -121,8 +117,8 @@ inline Expected grpo_formula(const models::Decoder& student, const std::vector<K
   const std::map<losses::PolicyLossType, double> divisors{
       {losses::PolicyLossType::kGrpo, sequences},
       {losses::PolicyLossType::kBnpo, expected.tokens},
-      {losses::PolicyLossType::kDapo, expected.tokens + masked_tokens},
-      {losses::PolicyLossType::kCispo, expected.tokens + masked_tokens},
+      {losses::PolicyLossType::kDapo, expected.tokens},
+      {losses::PolicyLossType::kCispo, expected.tokens},
       {losses::PolicyLossType::kDrGrpo, sequences * max_new_tokens}};
   expected.loss = expected.loss / divisors.at(options.loss_type) -
                   options.entropy_coef * entropy / expected.tokens;

@@ -95,7 +95,7 @@ TEST_F(GrpoOptionsTest, AnEntropyBonusIsTheMeanOverTokensWhateverTheLossIsDivide
 
 // ---- samples that were cut off ----
 
-TEST_F(GrpoOptionsTest, TruncatedCompletionsHaveNoLossButCount) {
+TEST_F(GrpoOptionsTest, TruncatedCompletionsHaveNoLoss) {
   std::vector<Known> samples = first_round();
   int64_t masked = 0;
   for (Known& sample : samples) {
@@ -114,6 +114,24 @@ TEST_F(GrpoOptionsTest, TruncatedCompletionsHaveNoLossButCount) {
     const Computed computed = compute(*run.objective, 1, student_);
     expect_formula(computed, formula(student_, samples, options));
     EXPECT_EQ(metric(computed.row, "reward"), 5.0 / 8) << "of all";
+    if (type != PolicyLossType::kDapo) continue;
+
+    // At the ratio 1 the value is - sum(A n) / sum(n) over the completions that ended; with the
+    // tokens of those that were cut off in the divisor it is another.
+    const Run fresh = start(setting({.mask_truncated_completions = true}));
+    double sum = 0;
+    double kept = 0;
+    double all = 0;
+    for (const Known& sample : samples) {
+      const auto length = static_cast<double>(sample.length());
+      all += length;
+      if (sample.masked) continue;
+      kept += length;
+      sum -= sample.advantage * length;
+    }
+    const double loss = compute(*fresh.objective, 1, student_).loss.item<double>();
+    EXPECT_NEAR(loss, sum / kept, 1e-5);
+    EXPECT_GT(std::abs(loss - sum / all), 1e-3) << "or the test shows nothing";
   }
 }
 

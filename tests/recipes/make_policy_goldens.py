@@ -240,6 +240,8 @@ def grpo_loss(model, frozen, case):
             trainer.rewards -= case["beta"] * of_sample
             batch = trainer._generate_and_score_completions([{"prompt": "p"}] * len(samples))
         assert ("old_per_token_logps" in batch) == (iterations > 1 or corrected)
+        if case.get("mask_truncated_completions"):  # as TRL 1.16 counts them
+            batch["num_items_in_batch"] = batch["completion_mask"].sum()
         if (staleness or parts > 1) and not corrected:
             batch["old_per_token_logps"] = trainer.drawn
         if case.get("advantage") == "rloo":
