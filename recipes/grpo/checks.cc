@@ -97,24 +97,47 @@ void check_staleness(const Recipe& recipe, const RecipePlaces& places) {
                       " on: nothing is in flight when weights are pushed; remove it");
 
   if (grpo.ratio_to_generator() && !recipe.generation->whole_distribution())
-    places.refuse({"grpo", grpo.max_staleness > 0 ? "max_staleness" : "num_mini_batches"},
+    places.refuse({"grpo", grpo.old_logps == OldPolicy::kGenerator ? "old_logps"
+                           : grpo.max_staleness > 0                ? "max_staleness"
+                                                                   : "num_mini_batches"},
                   "compares with the probabilities that the samples were drawn with; leave top_p, "
-                  "top_k, min_p and repetition_penalty alone, or set sampling_correction");
+                  "top_k, min_p and repetition_penalty alone, or set sampling_correction or "
+                  "old_logps: trainer");
 }
 
-// The first step on samples of the student itself has the ratio 1: nothing is clipped, and a
-// sequence's ratio is its tokens'.
+// An old policy that is chosen must be one that the loss would not have by itself, and leave
+// something to a correction.
+void check_old_policy(const Recipe& recipe, const RecipePlaces& places) {
+  const GrpoOptions& grpo = *recipe.grpo;
+  const bool corrected = grpo.correction() != losses::SamplingCorrection::kNone;
+  if (grpo.old_logps == OldPolicy::kTrainer && grpo.steps_per_rollout() == 1 &&
+      grpo.max_staleness == 0)
+    places.refuse({"grpo", "old_logps"},
+                  "trainer with num_mini_batches: 1 and max_staleness: 0: rho is 1 there; leave it "
+                  "out");
+  if (grpo.old_logps == OldPolicy::kGenerator && corrected)
+    places.refuse({"grpo", "old_logps"},
+                  "generator leaves nothing to sampling_correction, whose weights are the old "
+                  "policy's probabilities by the generator's: use trainer, or "
+                  "sampling_correction: none");
+}
+
+// The only step on a rollout has the ratio 1 to the student's own probabilities: nothing is
+// clipped, and a sequence's ratio is its tokens'.
 void check_ratio(const Recipe& recipe, const RecipePlaces& places) {
   const GrpoOptions& grpo = *recipe.grpo;
   const GrpoOptions defaults;
-  if (grpo.num_iterations > 1 || grpo.ratio_to_generator()) return;
+  if (!grpo.ratio_is_one()) return;
 
   const bool corrected = grpo.correction() != losses::SamplingCorrection::kNone;
+  const bool older = grpo.max_staleness > 0;
   const std::string message =
       std::string("has no effect: with num_iterations: 1 and ") +
-      (corrected ? "a sampling_correction" : "samples of the student itself") +
+      (corrected ? "a sampling_correction"
+       : older   ? "old_logps: trainer"
+                 : "samples of the student itself") +
       " the ratio of new to old probabilities is 1; remove it, or raise num_iterations" +
-      (corrected ? "" : ", num_mini_batches or max_staleness");
+      (corrected || older ? " or num_mini_batches" : ", num_mini_batches or max_staleness");
   if (grpo.off_policy_mask_threshold && !corrected)
     places.refuse({"grpo", "off_policy_mask_threshold"}, message);
   if (grpo.loss_type == losses::PolicyLossType::kCispo)
@@ -134,6 +157,7 @@ void check_grpo(const Recipe& recipe, const RecipePlaces& places) {
   check_reward_kl(recipe, places);
   check_staleness(recipe, places);
   check_samples_differ(recipe, places);
+  check_old_policy(recipe, places);
   check_ratio(recipe, places);
   check_reference(recipe, places, {"grpo", "reference"}, recipe.grpo->reference,
                   recipe.grpo->beta > 0, "grpo.beta is 0");

@@ -36,7 +36,9 @@ struct GrpoMicroBatch {
   UncomputedSamples masked;
   std::vector<int64_t> places;  // of its samples in this rank's rollout
   at::Tensor sequence_of_row, advantages, generator_logps;
-  at::Tensor old_logps;        // of the first iteration; undefined: this is it
+  // The student's own, before the first step on the round; undefined: this is it, or the ratio is to
+  // generator_logps.
+  at::Tensor old_logps;
   at::Tensor reference_logps;  // once received
   Reference::Pending reference;
 };

@@ -15,6 +15,7 @@
 #include "recipes/grpo/reward_kl.h"
 #include "recipes/grpo/round_metrics.h"
 #include "recipes/grpo/round_rewards.h"
+#include "recipes/grpo/student_rows.h"
 #include "recipes/rollout/deal.h"
 #include "recipes/rollout/sample_files.h"
 #include "recipes/run/batch_objective.h"
@@ -129,6 +130,8 @@ StepInfo GrpoObjective::next_step(int64_t step) {
   const int64_t steps = options_.grpo.steps_per_rollout();
   const int64_t round = (step - 1) / steps;
   const bool first = batches_.empty() || (step - 1) % steps == 0;
+  first_batch_ =
+      static_cast<size_t>((step - 1) % options_.grpo.num_mini_batches * options_.micro_batches);
   if (first) {
     request_rounds(round, step);
     RETORT_CHECK(!requested_.empty() && requested_.front().number == round)
@@ -138,8 +141,6 @@ StepInfo GrpoObjective::next_step(int64_t step) {
     before_ = current.before;
     prepare(std::move(current), step);
   }
-  first_batch_ =
-      static_cast<size_t>((step - 1) % options_.grpo.num_mini_batches * options_.micro_batches);
   StepInfo info = info_;
   // A run that is resumed in the middle of a round draws that round again.
   if (step % steps != 0) info.after = before_;
@@ -215,6 +216,9 @@ void GrpoObjective::prepare(Round round, int64_t step) {
       batches_ = make_batches(rollout, num_prompts, mine);
   });
 
+  if (options_.grpo.recomputes_old())
+    parallel::run_on_all(world_.all(), [&] { remember_old_policy(); });
+
   weight_version_ = rollout.weight_version;
   RoundFacts facts{.reward_names = scorer_->names(),
                    .last_push_seconds = samples_->last_push_seconds(),
@@ -226,6 +230,16 @@ void GrpoObjective::prepare(Round round, int64_t step) {
                                                       options_.grpo.overlong_penalty_tokens);
   if (options_.grpo.max_resamples > 0) facts.num_resampled_prompts = num_resampled_;
   round_metrics_ = round_metrics(world_, rollout, advantages, facts, step);
+}
+
+// What the student says of the samples of the steps that come after the next one. Of the next one's
+// the loss says it, as the weights are the same.
+void GrpoObjective::remember_old_policy() {
+  const size_t end = first_batch_ + info_.micro_batches;
+  for (size_t i = 0; i < batches_.size(); ++i)
+    if (i < first_batch_ || i >= end)
+      batches_[i].old_logps =
+          student_rows(trainer_, batches_[i], options_.temperature, options_.num_ids).log_probs;
 }
 
 std::vector<GrpoMicroBatch> GrpoObjective::make_batches(const Rollout& rollout, int64_t num_prompts,

@@ -112,6 +112,7 @@ class GrpoObjective : public Objective {
   Rollout draw(Round& round, int64_t step);
   std::vector<GrpoMicroBatch> make_batches(const Rollout& rollout, int64_t num_prompts,
                                            const at::Tensor& advantages);
+  void remember_old_policy();
   at::Tensor rewards_of(const Rollout& rollout, const Round& round) const;
   static void count(const GrpoMicroBatch& batch, StepSums& sums);
   GrpoMicroBatch& batch(size_t index) { return batches_.at(first_batch_ + index); }

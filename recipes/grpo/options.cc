@@ -16,6 +16,7 @@ losses::PolicyOptions GrpoOptions::policy() const {
           .use_bias_correction_kl = use_bias_correction_kl,
           .sampling_correction = correction(),
           .importance_sampling_cap = importance_sampling_cap,
+          .importance_sampling_floor = importance_sampling_floor,
           .off_policy_mask_threshold = off_policy_mask_threshold};
 }
 
@@ -30,6 +31,15 @@ losses::SamplingCorrection GrpoOptions::correction() const {
     case CorrectionChoice::kSequenceMask: return SamplingCorrection::kSequenceMask;
   }
   return SamplingCorrection::kNone;
+}
+
+// Samples are older than the weights that are trained in the first step on them, or in the next ones
+// that share them out.
+OldPolicy GrpoOptions::old_policy() const {
+  if (old_logps != OldPolicy::kAuto) return old_logps;
+  const bool older = max_staleness > 0 || num_mini_batches > 1;
+  const bool corrected = correction() != losses::SamplingCorrection::kNone;
+  return older && !corrected ? OldPolicy::kGenerator : OldPolicy::kTrainer;
 }
 
 int64_t GrpoOptions::steps_between_pushes(int64_t sync_every_steps) const {

@@ -25,6 +25,15 @@ enum class CorrectionChoice {
   kSequenceMask
 };
 
+// Whose probabilities the ratio is to.
+//   kTrainer    the student's own, before the first step on the rollout: of each sample there is a
+//               ratio of what the steps since then have made of it (TRL; with a sampling_correction
+//               decoupled PPO, arXiv 2505.24298, whose weight is that of these to the generator's)
+//   kGenerator  those that the generator reports
+//   kAuto       kTrainer with a sampling_correction, or where all steps on a rollout are iterations
+//               on samples of the student of then; else kGenerator, which costs no forward pass
+enum class OldPolicy { kAuto, kGenerator, kTrainer };
+
 struct GrpoOptions {
   double beta = 0.0;
   bool use_bias_correction_kl = true;
@@ -38,8 +47,10 @@ struct GrpoOptions {
   int64_t num_iterations = 1;
   losses::ImportanceSamplingLevel importance_sampling_level =
       losses::ImportanceSamplingLevel::kToken;
+  OldPolicy old_logps = OldPolicy::kAuto;
   CorrectionChoice sampling_correction = CorrectionChoice::kAuto;
   double importance_sampling_cap = 3.0;
+  std::optional<double> importance_sampling_floor;
   std::optional<double> off_policy_mask_threshold;
   int64_t max_staleness = 0;
   int64_t max_resamples = 0;
@@ -83,11 +94,18 @@ struct GrpoOptions {
     visit("num_iterations", num_iterations, "optimizer steps on the same samples");
     visit("importance_sampling_level", importance_sampling_level,
           "ratios of tokens, or of whole sequences (GSPO)");
+    visit("old_logps", old_logps,
+          "whose probabilities the ratio is to: trainer: the student's before the first step on "
+          "the rollout; generator: those that the generator reports; auto: trainer with a "
+          "sampling_correction, or with num_mini_batches: 1 and max_staleness: 0; else generator");
     visit(
         "sampling_correction", sampling_correction,
         "weights by trainer / generator probability, capped or masked; auto: sequence_mask with an "
         "external generator, else none");
     visit("importance_sampling_cap", importance_sampling_cap, "cap of sampling_correction");
+    visit("importance_sampling_floor", importance_sampling_floor,
+          "lower bound of sampling_correction: a weight below it becomes it, or with a mask 0; "
+          "null: none");
     visit(
         "off_policy_mask_threshold", off_policy_mask_threshold,
         "a completion worse than the others is dropped when the mean over its tokens of log(drawn "
@@ -126,12 +144,16 @@ struct GrpoOptions {
   }
   // From one rollout to the next.
   int64_t steps_per_rollout() const { return num_iterations * num_mini_batches; }
-  // Whether ratios are to the probabilities that the generator reports. Samples are older than the
-  // weights that are trained in the first step on them, or in the next ones that share them out.
-  bool ratio_to_generator() const {
-    return (max_staleness > 0 || num_mini_batches > 1) &&
-           correction() == losses::SamplingCorrection::kNone;
+  // old_logps with kAuto resolved.
+  OldPolicy old_policy() const;
+  bool ratio_to_generator() const { return old_policy() == OldPolicy::kGenerator; }
+  // Whether the old policy is computed by itself before the first step on a rollout: of one step
+  // the loss has it.
+  bool recomputes_old() const {
+    return old_policy() == OldPolicy::kTrainer && num_mini_batches > 1;
   }
+  // Whether every ratio is 1.
+  bool ratio_is_one() const { return !ratio_to_generator() && steps_per_rollout() == 1; }
   // Optimizer steps from one push of weights to the next: one where a round begins, once
   // `sync_every_steps` have passed.
   int64_t steps_between_pushes(int64_t sync_every_steps) const;
@@ -155,6 +177,12 @@ struct retort::EnumNames<retort::recipes::CorrectionChoice> {
        {"token_mask", E::kTokenMask},
        {"sequence_truncate", E::kSequenceTruncate},
        {"sequence_mask", E::kSequenceMask}}};
+};
+template <>
+struct retort::EnumNames<retort::recipes::OldPolicy> {
+  using E = retort::recipes::OldPolicy;
+  static constexpr std::array<std::pair<std::string_view, E>, 3> values{
+      {{"auto", E::kAuto}, {"generator", E::kGenerator}, {"trainer", E::kTrainer}}};
 };
 template <>
 struct retort::EnumNames<retort::recipes::AdvantageType> {

@@ -48,11 +48,13 @@ void check_advantages(SelfCheck& check, const Recipe& recipe) {
 
 // What sampling_correction makes of a ratio of 1.
 double corrected_one(const losses::PolicyOptions& options) {
-  if (options.importance_sampling_cap >= 1) return 1;
+  const double floor = options.importance_sampling_floor.value_or(0);
+  if (options.importance_sampling_cap >= 1 && floor <= 1) return 1;
   switch (options.sampling_correction) {
     case losses::SamplingCorrection::kNone: return 1;
     case losses::SamplingCorrection::kTokenTruncate:
-    case losses::SamplingCorrection::kSequenceTruncate: return options.importance_sampling_cap;
+    case losses::SamplingCorrection::kSequenceTruncate:
+      return floor > 1 ? floor : options.importance_sampling_cap;
     case losses::SamplingCorrection::kTokenMask:
     case losses::SamplingCorrection::kSequenceMask: break;
   }
@@ -91,9 +93,12 @@ void check_ratio(SelfCheck& check, const Recipe& recipe, const SampledLogProbs& 
               "the loss of a sample with advantage 1 is " + scientific(loss) + ", must be " +
                   scientific(expected) + "; " + scientific(result.clip_region_sum) +
                   " ratios clipped, must be 0");
-  check.check("importance_sampling_cap", one > 0,
+  const bool high = options.importance_sampling_floor.value_or(0) > 1;
+  check.check(high ? "importance_sampling_floor" : "importance_sampling_cap", one > 0,
               "a ratio of 1 counts " + scientific(one) + " times" +
-                  (one > 0 ? "" : ": below 1 the cap masks every token; raise it"));
+                  (one > 0 ? ""
+                   : high  ? ": above 1 the floor masks every token; lower it"
+                           : ": below 1 the cap masks every token; raise it"));
 
   result.loss_sum.backward();
   const double steepest = policy.grad().max().item<double>();

@@ -104,7 +104,8 @@ class GrpoType : public RecipeType {
     for (const std::string& role : frozen_roles(recipe))
       plan.links.push_back(plan_reference_link(recipe, role, tokens_per_step(recipe, 1),
                                                recipe.grpo->num_mini_batches - 1));
-    if (recipe.grpo->beta > 0 && plan.links.empty()) plan.extra_student_forwards = 1;
+    if (recipe.grpo->beta > 0 && plan.links.empty()) plan.extra_student_forwards += 1;
+    if (recipe.grpo->recomputes_old()) plan.extra_student_forwards += 1;
     return plan;
   }
 

@@ -70,8 +70,7 @@ at::Tensor GrpoObjective::loss_sum(const models::Head& head, const at::Tensor& h
                               .num_sequences = batch.advantages.numel()};
   if (policy.beta > 0) inputs.reference_logps = batch.reference_logps;
 
-  // Samples of older weights: the ratio is to the policy that drew them, as its generator reported
-  // it.
+  // The ratio may be to the policy that drew the samples, as its generator reported it.
   const bool corrected = options_.grpo.correction() != losses::SamplingCorrection::kNone;
   if (options_.grpo.ratio_to_generator()) inputs.old_logps = batch.generator_logps;
   if (corrected) inputs.generator_logps = batch.generator_logps;

@@ -46,12 +46,16 @@ std::vector<double> sampling_ratios(const PolicyRows& rows, const PolicyOptions&
         std::max(result.sampling_logp_difference_max, std::abs(difference));
   }
 
-  // Then the ratios: one above the cap becomes the cap, or 0.
+  // Then the ratios: one out of bounds becomes the bound, or 0.
   const bool truncate = truncates(options.sampling_correction);
   const double cap = options.importance_sampling_cap;
+  const double floor = options.importance_sampling_floor.value_or(0);
   for (double& ratio : ratios) {
     ratio = std::exp(ratio);
-    if (ratio > cap) ratio = truncate ? cap : 0;
+    if (ratio > cap)
+      ratio = truncate ? cap : 0;
+    else if (ratio < floor)
+      ratio = truncate ? floor : 0;
     result.sampling_ratio_sum += ratio;
     result.sampling_ratio_square_sum += ratio * ratio;
     result.sampling_ratio_min =
@@ -232,6 +236,13 @@ void PolicyOptions::validate() const {
                    importance_sampling_cap == PolicyOptions().importance_sampling_cap,
                "importance_sampling_cap", "has no effect without a sampling_correction",
                importance_sampling_cap);
+  if (!importance_sampling_floor) return;
+  check_option(
+      *importance_sampling_floor > 0 && *importance_sampling_floor < importance_sampling_cap,
+      "importance_sampling_floor", "must be positive and below importance_sampling_cap",
+      *importance_sampling_floor);
+  check_option(sampling_correction != SamplingCorrection::kNone, "importance_sampling_floor",
+               "has no effect without a sampling_correction", *importance_sampling_floor);
 }
 
 double policy_divisor(PolicyLossType type, const PolicyCounts& global) {

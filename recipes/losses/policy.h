@@ -17,8 +17,8 @@ enum class PolicyLossType { kGrpo, kBnpo, kDrGrpo, kDapo, kCispo };
 // The ratio to the old policy: of each token, or of the sequence (the geometric mean of its tokens'
 // ratios: GSPO).
 enum class ImportanceSamplingLevel { kToken, kSequence };
-// What is done with ratios trainer / generator: of tokens or of whole sequences (product), capped,
-// or dropped (0) above the cap.
+// What is done with ratios trainer / generator, of tokens or of whole sequences (product), that are
+// out of bounds: moved to the bound, or dropped (0).
 enum class SamplingCorrection {
   kNone,
   kTokenTruncate,
@@ -44,10 +44,12 @@ struct PolicyOptions {
   // reference) in expectation; k3's own is that of KL(reference, pi). TRL 1.16's option and
   // default (DeepSeek-V3.2). False with beta: 0 is refused.
   bool use_bias_correction_kl = true;
-  // TRL's vllm_importance_sampling_correction, _mode and _cap; its defaults are sequence_mask and
-  // 3.
+  // TRL's vllm_importance_sampling_correction, _mode, _clip_max and _clip_min; its defaults are
+  // sequence_mask, 3 and no lower bound. A ratio below the floor becomes the floor where those above
+  // the cap become the cap, and 0 where they become 0 (IcePop). Positive; no effect with kNone.
   SamplingCorrection sampling_correction = SamplingCorrection::kNone;
-  double importance_sampling_cap = 3.0;  // positive; no effect with kNone
+  double importance_sampling_cap = 3.0;
+  std::optional<double> importance_sampling_floor;  // below the cap; null: none
   // A sequence with A < 0 whose mean over its tokens of log(pi_drawn / pi) is above this has no
   // surrogate, only its KL (off-policy sequence mask, DeepSeek-V3.2); pi_drawn: as the generator
   // reported it with a sampling_correction, else pi_old. Positive; null: none is dropped.
@@ -95,7 +97,7 @@ struct PolicyResult {
   // |old - generator| over tokens
   double sampling_logp_difference_sum = 0;
   double sampling_logp_difference_max = 0;
-  // after capping or masking, over sampling_ratio_count ratios (R, or S by sequence)
+  // after the bounds, over sampling_ratio_count ratios (R, or S by sequence)
   double sampling_ratio_sum = 0;
   double sampling_ratio_min = 0;
   double sampling_ratio_max = 0;

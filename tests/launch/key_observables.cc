@@ -290,7 +290,7 @@ std::string policy(const Seen& seen) {
                               .num_sequences = 2};
   if (options.beta > 0) inputs.reference_logps = numbers({-1.1, -1.8, -0.7, -1.2, -1.4});
   if (options.sampling_correction != losses::SamplingCorrection::kNone)
-    inputs.generator_logps = numbers({-2.1, -1.5, -0.9, -1.1, -1});
+    inputs.generator_logps = numbers({-2.1, -1.3, -0.9, -1.1, -1});
 
   const auto result = losses::policy_loss(inputs, options);
   const double divisor = losses::policy_divisor(

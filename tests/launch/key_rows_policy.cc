@@ -36,6 +36,25 @@ std::vector<KeyRow> ratio_rows() {
       acts(kGrpoBase, "grpo.importance_sampling_cap=1.5", policy,
            {"grpo.sampling_correction=token_truncate"}),
       refused(kGrpoBase, "grpo.importance_sampling_cap=1.5", "without a sampling_correction"),
+      acts(kGrpoBase, "grpo.importance_sampling_floor=0.99", policy,
+           {"grpo.sampling_correction=token_mask"}),
+      refused(kGrpoBase, "grpo.importance_sampling_floor=0.5", "without a sampling_correction"),
+      refused(kGrpoBase, "grpo.importance_sampling_floor=3.5", "below importance_sampling_cap",
+              {"grpo.sampling_correction=token_mask"}),
+
+      in_run("grpo.old_logps", "tests/recipes/grpo_options_test.cc",
+             ".old_logps = OldPolicy::kTrainer"),
+      refused(kGrpoBase, "grpo.old_logps=trainer",
+              "trainer with num_mini_batches: 1 and max_staleness: 0: rho is 1 there"),
+      refused(kGrpoBase, "grpo.old_logps=generator", "leaves nothing to sampling_correction",
+              {"grpo.sampling_correction=token_mask"}),
+      refused(kGrpoBase, "grpo.old_logps=generator", "leave top_p, top_k, min_p",
+              {"generation.top_p=0.9"}),
+      // a ratio that a correction once left without effect
+      acts(kGrpoBase, "grpo.epsilon_high=0.4", policy,
+           {"grpo.num_mini_batches=2", "grpo.sampling_correction=token_truncate"}),
+      refused(kGrpoBase, "grpo.epsilon_high=0.4", is_one,
+              {"grpo.max_staleness=1", "grpo.sampling_correction=token_truncate"}),
   };
 }
 

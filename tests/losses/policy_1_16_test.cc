@@ -159,6 +159,46 @@ TEST(Policy116, AtTheRatioOneTheKlsGradientIsTheLogOfTheQuotient) {
   EXPECT_LT(relative_difference(in.policy_logps.grad(), -0.5 * d), kTolerance);
 }
 
+// Weights of a correction between bounds, as TRL's vllm_importance_sampling_clip_min and _clip_max
+// have it: moved to them, or 0 (IcePop). At the ratio 1 the loss is - sum(A w).
+TEST(Policy116, ACorrectionHasAFloor) {
+  using enum SamplingCorrection;
+  const double floor = 0.8, cap = 1.3;
+  const std::vector<double> differences{-0.4, 0.1,  -0.1, 0.2, 0.5, -0.3,
+                                        0,    0.05, -0.5, 0.1, 0,   0.3};
+  for (const SamplingCorrection mode :
+       {kTokenTruncate, kTokenMask, kSequenceTruncate, kSequenceMask}) {
+    SCOPED_TRACE(enum_name(mode));
+    const bool whole = mode == kSequenceTruncate || mode == kSequenceMask;
+    const bool truncate = mode == kTokenTruncate || mode == kSequenceTruncate;
+    PolicyInputs in = inputs({});
+    in.old_logps = at::Tensor();
+    in.generator_logps = in.policy_logps.detach().clone();
+    const int64_t* sequence = in.sequence_of_row.const_data_ptr<int64_t>();
+    std::vector<double> of_sequence(4, 0.0);
+    for (size_t r = 0; r < differences.size(); ++r) {
+      in.generator_logps[static_cast<int64_t>(r)] -= static_cast<float>(differences[r]);
+      of_sequence[static_cast<size_t>(sequence[r])] += differences[r];
+    }
+
+    double expected = 0;
+    int below = 0;
+    for (size_t r = 0; r < differences.size(); ++r) {
+      const auto s = static_cast<size_t>(sequence[r]);
+      double weight = std::exp(whole ? of_sequence[s] : differences[r]);
+      const bool outside = weight < floor || weight > cap;
+      below += weight < floor;
+      if (outside) weight = truncate ? std::clamp(weight, floor, cap) : 0;
+      expected -= in.advantages[static_cast<int64_t>(s)].item<double>() * weight;
+    }
+    const PolicyOptions options{.sampling_correction = mode,
+                                .importance_sampling_cap = cap,
+                                .importance_sampling_floor = floor};
+    EXPECT_GT(below, 0) << "or the test shows nothing";
+    EXPECT_NEAR(policy_loss(in, options).loss_sum.item<double>(), expected, kTolerance);
+  }
+}
+
 TEST(Policy116, AChoiceOfKlNeedsOne) {
   test::expect_refused("use_bias_correction_kl has no effect without a KL",
                        [] { PolicyOptions{.use_bias_correction_kl = false}.validate(); });

@@ -27,6 +27,7 @@ struct Known {
   double reward = 0;
   double advantage = 0;
   at::Tensor old;  // [T] double: log-probabilities that the ratio is to; undefined: the student's
+  at::Tensor weight;    // [T] double, of its surrogate; undefined: 1
   bool masked = false;  // has no loss, but counts as losses::policy_divisor says
 
   int64_t length() const { return static_cast<int64_t>(completion.token_ids.size()); }
@@ -95,12 +96,13 @@ inline Expected grpo_formula(const models::Decoder& student, const std::vector<K
     const at::Tensor surrogate =
         cispo ? ratio.clamp_max(options.epsilon_high.value()).detach() * sample.advantage * logps
               : at::minimum(bounded * sample.advantage, ratio.clamp(low, high) * sample.advantage);
+    const at::Tensor weighed = sample.weight.defined() ? surrogate * sample.weight : surrogate;
     const bool mean = options.loss_type == losses::PolicyLossType::kGrpo;
     const bool dropped =
         sample.advantage < 0 && options.off_policy_mask_threshold &&
         (sample.old - logps).mean().item<double>() > *options.off_policy_mask_threshold;
     expected.off_policy += dropped;
-    if (!dropped) expected.loss = expected.loss - (mean ? surrogate.mean() : surrogate.sum());
+    if (!dropped) expected.loss = expected.loss - (mean ? weighed.mean() : weighed.sum());
 
     // What is only measured.
     const auto count = [](const at::Tensor& where) { return where.sum().item<double>(); };

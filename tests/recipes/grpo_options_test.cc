@@ -217,6 +217,71 @@ TEST_F(GrpoOptionsTest, MiniBatchesShareOutARollout) {
   EXPECT_EQ(run.samples->asked.size(), 2u);
 }
 
+// With a correction the ratio is to the student before the first step on the rollout, and clipped;
+// the weight is that of this student to the generator, whatever the steps since then have done.
+TEST_F(GrpoOptionsTest, ACorrectedRolloutHasTheOldPolicyOfItsFirstStep) {
+  const GrpoOptions options{.epsilon = 0.05,
+                            .num_mini_batches = 2,
+                            .num_iterations = 2,
+                            .sampling_correction = CorrectionChoice::kTokenMask,
+                            .importance_sampling_cap = 1.5,
+                            .importance_sampling_floor = 0.7};
+  const Run run = start(setting(options));
+  const models::Decoder students[] = {trainable(7), trainable(8), trainable(9), trainable(10)};
+  for (int64_t step = 1; step <= 4; ++step) {
+    SCOPED_TRACE(step);
+    std::vector<Known> samples = samples_of({(step - 1) % 2});
+    double weights = 0;
+    for (Known& sample : samples) {
+      const at::Tensor drawn = sample.old;
+      sample.old = of_tokens(distributions(student_, sample, kTemperature), sample).detach();
+      const at::Tensor weight = (sample.old - drawn).exp();
+      sample.weight = weight * (weight <= 1.5) * (weight >= 0.7);
+      weights += sample.weight.sum().item<double>();
+    }
+    const models::Decoder& student = students[step - 1];
+    const Computed computed = compute(*run.objective, step, student);
+    const Expected expected = formula(student, samples, options);
+    EXPECT_NEAR(computed.loss.item<double>(), expected.loss.item<double>(),
+                1e-4 * (1 + std::abs(expected.loss.item<double>())));
+    EXPECT_NEAR(metric(computed.row, "sampling_ratio/mean"), weights / expected.tokens, 1e-5);
+    EXPECT_EQ(metric(computed.row, "clip_ratio/region_mean") > 0, step > 1);
+  }
+}
+
+// The same without a correction: the choice of TRL, whose generator reports nothing that is used.
+TEST_F(GrpoOptionsTest, TheOldPolicyMayBeTheTrainers) {
+  const GrpoOptions options{
+      .epsilon = 0.05, .num_mini_batches = 2, .old_logps = OldPolicy::kTrainer};
+  const Run run = start(setting(options));
+  const models::Decoder later = trainable(8);
+  compute(*run.objective, 1, student_);
+  const Computed computed = compute(*run.objective, 2, later);
+  std::vector<Known> samples = samples_of({1});
+  const double to_generator = formula(later, samples, options).loss.item<double>();
+  for (Known& sample : samples)
+    sample.old = of_tokens(distributions(student_, sample, kTemperature), sample).detach();
+  const double expected = formula(later, samples, options).loss.item<double>();
+  EXPECT_NEAR(computed.loss.item<double>(), expected, 1e-4 * (1 + std::abs(expected)));
+  EXPECT_GT(std::abs(to_generator - expected), 1e-2) << "or the test shows nothing";
+}
+
+TEST(GrpoOldPolicy, IsTheTrainersWhereACorrectionMeetsSeveralSteps) {
+  const auto corrected = CorrectionChoice::kSequenceMask;
+  EXPECT_EQ(GrpoOptions{}.old_policy(), OldPolicy::kTrainer);
+  EXPECT_TRUE(GrpoOptions{}.ratio_is_one());
+  EXPECT_EQ(GrpoOptions{.num_mini_batches = 2}.old_policy(), OldPolicy::kGenerator);
+  EXPECT_EQ(GrpoOptions{.max_staleness = 1}.old_policy(), OldPolicy::kGenerator);
+  EXPECT_EQ((GrpoOptions{.num_mini_batches = 2, .sampling_correction = corrected}).old_policy(),
+            OldPolicy::kTrainer);
+  EXPECT_TRUE(
+      (GrpoOptions{.num_mini_batches = 2, .sampling_correction = corrected}).recomputes_old());
+  EXPECT_FALSE(
+      (GrpoOptions{.num_iterations = 2, .sampling_correction = corrected}).recomputes_old());
+  EXPECT_TRUE((GrpoOptions{.sampling_correction = corrected, .max_staleness = 1}).ratio_is_one());
+  EXPECT_FALSE((GrpoOptions{.old_logps = OldPolicy::kGenerator}).ratio_is_one());
+}
+
 // Three prompts at the end of an epoch, in two mini-batches on one rank and on two.
 TEST(GrpoBatchPlaces, AreTheSamePromptsInEveryLayout) {
   const BatchSizes one{
