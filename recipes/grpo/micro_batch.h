@@ -39,6 +39,8 @@ struct GrpoMicroBatch {
   // The student's own, before the first step on the round; undefined: this is it, or the ratio is to
   // generator_logps.
   at::Tensor old_logps;
+  // [R] bool, of the step that is computed: the tokens of high entropy; undefined: all
+  at::Tensor high_entropy;
   at::Tensor reference_logps;  // once received
   Reference::Pending reference;
 };

@@ -37,7 +37,9 @@ namespace retort::recipes {
 // all-gather of rewards (one more for each resampling and with kl_in_reward) and one all-reduce
 // over dp for a round; with a reference a vote and a broadcast over tp for each micro-batch of a
 // round, where the pipeline ends; with kl_in_reward a broadcast over pp; with entropy_coef an
-// all-reduce over dp in begin_step.
+// all-reduce over dp in begin_step, with top_entropy_quantile a vote on the world and where the
+// pipeline ends an all-reduce and an all-gather over dp; and where the student is asked before a
+// step (old_logps, top_entropy_quantile) those of student_rows.
 class GrpoObjective : public Objective {
  public:
   struct Options {
@@ -91,6 +93,7 @@ class GrpoObjective : public Objective {
     kClipCount,
     kOffPolicyMasked,
     kEntropy,
+    kHighEntropy,  // tokens
     kRatio,
     kRatioCount,
     kRatioSquare,
@@ -113,6 +116,7 @@ class GrpoObjective : public Objective {
   std::vector<GrpoMicroBatch> make_batches(const Rollout& rollout, int64_t num_prompts,
                                            const at::Tensor& advantages);
   void remember_old_policy();
+  void mark_high_entropy(parallel::Group& dp);
   at::Tensor rewards_of(const Rollout& rollout, const Round& round) const;
   static void count(const GrpoMicroBatch& batch, StepSums& sums);
   GrpoMicroBatch& batch(size_t index) { return batches_.at(first_batch_ + index); }

@@ -64,6 +64,8 @@ void GrpoOptions::validate() const {
           "scale_rewards has no effect without advantage: grpo");
   require(entropy_coef >= 0 && std::isfinite(entropy_coef),
           "entropy_coef must be finite and not negative");
+  require(top_entropy_quantile >= 0 && top_entropy_quantile <= 1,
+          "top_entropy_quantile must be in [0, 1]");
   require(max_resamples >= 0, "max_resamples must be 0 or above");
   require(
       max_resamples == 0 || advantage != AdvantageType::kReinforcePlusPlus,

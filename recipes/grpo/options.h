@@ -58,6 +58,7 @@ struct GrpoOptions {
   int64_t overlong_penalty_tokens = 0;
   bool kl_in_reward = false;
   double entropy_coef = 0.0;
+  double top_entropy_quantile = 1.0;
   std::string reference = "reference";
 
   template <class V>
@@ -133,6 +134,9 @@ struct GrpoOptions {
         "in the loss");
     visit("entropy_coef", entropy_coef,
           "weight of the mean entropy of a token's distribution, which the loss is lessened by");
+    visit("top_entropy_quantile", top_entropy_quantile,
+          "share of a step's tokens, those of the highest entropy, that the policy gradient and "
+          "entropy_coef are of, in [0, 1]; 1: all");
     visit("reference", reference, "the role of the KL's reference; beta above 0 only");
   }
   // kInvalidArgument naming the field.
@@ -140,8 +144,11 @@ struct GrpoOptions {
   losses::PolicyOptions policy() const;
   // Whether a sample whose advantage is 0 changes the gradient, or what is measured.
   bool all_samples_count() const {
-    return beta > 0 || entropy_coef > 0 || correction() != losses::SamplingCorrection::kNone;
+    return beta > 0 || entropy_coef > 0 || picks_tokens() ||
+           correction() != losses::SamplingCorrection::kNone;
   }
+  // Whether tokens have a policy gradient by their entropy among all of a step.
+  bool picks_tokens() const { return top_entropy_quantile < 1; }
   // From one rollout to the next.
   int64_t steps_per_rollout() const { return num_iterations * num_mini_batches; }
   // old_logps with kAuto resolved.

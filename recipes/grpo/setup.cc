@@ -106,6 +106,7 @@ class GrpoType : public RecipeType {
                                                recipe.grpo->num_mini_batches - 1));
     if (recipe.grpo->beta > 0 && plan.links.empty()) plan.extra_student_forwards += 1;
     if (recipe.grpo->recomputes_old()) plan.extra_student_forwards += 1;
+    if (recipe.grpo->picks_tokens()) plan.extra_student_forwards += 1;
     return plan;
   }
 

@@ -1,13 +1,21 @@
 // The loss of a step's micro-batches, and what the step tells of itself.
 #include "recipes/grpo/objective.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
+#include <utility>
 #include <vector>
 
+#include "parallel/vote.h"
+#include "recipes/grpo/student_rows.h"
+#include "recipes/losses/high_entropy.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/rollout/drawn_ids.h"
 #include "recipes/run/host_rows.h"
@@ -25,23 +33,60 @@ void GrpoObjective::count(const GrpoMicroBatch& batch, StepSums& sums) {
   sums.values[kSequences] +=
       static_cast<double>(batch.advantages.numel() + left_out.samples + masked.samples);
   sums.values[kRows] += static_cast<double>(rows);
+  if (batch.high_entropy.defined())
+    sums.values[kHighEntropy] += batch.high_entropy.sum().item<double>();
   sums.values[kWithoutSignal] += static_cast<double>(left_out.samples);
+}
+
+// Marks the tokens whose entropy belongs to the highest of the step's, on all ranks and in all
+// micro-batches: one forward pass says them before the first loss.
+void GrpoObjective::mark_high_entropy(parallel::Group& dp) {
+  std::vector<at::Tensor> entropies;
+  parallel::run_on_all(world_.all(), [&] {
+    for (size_t index = 0; index < info_.micro_batches; ++index)
+      entropies.push_back(
+          student_rows(trainer_, batch(index), options_.temperature, options_.num_ids).entropy);
+  });
+  if (world_.pp().rank() + 1 != world_.pp().size()) return;  // the losses are formed elsewhere
+
+  // Every rank's entropies, of which none is negative.
+  constexpr float kNone = -1;
+  at::Tensor mine = at::cat(entropies);
+  if (dp.size() > 1) {
+    at::Tensor longest = at::tensor({mine.numel()}, at::kLong);
+    dp.all_reduce(longest, parallel::ReduceOp::kMax);
+    at::Tensor padded = at::full({longest.item<int64_t>()}, kNone, at::kFloat);
+    padded.narrow(0, 0, mine.numel()).copy_(mine);
+    mine = dp.all_gather(padded).flatten();
+  }
+  std::vector<float> all;
+  const at::Tensor flat = mine.contiguous();
+  const float* value = flat.const_data_ptr<float>();
+  std::copy_if(value, value + flat.numel(), std::back_inserter(all),
+               [](float entropy) { return entropy != kNone; });
+
+  const float threshold =
+      losses::entropy_threshold(std::move(all), options_.grpo.top_entropy_quantile);
+  for (size_t index = 0; index < info_.micro_batches; ++index)
+    batch(index).high_entropy = entropies[index].lt(threshold).logical_not();
 }
 
 // The entropy is a mean over tokens whatever the loss is divided by (as in TRL 1.9): its weight in
 // a sum follows from what the step's samples count.
 void GrpoObjective::begin_step(parallel::Group& dp) {
+  if (options_.grpo.picks_tokens()) mark_high_entropy(dp);
   if (options_.grpo.entropy_coef == 0) return;
   StepSums sums;
   sums.values.resize(kValues, 0.0);
   for (size_t index = 0; index < info_.micro_batches; ++index)
     count(batch(index), sums);
-  at::Tensor all = at::tensor({sums.count, sums.values[kSequences]}, at::kDouble);
+  const double picked = options_.grpo.picks_tokens() ? sums.values[kHighEntropy] : sums.count;
+  at::Tensor all = at::tensor({sums.count, sums.values[kSequences], picked}, at::kDouble);
   if (dp.size() > 1) dp.all_reduce(all);
   const double* of_all = all.const_data_ptr<double>();
   sums.count = of_all[0];
   sums.values[kSequences] = of_all[1];
-  entropy_weight_ = options_.grpo.entropy_coef * divisor(sums) / std::max(1.0, sums.count);
+  entropy_weight_ = options_.grpo.entropy_coef * divisor(sums) / std::max(1.0, of_all[2]);
 }
 
 at::Tensor GrpoObjective::loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index,
@@ -67,6 +112,7 @@ at::Tensor GrpoObjective::loss_sum(const models::Head& head, const at::Tensor& h
                               .sequence_of_row = batch.sequence_of_row,
                               .advantages = batch.advantages,
                               .token_advantages = {},
+                              .surrogate_mask = batch.high_entropy,
                               .num_sequences = batch.advantages.numel()};
   if (policy.beta > 0) inputs.reference_logps = batch.reference_logps;
 
@@ -94,7 +140,9 @@ at::Tensor GrpoObjective::loss_sum(const models::Head& head, const at::Tensor& h
   sums.values[kRatioCount] += static_cast<double>(result.sampling_ratio_count);
   sums.values[kDrawnLogp] += batch.generator_logps.to(at::kDouble).sum().item<double>();
   if (options_.grpo.entropy_coef == 0) return result.loss_sum;
-  return result.loss_sum - entropy_weight_ * logps.entropy.sum();
+  if (!batch.high_entropy.defined()) return result.loss_sum - entropy_weight_ * logps.entropy.sum();
+  const at::Tensor picked = batch.high_entropy.to(logps.entropy.options());
+  return result.loss_sum - entropy_weight_ * (logps.entropy * picked).sum();
 }
 
 double GrpoObjective::divisor(const StepSums& sums) const {
@@ -119,6 +167,8 @@ void GrpoObjective::finish_step(const StepSums& sums, MetricsRow& row) {
   row.add("entropy", sums.values[kRows] > 0 ? sums.values[kEntropy] / tokens
                                             : std::numeric_limits<double>::quiet_NaN());
   if (options_.grpo.policy().beta > 0) row.add("kl", sums.values[kKl] / tokens);
+  if (options_.grpo.picks_tokens())
+    row.add("frac_high_entropy", sums.values[kHighEntropy] / tokens);
   row.add("clip_ratio/low_mean", sums.values[kClipLow] / ratios);
   row.add("clip_ratio/high_mean", sums.values[kClipHigh] / ratios);
   row.add("clip_ratio/region_mean", sums.values[kClipRegion] / ratios);

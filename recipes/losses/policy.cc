@@ -295,7 +295,7 @@ PolicyResult policy_loss(const PolicyInputs& inputs, const PolicyOptions& option
     terms[r] = cispo ? capped_weight(log_ratio[r], rows.advantage(r), rows.policy[r], range)
                      : clipped_surrogate(log_ratio[r], rows.advantage(r), range);
     const double scale = mean_weight(rows, options, r) * correction[r];
-    if (scale == 0) continue;  // dropped by the mask, whatever its ratio
+    if (scale == 0 || !rows.has_surrogate(r)) continue;  // dropped, whatever its ratio
     loss += scale * terms[r].value;
     (shared_slope ? of_sequence[rows.sequence[r]] : gradient[r]) += scale * terms[r].slope;
   }

@@ -75,6 +75,9 @@ struct PolicyInputs {
   at::Tensor advantages;  // [S] float32
   // [R] float32, e.g. distillation_advantages; not with an off_policy_mask_threshold
   at::Tensor token_advantages;
+  // [R] bool: false takes a row's surrogate out of the sum, not its KL, its share in a sequence's
+  // ratio, nor its place in divisors and counts; undefined: none
+  at::Tensor surrogate_mask;
   int64_t num_sequences = 0;  // S
 };
 

@@ -9,9 +9,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
+#include "recipes/losses/high_entropy.h"
 #include "recipes/losses/policy.h"
 #include "tests/losses/fixtures.h"
 #include "tests/support/thrown.h"
@@ -113,12 +116,21 @@ std::vector<Golden> goldens() {
   };
 }
 
+// Of all tokens, as TRL's trainer is given them.
+const std::vector<float> kEntropies{0.394f, 0.473f, 1.969f, 1.771f, 1.411f, 1.437f,
+                                    0.912f, 0.347f, 0.532f, 1.992f, 1.102f, 1.61f};
+
+at::Tensor high_entropy(double quantile) {
+  return floats(kEntropies).ge(entropy_threshold(kEntropies, quantile));
+}
+
 struct Measured {
   double loss, kl;
   at::Tensor gradient;
 };
-Measured measure(const PolicyOptions& options) {
-  const PolicyInputs in = inputs(options);
+Measured measure(const PolicyOptions& options, double quantile = 1) {
+  PolicyInputs in = inputs(options);
+  if (quantile < 1) in.surrogate_mask = high_entropy(quantile);
   const PolicyResult result = policy_loss(in, options);
   const double divisor = policy_divisor(options.loss_type, {.sequences = 4, .tokens = 12});
   (result.loss_sum / divisor).backward();
@@ -133,6 +145,53 @@ TEST(Policy116, LossesAndGradientsAreTrls) {
     EXPECT_NEAR(got.kl, golden.kl, kTolerance * 0.1);
     EXPECT_LT(relative_difference(got.gradient, floats(golden.gradient)), kTolerance);
   }
+}
+
+// Only tokens of the highest entropies have a surrogate; the KL and the divisor are of all.
+TEST(Policy116, TokensOfHighEntropyAreTrls) {
+  const Measured by_token = measure(kKl, 0.4);
+  EXPECT_NEAR(by_token.loss, 0.0456151587, kTolerance * 0.1);
+  EXPECT_NEAR(by_token.kl, 0.0896119679, kTolerance * 0.1);
+  EXPECT_LT(
+      relative_difference(by_token.gradient,
+                          floats({-0.0122593716f, 0.0199557224f, -0.0616109063f, 0.0202882612f,
+                                  -0.0302039972f, 0.04723617f, -0.00382241311f, 0.0015345574f,
+                                  0.00632892582f, 0.0290583283f, 0.00861653939f, 0.00124808286f})),
+      kTolerance);
+
+  // By sequences a token of low entropy still has its part in the ratio.
+  const Measured by_sequence =
+      measure({.loss_type = PolicyLossType::kGrpo,
+               .importance_sampling_level = ImportanceSamplingLevel::kSequence},
+              0.25);
+  EXPECT_NEAR(by_sequence.loss, -0.0627296525, kTolerance * 0.1);
+  const float first = -0.0237259568f, second = 0.00474664433f, fourth = -0.00382125092f;
+  EXPECT_LT(relative_difference(by_sequence.gradient,
+                                floats({first, first, first, second, second, second, second, second,
+                                        fourth, fourth, fourth, fourth})),
+            kTolerance);
+  EXPECT_GT(relative_difference(measure(kKl).gradient, by_token.gradient), 0.1);
+}
+
+TEST(Policy116, TheShareOfHighEntropyIsTrls) {
+  const auto marks = [](double quantile) {
+    const at::Tensor high = high_entropy(quantile);
+    std::string text;
+    for (int64_t i = 0; i < high.numel(); ++i)
+      text += high[i].item<bool>() ? '1' : '0';
+    return text;
+  };
+  EXPECT_EQ(marks(0.0), "000000000100");
+  EXPECT_EQ(marks(0.1), "001000000100");
+  EXPECT_EQ(marks(0.25), "001100000100");
+  EXPECT_EQ(marks(0.4), "001101000101");
+  EXPECT_EQ(marks(0.5), "001111000101");
+  EXPECT_EQ(marks(0.9), "011111101111");
+  EXPECT_EQ(marks(1.0), "111111111111");
+
+  // Of none there is no share; what is no number is left out of the quantile.
+  EXPECT_EQ(entropy_threshold({}, 0.5), std::numeric_limits<float>::infinity());
+  EXPECT_EQ(entropy_threshold({1, NAN, 3}, 0.5), 2);
 }
 
 // The comparison can fail: the ratio left out of the KL, or put into it, is seen.

@@ -9,6 +9,8 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -73,7 +75,34 @@ struct Expected {
   double clipped_delta = 0;
   double off_policy = 0;  // samples
   double tokens = 0;
+  double high_entropy = 0;  // tokens
 };
+
+inline at::Tensor entropies_of(const at::Tensor& distributions) {
+  return -(distributions.exp() * distributions).sum(-1);
+}
+
+// Of all tokens with a loss, from the lowest on.
+inline std::vector<double> sorted_entropies(const models::Decoder& student,
+                                            const std::vector<Known>& samples, double temperature) {
+  std::vector<double> entropies;
+  for (const Known& sample : samples) {
+    if (sample.masked) continue;
+    const at::Tensor of_sample = entropies_of(distributions(student, sample, temperature)).detach();
+    const double* value = of_sample.const_data_ptr<double>();
+    entropies.insert(entropies.end(), value, value + sample.length());
+  }
+  std::sort(entropies.begin(), entropies.end());
+  return entropies;
+}
+
+// The least entropy of the share `quantile` of highest ones: torch.quantile's line between two.
+inline double formula_threshold(const std::vector<double>& sorted, double quantile) {
+  const double place = (1 - quantile) * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<size_t>(place);
+  const double above = sorted.at(std::min(below + 1, sorted.size() - 1));
+  return sorted.at(below) + (place - static_cast<double>(below)) * (above - sorted[below]);
+}
 
 inline Expected grpo_formula(const models::Decoder& student, const std::vector<Known>& samples,
                              const recipes::GrpoOptions& options, double temperature,
@@ -85,6 +114,9 @@ inline Expected grpo_formula(const models::Decoder& student, const std::vector<K
   const bool by_sequence =
       options.importance_sampling_level == losses::ImportanceSamplingLevel::kSequence;
   Expected expected{.loss = at::zeros({}, at::kDouble)};
+  const double threshold = formula_threshold(sorted_entropies(student, samples, temperature),
+                                             options.top_entropy_quantile);
+  double picked = 0;  // tokens
   for (const Known& sample : samples) {
     if (sample.masked) continue;
     const at::Tensor all = distributions(student, sample, temperature);
@@ -96,7 +128,10 @@ inline Expected grpo_formula(const models::Decoder& student, const std::vector<K
     const at::Tensor surrogate =
         cispo ? ratio.clamp_max(options.epsilon_high.value()).detach() * sample.advantage * logps
               : at::minimum(bounded * sample.advantage, ratio.clamp(low, high) * sample.advantage);
-    const at::Tensor weighed = sample.weight.defined() ? surrogate * sample.weight : surrogate;
+    const at::Tensor is_high = (entropies_of(all) >= threshold - 1e-9).to(at::kDouble);
+    const at::Tensor weighed =
+        (sample.weight.defined() ? surrogate * sample.weight : surrogate) * is_high;
+    picked += is_high.sum().item<double>();
     const bool mean = options.loss_type == losses::PolicyLossType::kGrpo;
     const bool dropped =
         sample.advantage < 0 && options.off_policy_mask_threshold &&
@@ -108,13 +143,14 @@ inline Expected grpo_formula(const models::Decoder& student, const std::vector<K
     const auto count = [](const at::Tensor& where) { return where.sum().item<double>(); };
     expected.tokens += static_cast<double>(sample.length());
     expected.entropy -= count(all.exp() * all);
-    entropy = entropy - (all.exp() * all).sum();
+    entropy = entropy + (entropies_of(all) * is_high).sum();
     if (sample.advantage < 0) expected.clipped_low += count(ratio < low);
     if (sample.advantage > 0) expected.clipped_high += count(ratio > (cispo ? high - 1 : high));
     if (sample.advantage < 0 && options.delta)
       expected.clipped_delta += count(ratio > *options.delta);
   }
 
+  expected.high_entropy = picked;
   const auto sequences = static_cast<double>(samples.size());
   const std::map<losses::PolicyLossType, double> divisors{
       {losses::PolicyLossType::kGrpo, sequences},
@@ -122,8 +158,8 @@ inline Expected grpo_formula(const models::Decoder& student, const std::vector<K
       {losses::PolicyLossType::kDapo, expected.tokens},
       {losses::PolicyLossType::kCispo, expected.tokens},
       {losses::PolicyLossType::kDrGrpo, sequences * max_new_tokens}};
-  expected.loss = expected.loss / divisors.at(options.loss_type) -
-                  options.entropy_coef * entropy / expected.tokens;
+  expected.loss =
+      expected.loss / divisors.at(options.loss_type) - options.entropy_coef * entropy / picked;
   expected.entropy /= expected.tokens;
   return expected;
 }

@@ -93,6 +93,36 @@ TEST_F(GrpoOptionsTest, AnEntropyBonusIsTheMeanOverTokensWhateverTheLossIsDivide
   }
 }
 
+// ---- tokens by their entropy ----
+
+TEST_F(GrpoOptionsTest, OnlyTokensOfHighEntropyHaveAPolicyGradient) {
+  // A share that ends in the widest gap: first tokens of a prompt's samples have one entropy.
+  const std::vector<double> sorted = test::sorted_entropies(student_, first_round(), kTemperature);
+  ASSERT_EQ(sorted.size(), 22u);
+  size_t low = 6;  // the last one outside
+  for (size_t i = low; i <= 15; ++i)
+    if (sorted[i + 1] - sorted[i] > sorted[low + 1] - sorted[low]) low = i;
+  const auto high = static_cast<double>(21 - low);
+
+  for (const double bonus : {0.0, 0.5}) {
+    GrpoOptions options = kStale;
+    options.top_entropy_quantile = 1 - (static_cast<double>(low) + 0.5) / 21;
+    options.entropy_coef = bonus;
+    const Run run = start(setting(options));
+    const Computed computed = compute(*run.objective, 1, student_);
+    const Expected expected = formula(student_, first_round(), options);
+    EXPECT_EQ(expected.high_entropy, high);
+    EXPECT_NEAR(metric(computed.row, "frac_high_entropy"), high / 22, 1e-12);
+    EXPECT_NEAR(metric(computed.row, "entropy"), expected.entropy, 1e-5) << "of all tokens";
+    expect_formula(computed, expected);
+
+    // Without it, it is another loss.
+    options.top_entropy_quantile = 1;
+    const double other = formula(student_, first_round(), options).loss.item<double>();
+    EXPECT_GT(std::abs(other - computed.loss.item<double>()), 1e-3);
+  }
+}
+
 // ---- samples that were cut off ----
 
 TEST_F(GrpoOptionsTest, TruncatedCompletionsHaveNoLoss) {

@@ -28,6 +28,10 @@ PolicyRows::PolicyRows(const PolicyInputs& in, const PolicyOptions& options)
   reference = FloatVector(in.reference_logps);
   generator = FloatVector(in.generator_logps);
   advantages = FloatVector(by_token ? in.token_advantages : in.advantages);
+  if (in.surrogate_mask.defined()) {
+    const at::Tensor mask = in.surrogate_mask.to(at::kCPU).contiguous();
+    surrogate.assign(mask.const_data_ptr<bool>(), mask.const_data_ptr<bool>() + count);
+  }
   count_tokens(in.sequence_of_row);
 }
 
@@ -42,6 +46,8 @@ void PolicyRows::check_shapes(const PolicyInputs& in, const PolicyOptions& optio
   require_exactly(options.sampling_correction != SamplingCorrection::kNone, in.generator_logps,
                   "generator_logps", count, "a sampling_correction");
   require_vector(in.sequence_of_row, "sequence_of_row", count, at::kLong);
+  if (in.surrogate_mask.defined())
+    require_vector(in.surrogate_mask, "surrogate_mask", count, at::kBool);
 
   // Advantages belong to sequences or to tokens.
   if (in.num_sequences < 0 || in.advantages.defined() == in.token_advantages.defined())
