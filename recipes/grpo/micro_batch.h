@@ -36,8 +36,8 @@ struct GrpoMicroBatch {
   UncomputedSamples masked;
   std::vector<int64_t> places;  // of its samples in this rank's rollout
   at::Tensor sequence_of_row, advantages, generator_logps;
-  // The student's own, before the first step on the round; undefined: this is it, or the ratio is to
-  // generator_logps.
+  // The student's own, before the first step on the round; undefined: this is it, or the ratio is
+  // to generator_logps.
   at::Tensor old_logps;
   // [R] bool, of the step that is computed: the tokens of high entropy; undefined: all
   at::Tensor high_entropy;

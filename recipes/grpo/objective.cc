@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "base/sizes.h"
 #include "parallel/vote.h"
-#include "recipes/grpo/advantages.h"
 #include "recipes/grpo/reward_kl.h"
 #include "recipes/grpo/round_metrics.h"
 #include "recipes/grpo/round_rewards.h"
@@ -163,8 +162,10 @@ Rollout GrpoObjective::draw(Round& round, int64_t step) {
 
   num_resampled_ = 0;
   for (int64_t i = 0; i < options_.grpo.max_resamples; ++i) {
+    const GrpoRewards rewards = rewards_of(rollout, round);
     const std::vector<int64_t> places =
-        places_without_signal(rewards_of(rollout, round), options_.num_generations);
+        places_without_signal(rewards.objectives.defined() ? rewards.objectives : rewards.totals,
+                              options_.num_generations);
     if (places.empty()) break;
     const Resampler::Drawn drawn = resampler_.draw(rollout, places, step);
     num_resampled_ += drawn.num_prompts;
@@ -178,9 +179,24 @@ Rollout GrpoObjective::draw(Round& round, int64_t step) {
 }
 
 // Of all ranks.
-at::Tensor GrpoObjective::rewards_of(const Rollout& rollout, const Round& round) const {
-  return gather_rewards(world_, rollout, to_int64(round.rows.rows.size()),
-                        options_.num_generations);
+GrpoRewards GrpoObjective::rewards_of(const Rollout& rollout, const Round& round) const {
+  const int64_t groups = to_int64(round.rows.rows.size());
+  const int64_t generations = options_.num_generations;
+  GrpoRewards rewards;
+  rewards.totals = gather_rewards(world_, rollout, groups, generations);
+  if (!options_.grpo.decouples_rewards()) return rewards;
+
+  // A penalty on length is one more of them. Those without a weight are only told of.
+  rewards.weights = options_.reward_weights;
+  const bool penalty = options_.grpo.overlong_penalty_tokens > 0;
+  if (penalty) rewards.weights.push_back(1);
+  rewards.objectives =
+      gather_components(world_, rollout, groups, generations, scorer_->names().size(), penalty);
+  RETORT_CHECK(rewards.objectives.size(1) == to_int64(rewards.weights.size()))
+      << "a reward without a weight";
+  for (size_t k = 0; k < rewards.weights.size(); ++k)
+    if (rewards.weights[k] == 0) rewards.objectives.select(1, to_int64(k)).zero_();
+  return rewards;
 }
 
 void GrpoObjective::prepare(Round round, int64_t step) {

@@ -14,6 +14,7 @@
 #include "parallel/world.h"
 #include "recipes/data/index_stream.h"
 #include "recipes/data/prompt_dataset.h"
+#include "recipes/grpo/advantages.h"
 #include "recipes/grpo/batch_places.h"
 #include "recipes/grpo/micro_batch.h"
 #include "recipes/grpo/options.h"
@@ -34,16 +35,17 @@ namespace retort::recipes {
 // a resumed run draws with the same weights as one
 // that went on.
 // Threads: compute. Collectives: votes on the world, those of SampleSource and RolloutScorer, one
-// all-gather of rewards (one more for each resampling and with kl_in_reward) and one all-reduce
-// over dp for a round; with a reference a vote and a broadcast over tp for each micro-batch of a
-// round, where the pipeline ends; with kl_in_reward a broadcast over pp; with entropy_coef an
-// all-reduce over dp in begin_step, with top_entropy_quantile a vote on the world and where the
-// pipeline ends an all-reduce and an all-gather over dp; and where the student is asked before a
-// step (old_logps, top_entropy_quantile) those of student_rows.
+// all-gather of rewards (two with normalize_then_sum; as many more for each resampling and with
+// kl_in_reward) and one all-reduce over dp for a round; with a reference a vote and a broadcast over
+// tp for each micro-batch of a round, where the pipeline ends; with kl_in_reward a broadcast over
+// pp; with entropy_coef an all-reduce over dp in begin_step, with top_entropy_quantile a vote on
+// the world and where the pipeline ends an all-reduce and an all-gather over dp; and where the
+// student is asked before a step (old_logps, top_entropy_quantile) those of student_rows.
 class GrpoObjective : public Objective {
  public:
   struct Options {
     GrpoOptions grpo;
+    std::vector<double> reward_weights = {};    // with normalize_then_sum
     int64_t num_generations = 8;                // completions of each prompt
     int64_t max_new_tokens = 256;               // of a completion
     double temperature = 1.0;                   // at which they are drawn
@@ -117,7 +119,7 @@ class GrpoObjective : public Objective {
                                            const at::Tensor& advantages);
   void remember_old_policy();
   void mark_high_entropy(parallel::Group& dp);
-  at::Tensor rewards_of(const Rollout& rollout, const Round& round) const;
+  GrpoRewards rewards_of(const Rollout& rollout, const Round& round) const;
   static void count(const GrpoMicroBatch& batch, StepSums& sums);
   GrpoMicroBatch& batch(size_t index) { return batches_.at(first_batch_ + index); }
   const GrpoMicroBatch& batch(size_t index) const { return batches_.at(first_batch_ + index); }

@@ -33,8 +33,8 @@ losses::SamplingCorrection GrpoOptions::correction() const {
   return SamplingCorrection::kNone;
 }
 
-// Samples are older than the weights that are trained in the first step on them, or in the next ones
-// that share them out.
+// Samples are older than the weights that are trained in the first step on them, or in the next
+// ones that share them out.
 OldPolicy GrpoOptions::old_policy() const {
   if (old_logps != OldPolicy::kAuto) return old_logps;
   const bool older = max_staleness > 0 || num_mini_batches > 1;
@@ -62,6 +62,15 @@ void GrpoOptions::validate() const {
   require(max_staleness >= 0, "max_staleness must be 0 or above");
   require(advantage == AdvantageType::kGrpo || scale_rewards == losses::ScaleRewards::kGroup,
           "scale_rewards has no effect without advantage: grpo");
+  const auto require_with_sum = [&](bool good, const std::string& message) {
+    require(good || !decouples_rewards(),
+            message + " with multi_objective_aggregation: normalize_then_sum");
+  };
+  require(advantage == AdvantageType::kGrpo || !decouples_rewards(),
+          "multi_objective_aggregation has no effect without advantage: grpo");
+  require_with_sum(scale_rewards == losses::ScaleRewards::kGroup, "scale_rewards has no effect");
+  require_with_sum(!kl_in_reward,
+                   "kl_in_reward takes from a sum of rewards, which is not compared");
   require(entropy_coef >= 0 && std::isfinite(entropy_coef),
           "entropy_coef must be finite and not negative");
   require(top_entropy_quantile >= 0 && top_entropy_quantile <= 1,

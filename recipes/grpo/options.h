@@ -14,6 +14,10 @@ namespace retort::recipes {
 // What a sample's reward is compared with.
 enum class AdvantageType { kGrpo, kRloo, kReinforcePlusPlus };
 
+// How several rewards become one advantage: their weighted sum is compared within its group, or
+// each of them is, and then the weighted sum of what comes of it within the batch (GDPO).
+enum class MultiObjectiveAggregation { kSumThenNormalize, kNormalizeThenSum };
+
 // losses::SamplingCorrection, or the one that the generator calls for: sequence_mask for an engine
 // of others, whose arithmetic is not the trainer's, else none.
 enum class CorrectionChoice {
@@ -43,6 +47,8 @@ struct GrpoOptions {
   losses::PolicyLossType loss_type = losses::PolicyLossType::kDapo;
   AdvantageType advantage = AdvantageType::kGrpo;
   losses::ScaleRewards scale_rewards = losses::ScaleRewards::kGroup;
+  MultiObjectiveAggregation multi_objective_aggregation =
+      MultiObjectiveAggregation::kSumThenNormalize;
   int64_t num_mini_batches = 1;
   int64_t num_iterations = 1;
   losses::ImportanceSamplingLevel importance_sampling_level =
@@ -88,6 +94,11 @@ struct GrpoOptions {
     visit("scale_rewards", scale_rewards,
           "what divides the advantage: the group's deviation, the batch's, nothing; advantage: "
           "grpo only");
+
+    visit("multi_objective_aggregation", multi_objective_aggregation,
+          "sum_then_normalize: rewards are summed with their weights and compared; "
+          "normalize_then_sum: each is compared within the group, the weighted sum within the "
+          "batch (GDPO)");
 
     // Steps on a rollout, and how old it may be.
     visit("num_mini_batches", num_mini_batches,
@@ -147,6 +158,9 @@ struct GrpoOptions {
     return beta > 0 || entropy_coef > 0 || picks_tokens() ||
            correction() != losses::SamplingCorrection::kNone;
   }
+  bool decouples_rewards() const {
+    return multi_objective_aggregation == MultiObjectiveAggregation::kNormalizeThenSum;
+  }
   // Whether tokens have a policy gradient by their entropy among all of a step.
   bool picks_tokens() const { return top_entropy_quantile < 1; }
   // From one rollout to the next.
@@ -184,6 +198,12 @@ struct retort::EnumNames<retort::recipes::CorrectionChoice> {
        {"token_mask", E::kTokenMask},
        {"sequence_truncate", E::kSequenceTruncate},
        {"sequence_mask", E::kSequenceMask}}};
+};
+template <>
+struct retort::EnumNames<retort::recipes::MultiObjectiveAggregation> {
+  using E = retort::recipes::MultiObjectiveAggregation;
+  static constexpr std::array<std::pair<std::string_view, E>, 2> values{
+      {{"sum_then_normalize", E::kSumThenNormalize}, {"normalize_then_sum", E::kNormalizeThenSum}}};
 };
 template <>
 struct retort::EnumNames<retort::recipes::OldPolicy> {

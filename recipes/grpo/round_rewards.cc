@@ -7,11 +7,38 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "base/sizes.h"
 
 namespace retort::recipes {
+namespace {
+
+// `width` numbers of each sample, which `write` fills where they are known, of every rank:
+// [num_groups * num_generations, width] float64.
+at::Tensor gather_numbers(parallel::World& world, const Rollout& rollout, int64_t num_groups,
+                          int64_t num_generations, int64_t width,
+                          const std::function<void(const RolloutSample&, double*)>& write) {
+  const int64_t ranks = world.dp().size();
+  const int64_t most = (num_groups + ranks - 1) / ranks;
+  at::Tensor mine = at::full({most, num_generations * width},
+                             std::numeric_limits<double>::quiet_NaN(), at::kDouble);
+  double* value = mine.mutable_data_ptr<double>();
+  for (const RolloutGroup& group : rollout.groups)
+    for (const RolloutSample& sample : group.samples) {
+      write(sample, value);
+      value += width;
+    }
+
+  const at::Tensor all = ranks == 1 ? mine.unsqueeze(0) : world.dp().all_gather(mine);
+  return all.permute({1, 0, 2})
+      .reshape({most * ranks, num_generations * width})
+      .narrow(0, 0, num_groups)
+      .reshape({-1, width});
+}
+
+}  // namespace
 
 double overlong_penalty(int64_t num_tokens, int64_t max_new_tokens, int64_t penalty_tokens) {
   const int64_t over = num_tokens - (max_new_tokens - penalty_tokens);
@@ -40,21 +67,23 @@ double overlong_penalty_sum(const Rollout& rollout, int64_t max_new_tokens,
 
 at::Tensor gather_rewards(parallel::World& world, const Rollout& rollout, int64_t num_groups,
                           int64_t num_generations) {
-  const int64_t ranks = world.dp().size();
-  const int64_t most = (num_groups + ranks - 1) / ranks;
-  at::Tensor mine =
-      at::full({most, num_generations}, std::numeric_limits<double>::quiet_NaN(), at::kDouble);
-  double* value = mine.mutable_data_ptr<double>();
-  for (const RolloutGroup& group : rollout.groups)
-    for (const RolloutSample& sample : group.samples) {
-      if (sample.reward) *value = *sample.reward + sample.adjustment;
-      ++value;
-    }
-  const at::Tensor all = ranks == 1 ? mine.unsqueeze(0) : world.dp().all_gather(mine);
-  return all.permute({1, 0, 2})
-      .reshape({most * ranks, num_generations})
-      .narrow(0, 0, num_groups)
+  return gather_numbers(world, rollout, num_groups, num_generations, 1,
+                        [](const RolloutSample& sample, double* value) {
+                          if (sample.reward) *value = *sample.reward + sample.adjustment;
+                        })
       .reshape({-1});
+}
+
+at::Tensor gather_components(parallel::World& world, const Rollout& rollout, int64_t num_groups,
+                             int64_t num_generations, size_t components, bool adjustments) {
+  const auto write = [&](const RolloutSample& sample, double* value) {
+    if (!sample.reward) return;
+    for (size_t k = 0; k < components; ++k)
+      if (sample.components.at(k)) value[k] = *sample.components[k];
+    if (adjustments) value[components] = sample.adjustment;
+  };
+  return gather_numbers(world, rollout, num_groups, num_generations,
+                        to_int64(components) + (adjustments ? 1 : 0), write);
 }
 
 at::Tensor values_of_rank(parallel::World& world, const at::Tensor& values,
@@ -68,16 +97,26 @@ at::Tensor values_of_rank(parallel::World& world, const at::Tensor& values,
 
 std::vector<int64_t> places_without_signal(const at::Tensor& rewards, int64_t num_generations) {
   std::vector<int64_t> places;
-  const double* value = rewards.const_data_ptr<double>();
-  for (int64_t place = 0; place < rewards.numel() / num_generations; ++place) {
+  const at::Tensor numbers = rewards.contiguous();
+  const double* value = numbers.const_data_ptr<double>();
+  const int64_t width = rewards.dim() == 2 ? rewards.size(1) : 1;
+  const auto all_alike = [&](int64_t place, int64_t k) {
     double lowest = std::numeric_limits<double>::infinity();
     double highest = -lowest;
-    for (int64_t g = 0; g < num_generations; ++g, ++value) {
-      if (std::isnan(*value)) continue;
-      lowest = std::min(lowest, *value);
-      highest = std::max(highest, *value);
+    for (int64_t g = 0; g < num_generations; ++g) {
+      const double reward = value[(place * num_generations + g) * width + k];
+      if (std::isnan(reward)) continue;
+      lowest = std::min(lowest, reward);
+      highest = std::max(highest, reward);
     }
-    if (lowest >= highest) places.push_back(place);
+    return lowest >= highest;
+  };
+
+  for (int64_t place = 0; place < rewards.size(0) / num_generations; ++place) {
+    bool same = true;
+    for (int64_t k = 0; k < width; ++k)
+      same = same && all_alike(place, k);
+    if (same) places.push_back(place);
   }
   return places;
 }

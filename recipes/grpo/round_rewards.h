@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -28,11 +29,18 @@ double overlong_penalty_sum(const Rollout& rollout, int64_t max_new_tokens, int6
 at::Tensor gather_rewards(parallel::World& world, const Rollout& rollout, int64_t num_groups,
                           int64_t num_generations);
 
+// As gather_rewards, the components of each sample before their weights, and with `adjustments` one
+// more, its adjustment: [num_groups * num_generations, K] float64, NaN: this one could not score
+// it. `components`: how many there are. One all-gather on dp.
+at::Tensor gather_components(parallel::World& world, const Rollout& rollout, int64_t num_groups,
+                             int64_t num_generations, size_t components, bool adjustments);
+
 // Of the samples of this rank's prompts, from one value for each sample of the round.
 at::Tensor values_of_rank(parallel::World& world, const at::Tensor& values,
                           int64_t num_generations);
 
 // Prompts, by their places, whose samples' rewards are all the same, as far as they are scorable.
+// [S], or [S, K] with several of a sample, each of which must be the same.
 std::vector<int64_t> places_without_signal(const at::Tensor& rewards, int64_t num_generations);
 
 }  // namespace retort::recipes

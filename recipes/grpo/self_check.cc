@@ -19,9 +19,13 @@ namespace {
 
 // What a group with rewards 0, 1, ..., n - 1 gets; the batch is that group. Rewards i have the mean
 // (n - 1) / 2 and, with Bessel's correction, the variance n (n + 1) / 12.
+//
+// Normalised twice, the second time what is left has the deviation std / (std + 1e-4).
 double expected_advantage(int64_t i, int64_t n, const GrpoOptions& options) {
   const double centred = static_cast<double>(i) - static_cast<double>(n - 1) / 2;
   const double deviation = std::sqrt(static_cast<double>(n * (n + 1)) / 12);
+  if (options.decouples_rewards())
+    return centred / (deviation + 1e-4) / (deviation / (deviation + 1e-4) + 1e-4);
   switch (options.advantage) {
     case AdvantageType::kRloo: return centred * static_cast<double>(n) / static_cast<double>(n - 1);
     case AdvantageType::kReinforcePlusPlus: return centred / (deviation + 1e-4);
@@ -33,8 +37,11 @@ double expected_advantage(int64_t i, int64_t n, const GrpoOptions& options) {
 
 void check_advantages(SelfCheck& check, const Recipe& recipe) {
   const int64_t n = std::max<int64_t>(2, recipe.generation->num_generations);
+  const at::Tensor rewards = at::arange(n, at::kDouble);
   const at::Tensor advantages =
-      grpo_advantages(at::arange(n, at::kDouble), n, *recipe.grpo).advantages;
+      grpo_advantages({.totals = rewards, .objectives = rewards.unsqueeze(1), .weights = {1.0}}, n,
+                      *recipe.grpo)
+          .advantages;
   double error = 0;
   for (int64_t i = 0; i < n; ++i)
     error = std::max(

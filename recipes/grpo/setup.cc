@@ -1,5 +1,8 @@
 #include "recipes/grpo/setup.h"
 
+#include <utility>
+#include <vector>
+
 #include "recipes/grpo/checks.h"
 #include "recipes/grpo/objective.h"
 #include "recipes/grpo/self_check.h"
@@ -46,7 +49,11 @@ class GrpoRun : public RolloutRun {
     const TrainOptions& train = recipe.train;
     const GenerationOptions& generation = *recipe.generation;
     const int64_t per_rank = *train.per_device_train_batch_size * train.gradient_accumulation_steps;
+    std::vector<double> weights;
+    for (const rewards::RewardOptions& reward : recipe.rewards)
+      weights.push_back(reward.weight);
     return {.grpo = *recipe.grpo,
+            .reward_weights = std::move(weights),
             .num_generations = generation.num_generations,
             .max_new_tokens = generation.max_new_tokens,
             .temperature = generation.sampling.temperature,

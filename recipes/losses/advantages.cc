@@ -139,6 +139,40 @@ Advantages group_advantages(const at::Tensor& rewards, int64_t num_generations,
   });
 }
 
+Advantages decoupled_advantages(const at::Tensor& rewards, const at::Tensor& objectives,
+                                const std::vector<double>& weights, int64_t num_generations) {
+  const Batch batch(rewards, num_generations);
+  const auto count = static_cast<int64_t>(weights.size());
+  if (!objectives.defined() || objectives.dim() != 2 || objectives.scalar_type() != at::kDouble ||
+      objectives.size(0) != batch.size() || objectives.size(1) != count)
+    throw Error(ErrorCode::kInvalidArgument,
+                "objectives must be [S, K] float64, for each sample a score of each weight")
+        .with("samples", batch.size())
+        .with("weights", count);
+
+  // What each sample gets of the objectives, each against its own group.
+  std::vector<double> sums(static_cast<size_t>(batch.size()), 0.0);
+  std::vector<bool> differs(static_cast<size_t>(batch.size() / num_generations), false);
+  for (int64_t k = 0; k < count; ++k) {
+    const Batch objective(objectives.select(1, k).contiguous(), num_generations);
+    for (int64_t i = 0; i < batch.size(); ++i) {
+      const Moments& group = objective.group_of(i);
+      if (std::isnan(objective[i])) continue;
+      sums[i] += weights[k] * (objective[i] - group.mean) / (group.deviation + kDeviationEpsilon);
+      if (group.deviation > 1e-8) differs[i / num_generations] = true;
+    }
+  }
+
+  Advantages result = batch.finish(true, true, [&](int64_t i) { return sums[i]; });
+  int64_t without_signal = 0;
+  for (int64_t i = 0; i < batch.size(); ++i)
+    without_signal += !std::isnan(batch[i]) && !differs[i / num_generations];
+  const int64_t scorable = batch.size() - result.num_unscorable;
+  result.frac_reward_zero_std =
+      scorable > 0 ? static_cast<double>(without_signal) / static_cast<double>(scorable) : 0;
+  return result;
+}
+
 Advantages rloo_advantages(const at::Tensor& rewards, int64_t num_generations, bool normalize) {
   const Batch batch(rewards, num_generations);
   return batch.finish(false, normalize, [&](int64_t i) {

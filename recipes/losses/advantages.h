@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "base/options.h"
 
@@ -29,7 +30,7 @@ struct Advantages {
 // Common to all:
 // Arguments: rewards [S] float32 or float64 of the GLOBAL batch, on any device, S = G *
 //   num_generations, the samples of a prompt adjacent. NaN marks an unscorable sample, which is
-//   left out of every mean and deviation (TRL 1.4 counts it as reward 0).
+//   left out of every mean and deviation and has advantage 0 (as in TRL 1.16).
 // Arithmetic: float64. Deviations have Bessel's correction and are 0 for a single value.
 // Collectives: none. Every rank computes the same from the same rewards and takes its slice:
 //   nothing here is correct on a part of the batch.
@@ -39,6 +40,18 @@ struct Advantages {
 // GRPO: (r - mean of the group) / (std + 1e-4), std by `scale`; kNone: r - mean. A group with one
 // scorable sample gets 0.
 Advantages group_advantages(const at::Tensor& rewards, int64_t num_generations, ScaleRewards scale);
+
+// GDPO (arXiv 2601.05242; TRL 1.16's normalize_then_sum): each objective against its own group,
+// their weighted sum against the batch:
+//   s = sum over k of weight_k (x_k - mean of the group) / (std of the group + 1e-4)
+//   A = (s - mean of the batch) / (std of the batch + 1e-4)
+// So an objective counts by its weight, however its scores are spread.
+//   rewards     as above: which samples can be scored, and the metrics
+//   objectives  [S, K] float64 of the GLOBAL batch on the CPU; NaN: this objective did not score it
+//   weights     [K]
+// frac_reward_zero_std is the share of samples in whose group no objective differs.
+Advantages decoupled_advantages(const at::Tensor& rewards, const at::Tensor& objectives,
+                                const std::vector<double>& weights, int64_t num_generations);
 
 // RLOO: r - mean of the group's other samples; 0 where there is no other. `normalize`: then (A -
 // mean) / (std + 1e-4) over the batch's scorable samples.

@@ -45,8 +45,9 @@ struct PolicyOptions {
   // default (DeepSeek-V3.2). False with beta: 0 is refused.
   bool use_bias_correction_kl = true;
   // TRL's vllm_importance_sampling_correction, _mode, _clip_max and _clip_min; its defaults are
-  // sequence_mask, 3 and no lower bound. A ratio below the floor becomes the floor where those above
-  // the cap become the cap, and 0 where they become 0 (IcePop). Positive; no effect with kNone.
+  // sequence_mask, 3 and no lower bound. A ratio below the floor becomes the floor where those
+  // above the cap become the cap, and 0 where they become 0 (IcePop). Positive; no effect with
+  // kNone.
   SamplingCorrection sampling_correction = SamplingCorrection::kNone;
   double importance_sampling_cap = 3.0;
   std::optional<double> importance_sampling_floor;  // below the cap; null: none

@@ -246,7 +246,7 @@ TEST(Advantages, UnscorableSamplesAreLeftOutAndCounted) {
   EXPECT_EQ(got.advantages.narrow(0, 3, 9).abs().sum().item<double>(), 0);
   EXPECT_NEAR(got.frac_reward_zero_std, 3.0 / 5, 1e-12);
   EXPECT_NEAR(got.reward_mean, 3.2, 1e-6);
-  // TRL 1.4 counts an unscorable sample as reward 0: another number.
+  // As reward 0, which TRL 1.4 took it for, it would be another number.
   const Advantages zeros = group_advantages(at::nan_to_num(rewards, 0.0), 3, ScaleRewards::kGroup);
   EXPECT_GT(relative_difference(zeros.advantages, got.advantages), 0.1);
   EXPECT_EQ(
@@ -254,6 +254,55 @@ TEST(Advantages, UnscorableSamplesAreLeftOutAndCounted) {
   const Advantages none = group_advantages(vector({NAN, NAN}), 2, ScaleRewards::kGroup);
   EXPECT_EQ(none.advantages.abs().sum().item<double>(), 0);
   EXPECT_EQ(none.frac_reward_zero_std, 0);
+}
+
+// GDPO, by TRL 1.16's steps: each objective against its group, their weighted sum against the
+// batch.
+TEST(Advantages, ObjectivesAreComparedEachByItself) {
+  const double none = NAN;
+  const at::Tensor objectives = at::tensor({1.0,  5.0, 0.0, 5.0, 0.5,  5.0,  0.0,  5.0,  // alike
+                                            10.0, 1.0, 0.0, 3.0, none, 2.0,  10.0, none,
+                                            2.0,  0.0, 3.0, 1.0, none, none, 2.0,  7.0},
+                                           at::kDouble)
+                                    .reshape({12, 2});
+  const std::vector<double> weights{1, 0.25};
+  const at::Tensor weight = at::tensor(weights, at::kDouble);
+  at::Tensor rewards = (objectives.nan_to_num(0.0) * weight).sum(1);
+  rewards[10] = NAN;
+
+  // What is not a number is left out of every mean.
+  const auto mean = [](const at::Tensor& x, int64_t dim) {
+    return x.nan_to_num(0.0).sum(dim, true) / x.isnan().logical_not().sum(dim, true);
+  };
+  const auto deviation = [&](const at::Tensor& x, int64_t dim) {
+    const at::Tensor count = x.isnan().logical_not().sum(dim, true);
+    return ((x - mean(x, dim)).square().nan_to_num(0.0).sum(dim, true) / (count - 1)).sqrt();
+  };
+  const at::Tensor grouped = objectives.reshape({3, 4, 2});
+  at::Tensor sums =
+      (((grouped - mean(grouped, 1)) / (deviation(grouped, 1) + 1e-4)).reshape({12, 2}) * weight)
+          .nan_to_num(0.0)
+          .sum(1);
+  sums[10] = NAN;
+  const at::Tensor expected =
+      ((sums - mean(sums, 0)) / (deviation(sums, 0) + 1e-4)).nan_to_num(0.0);
+
+  const Advantages got = decoupled_advantages(rewards, objectives, weights, 4);
+  EXPECT_LT(relative_difference(got.advantages, expected), 1e-6);
+  EXPECT_EQ(got.num_unscorable, 1);
+  EXPECT_NEAR(got.reward_mean, mean(rewards, 0).item<double>(), 1e-12);
+  EXPECT_EQ(got.frac_reward_zero_std, 0);
+  const Advantages summed = group_advantages(rewards, 4, ScaleRewards::kGroup);
+  EXPECT_GT(relative_difference(summed.advantages, expected), 0.1) << "or the test shows nothing";
+
+  // Two objectives whose sum is the same in a group have a signal each; none differs, no signal.
+  const at::Tensor opposite = at::tensor({0.0, 1.0, 1.0, 0.0, 4.0, 4.0, 4.0, 4.0}, at::kDouble);
+  const Advantages apart = decoupled_advantages(at::tensor({1.0, 1.0, 8.0, 8.0}, at::kDouble),
+                                                opposite.reshape({4, 2}), {3, 1}, 2);
+  EXPECT_LT(apart.advantages[0].item<float>(), -0.5);
+  EXPECT_EQ(apart.frac_reward_zero_std, 0.5);
+  expect_refused("objectives must be [S, K]",
+                 [&] { decoupled_advantages(rewards, objectives, {1}, 4); });
 }
 
 TEST(Advantages, RlooComparesWithTheOthers) {

@@ -57,6 +57,9 @@ class GrpoTest : public ::testing::Test {
   // Micro-batches of three: they begin and end inside the groups of four.
   Run start(const Setting& setting) {
     Run run;
+    std::vector<double> weights;
+    for (const rewards::RewardOptions& reward : setting.rewards)
+      weights.push_back(reward.weight);
     run.samples = std::make_shared<test::FakeSampleSource>(files_.tokenizer(), setting.answer);
     run.samples->draw_ahead = setting.draw_ahead;
     run.objective = std::make_unique<GrpoObjective>(
@@ -66,6 +69,7 @@ class GrpoTest : public ::testing::Test {
         setting.reference ? std::make_unique<Reference>(setting.reference(), &world_.tp())
                           : nullptr,
         GrpoObjective::Options{.grpo = setting.grpo,
+                               .reward_weights = weights,
                                .num_generations = kGenerations,
                                .max_new_tokens = test::kLongestAnswer,
                                .temperature = kTemperature,

@@ -4,6 +4,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
 
 #include <cmath>
 
@@ -223,6 +224,46 @@ TEST_F(GrpoOptionsTest, TheKlOfACompletionIsTakenFromItsReward) {
   EXPECT_NEAR(computed.loss.item<double>(), formula(student_, samples, kStale).loss.item<double>(),
               1e-4);
   expect_same_gradient(computed.loss, formula(student_, samples, kStale).loss);
+}
+
+// ---- several rewards ----
+
+TEST_F(GrpoOptionsTest, RewardsAreComparedEachByItself) {
+  GrpoOptions options = kStale;
+  options.multi_objective_aggregation = MultiObjectiveAggregation::kNormalizeThenSum;
+  std::vector<Known> samples = first_round();
+  const auto compared = [&](auto score) {
+    std::vector<Known> scored = samples;
+    for (Known& sample : scored)
+      sample.reward = score(sample.length());
+    compare_groups(scored, kGenerations);
+    return scored;
+  };
+  const std::vector<Known> longer = compared([](int64_t length) { return length >= 3; });
+  const std::vector<Known> single = compared([](int64_t length) { return length <= 1; });
+
+  std::vector<double> sums;
+  for (size_t i = 0; i < samples.size(); ++i)
+    sums.push_back(longer[i].advantage + 0.5 * single[i].advantage);
+  const at::Tensor all = at::tensor(sums, at::kDouble);
+  const at::Tensor advantages = (all - all.mean()) / (all.std() + 1e-4);
+  for (size_t i = 0; i < samples.size(); ++i)
+    samples[i].advantage = advantages[static_cast<int64_t>(i)].item<double>();
+
+  const Run run = start(setting(options));
+  const Computed computed = compute(*run.objective, 1, student_);
+  expect_formula(computed, formula(student_, samples, options));
+  EXPECT_EQ(metric(computed.row, "reward"), 5.0 / 8) << "their sum";
+  const double summed = formula(student_, first_round(), options).loss.item<double>();
+  EXPECT_GT(std::abs(summed - computed.loss.item<double>()), 1e-3);
+}
+
+// A prompt is drawn anew where no reward tells its samples apart, not where their sum does not.
+TEST(GrpoPlacesWithoutSignal, LooksAtEachReward) {
+  const at::Tensor objectives =
+      at::tensor({0.0, 1.0, 1.0, 0.0, 2.0, 3.0, 2.0, 3.0}, at::kDouble).reshape({4, 2});
+  EXPECT_EQ(places_without_signal(objectives, 2), (std::vector<int64_t>{1}));
+  EXPECT_EQ(places_without_signal(objectives.sum(1), 2), (std::vector<int64_t>{0, 1}));
 }
 
 // ---- several steps a rollout ----
