@@ -38,8 +38,8 @@ namespace retort::recipes {
 // all-gather of rewards (two with normalize_then_sum; as many more for each resampling and with
 // kl_in_reward) and one all-reduce over dp for a round; with a reference a vote and a broadcast
 // over tp for each micro-batch of a round, where the pipeline ends; with kl_in_reward a broadcast
-// over pp; with entropy_coef an all-reduce over dp in begin_step, with top_entropy_quantile a vote on
-// the world and where the pipeline ends an all-reduce and an all-gather over dp; and where the
+// over pp; with entropy_coef an all-reduce over dp in begin_step, with top_entropy_quantile a vote
+// on the world and where the pipeline ends an all-reduce and an all-gather over dp; and where the
 // student is asked before a step (old_logps, top_entropy_quantile) those of student_rows.
 class GrpoObjective : public Objective {
  public:
