@@ -131,6 +131,39 @@ TEST(OnPolicyLayouts, GrpoAsItIsUsed) {
   }
 }
 
+// The student is asked before a step, for its old policy and the entropies of all ranks; each reward
+// is compared by itself.
+TEST(OnPolicyLayouts, GrpoThatAsksTheStudentFirst) {
+  TemporaryFolder folder;
+  OnPolicyRecipe one{.data = write_prompts(folder),
+                     .reference = "teacher",
+                     .rows = 16,
+                     .steps = 4,
+                     .block = {{"beta", "0.05"},
+                               {"num_mini_batches", "2"},
+                               {"sampling_correction", "token_truncate"},
+                               {"importance_sampling_floor", "0.5"},
+                               {"top_entropy_quantile", "0.3"},
+                               {"entropy_coef", "0.01"},
+                               {"multi_objective_aggregation", "normalize_then_sum"}},
+                     .rewards = "[{type: length, min: 5}, {type: regex, pattern: 'w[1-3]'}]"};
+  one.generation["save_samples"] = "true";
+  one.generation["stop"] = "[w5]";
+  const fs::path reference = run(folder, "one", one);
+  for (const double share : column(reference, "frac_high_entropy")) {
+    EXPECT_GT(share, 0.2);
+    EXPECT_LT(share, 0.5);
+  }
+  for (const Split& split :
+       std::vector<Split>{{"tp-pp", ", tp: 2, pp: 2", ", tp: 2"}, {"dp", "", "", 2, 2}}) {
+    const fs::path other = run(folder, one, split);
+    expect_same_samples(other, reference);
+    expect_same(other, reference,
+                {"loss", "grad_norm", "reward", "kl", "entropy", "frac_high_entropy",
+                 "sampling_ratio/mean", "num_tokens"});
+  }
+}
+
 TEST(OnPolicyLayouts, RejectionSampling) {
   TemporaryFolder folder;
   const OnPolicyRecipe one{.recipe = "rejection_sampling",
