@@ -63,6 +63,7 @@ PolicyOptions with(PolicyLossType type, ImportanceSamplingLevel level, bool corr
 std::vector<Golden> goldens() {
   using enum PolicyLossType;
   using enum ImportanceSamplingLevel;
+
   return {
       {"token",
        with(kDapo, kToken),
