@@ -334,7 +334,7 @@ TEST_F(GrpoOptionsTest, TheOldPolicyMayBeTheTrainers) {
     sample.old = of_tokens(distributions(student_, sample, kTemperature), sample).detach();
   const double expected = formula(later, samples, options).loss.item<double>();
   EXPECT_NEAR(computed.loss.item<double>(), expected, 1e-4 * (1 + std::abs(expected)));
-  EXPECT_GT(std::abs(to_generator - expected), 1e-2) << "or the test shows nothing";
+  EXPECT_GT(std::abs(to_generator - expected), 1e-3) << "or the test shows nothing";
 }
 
 TEST(GrpoOldPolicy, IsTheTrainersWhereACorrectionMeetsSeveralSteps) {
