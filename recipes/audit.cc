@@ -10,6 +10,7 @@
 #include "recipes/data/dataset.h"
 #include "recipes/recipe_type.h"
 #include "recipes/run/batch_options.h"
+#include "recipes/run/row_warnings.h"
 
 namespace retort::recipes {
 namespace {
@@ -89,10 +90,12 @@ void audit_samples(const Recipe& recipe, int64_t num_samples) {
   const models::Tokenizer tokenizer = models::Tokenizer::load(recipe.student().model);
   const auto dataset =
       std::make_shared<data::Dataset>(open_for_audit<data::Dataset>(recipe, tokenizer));
+  dataset->compare_prompts();
   Counts counts;
   audit_items(*dataset, num_samples, "sample", counts,
               [&](const data::Sample& sample) { print_sample(sample, tokenizer); });
   print_counts(counts, dataset->num_skipped());
+  print_row_warnings(*dataset, recipe.student().model);
   print_first_step(data::BatchStream(dataset, batch_options(recipe, 0)).next());
 }
 

@@ -12,6 +12,10 @@ void SelfCheck::check(const std::string& name, bool passed, const std::string& d
   if (!passed) throw Error(ErrorCode::kMismatch, "check '" + name + "' failed: " + detail);
 }
 
+void SelfCheck::warn(const std::string& name, const std::string& detail) {
+  std::printf("warn %-28s %s\n", name.c_str(), detail.c_str());
+}
+
 std::string scientific(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.3g", value);

@@ -16,6 +16,8 @@ class SelfCheck {
   explicit SelfCheck(models::LoadedModel student) : student_(std::move(student)) {}
 
   void check(const std::string& name, bool passed, const std::string& detail);
+  // A line about what is no failure, but not what is usually wanted.
+  void warn(const std::string& name, const std::string& detail);
   const models::LoadedModel& student() const { return student_; }
 
  private:

@@ -12,6 +12,9 @@
 namespace retort::data {
 namespace {
 
+// Cut as one text, unlike in earlier versions, whose cursors and caches are of other tokens.
+constexpr const char* kBoundary = " boundary=joined";
+
 bool wraps(const DataOptions& options) {
   return options.packing_strategy == PackingStrategy::kWrapped;
 }
@@ -38,9 +41,10 @@ Dataset::Dataset(std::vector<Source> sources, const DataOptions& options,
 }
 
 // The file is named after all that shapes its samples; the number counts what this program has
-// changed in the reading of rows (2: loss switches of messages).
+// changed in the reading of rows (2: loss switches of messages; 3: prompt and completion as one
+// text).
 void Dataset::open_tokens(const std::filesystem::path& folder) {
-  const std::filesystem::path path = folder / (fingerprint().substr(0, 32) + "-2.tokens");
+  const std::filesystem::path path = folder / (fingerprint().substr(0, 32) + "-3.tokens");
   if (!std::filesystem::exists(path)) {
     std::error_code failed;
     std::filesystem::create_directories(folder, failed);
@@ -76,7 +80,7 @@ std::string Dataset::fingerprint() const {
                  "max_length=" + std::to_string(max_length()) +
                      " completion_only_loss=" + std::to_string(options_.completion_only_loss) +
                      " assistant_only_loss=" + std::to_string(options_.assistant_only_loss) +
-                     (wraps_ ? " packing_strategy=wrapped" : "") +
+                     kBoundary + (wraps_ ? " packing_strategy=wrapped" : "") +
                      truncation_text(options_.truncation_mode));
 }
 
@@ -86,8 +90,8 @@ PreferenceSample PreferenceDataset::make(const Line& line) const {
 }
 
 std::string PreferenceDataset::fingerprint() const {
-  return hash_of("preferences",
-                 "max_length=" + std::to_string(max_length()) + truncation_text(truncation_));
+  return hash_of("preferences", "max_length=" + std::to_string(max_length()) + kBoundary +
+                                    truncation_text(truncation_));
 }
 
 PromptDataset::PromptDataset(std::vector<Source> sources, const DataOptions& options,

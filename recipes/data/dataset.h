@@ -24,6 +24,9 @@ class Dataset : public ItemSet<Sample> {
   std::string fingerprint() const override;
   // Whether rows may be longer than max_length: they go on in the next pack.
   bool wraps() const { return wraps_; }
+  // From now on messages rows, too, say whether their prompt alone has other tokens
+  // (SampleOptions::compare_prompts). Not while other threads read.
+  void compare_prompts() { options_.compare_prompts = true; }
 
  private:
   Sample make(const Line& line) const override;

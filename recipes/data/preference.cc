@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "recipes/data/detail/boundary.h"
 #include "recipes/data/detail/formats.h"
 #include "recipes/data/detail/loss_switch.h"
 
@@ -16,6 +17,11 @@ using detail::Json;
 using detail::Row;
 
 struct Texts {
+  std::string prompt, chosen, rejected;
+};
+
+// A conversation as its template renders it: the prompt, and all of it with each completion.
+struct RenderedTexts {
   std::string prompt, chosen, rejected;
 };
 
@@ -71,12 +77,12 @@ Json messages_from(const Json& messages, size_t begin, size_t end) {
   return part;
 }
 
-Texts render(const Json& prompt, const Json& chosen, const Json& rejected,
-             const models::ChatTemplate& chat, const std::string& variables) {
+RenderedTexts render(const Json& prompt, const Json& chosen, const Json& rejected,
+                     const models::ChatTemplate& chat, const std::string& variables) {
   detail::RenderedPair better = detail::render_pair(prompt, chosen, chat, variables);
   detail::RenderedPair worse = detail::render_pair(prompt, rejected, chat, variables);
   RETORT_CHECK(better.prompt == worse.prompt);
-  return {std::move(better.prompt), std::move(better.completion), std::move(worse.completion)};
+  return {std::move(better.prompt), std::move(better.whole), std::move(worse.whole)};
 }
 
 constexpr const char* kPromptIsRead = "nothing of a prompt is learned; remove the key";
@@ -89,7 +95,7 @@ void check_switches(const Json& chosen, const Json& rejected, size_t shared) {
   detail::expect_loss_switches(rejected, "rejected", {.begin = shared}, true, whole);
 }
 
-Texts from_messages(const Row& row, const models::ChatTemplate& chat) {
+RenderedTexts from_messages(const Row& row, const models::ChatTemplate& chat) {
   const Json &chosen = row.require("chosen"), &rejected = row.require("rejected");
   detail::check_messages(chosen, "chosen");
   detail::check_messages(rejected, "rejected");
@@ -126,25 +132,30 @@ Texts from_strings(const Row& row) {
   return {row.text("prompt"), row.text("chosen"), row.text("rejected")};
 }
 
+void set_ids(PreferenceSample& sample, detail::JoinedIds chosen, detail::JoinedIds rejected) {
+  detail::share_boundary(chosen, rejected);
+  sample.prompt_ids = chosen.prompt();
+  sample.chosen_ids = chosen.completion();
+  sample.rejected_ids = rejected.completion();
+  sample.prompt_differs = chosen.prompt_differs || rejected.prompt_differs;
+}
+
 void tokenize(PreferenceSample& sample, const Row& row, const models::Tokenizer& tokenizer,
               const models::ChatTemplate& chat) {
   const Json &chosen = row.require("chosen"), &rejected = row.require("rejected");
   if (chosen.is_string() && rejected.is_string()) {
     detail::refuse_template_variables(row);
     const Texts texts = from_strings(row);
-    sample.prompt_ids = detail::encode_beginning(tokenizer, texts.prompt);
-    sample.chosen_ids = detail::encode_completion(tokenizer, texts.chosen);
-    sample.rejected_ids = detail::encode_completion(tokenizer, texts.rejected);
-    return;
+    return set_ids(sample, detail::encode_joined(tokenizer, texts.prompt, texts.chosen),
+                   detail::encode_joined(tokenizer, texts.prompt, texts.rejected));
   }
   if (!chosen.is_array() || !rejected.is_array())
     bad_row("'chosen' is " + detail::a_type(chosen) + " and 'rejected' " +
             detail::a_type(rejected) + "; expected two strings or two arrays of messages");
   detail::require_template(chat, tokenizer);
-  const Texts texts = from_messages(row, chat);
-  sample.prompt_ids = tokenizer.encode(texts.prompt, false);
-  sample.chosen_ids = tokenizer.encode(texts.chosen, false);
-  sample.rejected_ids = tokenizer.encode(texts.rejected, false);
+  const RenderedTexts texts = from_messages(row, chat);
+  set_ids(sample, detail::encode_rendered(tokenizer, texts.prompt, texts.chosen),
+          detail::encode_rendered(tokenizer, texts.prompt, texts.rejected));
 }
 
 void truncate(PreferenceSample& sample, int64_t max_length) {

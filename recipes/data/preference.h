@@ -1,6 +1,7 @@
 // One preference pair: a prompt, the better and the worse completion.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -24,6 +25,8 @@ struct PreferenceSample {
   bool truncated = false;  // a completion was cut at max_length
   // both completions have the same ids: the pair teaches nothing
   bool identical = false;
+  // the prompt alone has other tokens at its end than the pair has there
+  bool prompt_differs = false;
   bool shares_prompt() const { return own_prompt_of_rejected.empty(); }
   const std::vector<int32_t>& rejected_prompt_ids() const {
     return shares_prompt() ? prompt_ids : own_prompt_of_rejected;
@@ -32,6 +35,11 @@ struct PreferenceSample {
   int64_t num_tokens() const {
     return static_cast<int64_t>(prompt_ids.size() + chosen_ids.size() +
                                 rejected_prompt_ids().size() + rejected_ids.size());
+  }
+  // Of the longer of the two.
+  int64_t longest() const {
+    return static_cast<int64_t>(std::max(prompt_ids.size() + chosen_ids.size(),
+                                         rejected_prompt_ids().size() + rejected_ids.size()));
   }
 };
 

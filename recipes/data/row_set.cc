@@ -51,8 +51,7 @@ struct RowSet::Impl {
   std::unordered_set<int64_t> bad;
   std::string first_reason;
   std::vector<bool> read;  // a bit for each row, or none
-  int64_t num_read = 0;
-  int64_t num_truncated = 0;
+  ReadRows read_rows;
 };
 
 RowSet::RowSet(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer,
@@ -137,23 +136,24 @@ std::string RowSet::first_skip_reason() const {
   return impl_->first_reason;
 }
 
-void RowSet::note_read(int64_t row, bool truncated) const {
+void RowSet::note_read(int64_t row, const RowFacts& facts) const {
   const std::lock_guard lock(impl_->mutex);
   impl_->read.resize(static_cast<size_t>(size()));
   if (impl_->read[static_cast<size_t>(row)]) return;
   impl_->read[static_cast<size_t>(row)] = true;
-  ++impl_->num_read;
-  impl_->num_truncated += truncated ? 1 : 0;
+
+  ReadRows& rows = impl_->read_rows;
+  ++rows.num_rows;
+  rows.num_truncated += facts.truncated ? 1 : 0;
+  if (facts.prompt_differs && ++rows.num_prompts_differ == 1) rows.first_that_differs = origin(row);
+  if (facts.longest <= rows.longest) return;
+  rows.longest = facts.longest;
+  rows.longest_origin = origin(row);
 }
 
-int64_t RowSet::num_read() const {
+RowSet::ReadRows RowSet::read_rows() const {
   const std::lock_guard lock(impl_->mutex);
-  return impl_->num_read;
-}
-
-int64_t RowSet::num_truncated() const {
-  const std::lock_guard lock(impl_->mutex);
-  return impl_->num_truncated;
+  return impl_->read_rows;
 }
 
 std::string RowSet::hash_of(std::string_view kind, std::string_view shaping) const {

@@ -34,10 +34,20 @@ class RowSet {
   virtual bool usable(int64_t row) const = 0;
   int64_t num_skipped() const;            // distinct bad rows met so far by this object
   std::string first_skip_reason() const;  // "" if none
-  // Distinct rows that this object has made something of, and those of them that were cut at
-  // max_length. Both 0 where rows are never cut.
-  int64_t num_read() const;
-  int64_t num_truncated() const;
+  // What is told of the rows that this object has made something of, each counted once. All 0 where
+  // rows are prompts, which are never cut.
+  struct ReadRows {
+    int64_t num_rows = 0;
+    int64_t num_truncated = 0;  // cut at max_length
+    // their prompt alone has other tokens at its end: what generates begins from other tokens
+    int64_t num_prompts_differ = 0;
+    std::string first_that_differs;  // its origin
+    int64_t longest = 0;             // tokens of the longest sequence, as it was kept
+    std::string longest_origin;
+  };
+  ReadRows read_rows() const;
+  int64_t num_read() const { return read_rows().num_rows; }
+  int64_t num_truncated() const { return read_rows().num_truncated; }
   // Hash of files, columns, tokenizer, template and the options that shape the rows.
   virtual std::string fingerprint() const = 0;
 
@@ -73,7 +83,12 @@ class RowSet {
     }
   }
   bool skips() const;
-  void note_read(int64_t row, bool truncated) const;
+  struct RowFacts {
+    bool truncated = false;
+    bool prompt_differs = false;
+    int64_t longest = 0;
+  };
+  void note_read(int64_t row, const RowFacts& facts) const;
   // `kind` names what is made of the rows, `shaping` lists the options that shape it.
   std::string hash_of(std::string_view kind, std::string_view shaping) const;
 
@@ -97,7 +112,10 @@ class ItemSet : public RowSet {
   std::optional<Item> get(int64_t row) const {
     auto item = read<Item>(row, [this](const Line& line) { return make(line); });
     if constexpr (requires { item->truncated; })
-      if (item) note_read(row, item->truncated);
+      if (item)
+        note_read(row, {.truncated = item->truncated,
+                        .prompt_differs = item->prompt_differs,
+                        .longest = item->longest()});
     return item;
   }
   bool usable(int64_t row) const final { return !skips() || get(row).has_value(); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "recipes/data/detail/boundary.h"
 #include "recipes/data/detail/formats.h"
 #include "recipes/data/detail/loss_switch.h"
 
@@ -18,10 +19,18 @@ struct Draft {
   std::vector<int32_t> ids;
   std::vector<uint8_t> targets;
   std::string if_none;
+  bool prompt_differs = false;
 
   void add(const std::vector<int32_t>& more, bool target) {
     ids.insert(ids.end(), more.begin(), more.end());
     targets.resize(ids.size(), target ? 1 : 0);
+  }
+  // A prompt with its completion, which is the target.
+  void add(detail::JoinedIds joined, bool prompt_too) {
+    targets.assign(joined.prompt_tokens, prompt_too ? 1 : 0);
+    targets.resize(joined.ids.size(), 1);
+    ids = std::move(joined.ids);
+    prompt_differs = joined.prompt_differs;
   }
 };
 
@@ -34,9 +43,8 @@ struct Context {
 Draft from_strings(const std::string& prompt, const std::string& completion,
                    const Context& context) {
   Draft draft;
-  const bool prompt_too = !context.options.completion_only_loss;
-  draft.add(detail::encode_beginning(context.tokenizer, prompt), prompt_too);
-  draft.add(detail::encode_completion(context.tokenizer, completion), true);
+  draft.add(detail::encode_joined(context.tokenizer, prompt, completion),
+            !context.options.completion_only_loss);
   draft.if_none = "the row is a single token, which nothing predicts";
   return draft;
 }
@@ -64,6 +72,22 @@ std::string why_no_answer(const Json& messages, bool some_are_off) {
                  "tokens)";
 }
 
+// Whether the prompt that ends before the last answer, as a generator is given it, has other tokens
+// than the conversation has there.
+bool prompt_of_last_differs(const Json& messages, const std::string& variables,
+                            const std::vector<int32_t>& ids, const Context& context) {
+  if (messages.size() < 2 || messages.back().at("role") != "assistant") return false;
+  Json prompt = messages;
+  prompt.erase(prompt.size() - 1);
+  try {
+    const std::string text = context.chat.render(prompt.dump(), true, variables).text;
+    const std::vector<int32_t> alone = context.tokenizer.encode(text, false);
+    return alone.size() > ids.size() || !std::equal(alone.begin(), alone.end(), ids.begin());
+  } catch (const Error&) {
+    return false;  // this template refuses a conversation that ends so: nobody is asked for more
+  }
+}
+
 Draft from_messages(const Json& messages, const std::string& variables, const Context& context) {
   detail::check_messages(messages, "messages");
   detail::require_template(context.chat, context.tokenizer);
@@ -77,6 +101,8 @@ Draft from_messages(const Json& messages, const std::string& variables, const Co
     const std::string text = context.chat.render(messages.dump(), false, variables).text;
     draft.add(context.tokenizer.encode(text, false), true);
     draft.if_none = "the rendered conversation has fewer than two tokens";
+    if (context.options.compare_prompts)
+      draft.prompt_differs = prompt_of_last_differs(messages, variables, draft.ids, context);
     return draft;
   }
   models::ChatTokens tokens =
@@ -87,6 +113,8 @@ Draft from_messages(const Json& messages, const std::string& variables, const Co
   draft.targets = std::move(tokens.assistant);
 
   draft.if_none = why_no_answer(messages, some_are_off);
+  if (context.options.compare_prompts)
+    draft.prompt_differs = prompt_of_last_differs(messages, variables, draft.ids, context);
   return draft;
 }
 
@@ -117,8 +145,8 @@ Draft from_prompt_completion(const Row& row, const Context& context) {
   const detail::RenderedPair pair =
       detail::render_pair(prompt, completion, context.chat, detail::template_variables(row));
   Draft draft;
-  draft.add(context.tokenizer.encode(pair.prompt, false), !context.options.completion_only_loss);
-  draft.add(context.tokenizer.encode(pair.completion, false), true);
+  draft.add(detail::encode_rendered(context.tokenizer, pair.prompt, pair.whole),
+            !context.options.completion_only_loss);
   draft.if_none = "the chat template renders nothing for the completion";
   return draft;
 }
@@ -188,6 +216,7 @@ Sample finish(Draft draft, int64_t max_length, TruncationMode mode) {
     draft.targets.shrink_to_fit();
     sample.truncated = true;
   }
+  sample.prompt_differs = draft.prompt_differs;
   sample.input_ids = std::move(draft.ids);
   sample.is_target = std::move(draft.targets);
 

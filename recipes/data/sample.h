@@ -20,7 +20,10 @@ struct Sample {
   std::vector<std::pair<std::string, std::string>> fields;
   std::string origin;  // "train.jsonl:17"
   bool truncated = false;
+  // a row of prompt and completion: the prompt alone has other tokens at its end than the row
+  bool prompt_differs = false;
   int64_t num_targets() const;
+  int64_t longest() const { return static_cast<int64_t>(input_ids.size()); }
 };
 
 // Its tokens [begin, end) as a sample of their own. Nothing predicts the first of them.
@@ -34,6 +37,9 @@ struct SampleOptions {
   bool completion_only_loss = true;
   bool assistant_only_loss = true;
   TruncationMode truncation_mode = TruncationMode::kKeepStart;
+  // messages rows: whether the prompt of the last answer is compared as well (prompt_differs),
+  // which takes another rendering
+  bool compare_prompts = false;
 };
 
 // Turns one JSON line into a sample (formats: docs/data.md). kInvalidArgument naming `origin` for
@@ -53,6 +59,7 @@ struct PromptSample {
   std::vector<int32_t> prompt_ids;
   std::string prompt_text, reference;
   std::string question;  // what the user said last in a conversation, else the prompt
+  bool is_chat = false;  // whether the chat template rendered the prompt
   std::string origin;
   // other string/number columns of the row, for rewards and routing
   std::vector<std::pair<std::string, std::string>> fields;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "recipes/data/detail/boundary.h"
 #include "recipes/data/detail/formats.h"
 #include "recipes/data/detail/loss_switch.h"
 
@@ -33,15 +34,20 @@ bool is_desirable(const Row& row) {
   return label.get<bool>();
 }
 
+void set_ids(UnpairedSample& sample, const detail::JoinedIds& joined) {
+  sample.prompt_ids = joined.prompt();
+  sample.completion_ids = joined.completion();
+  sample.prompt_differs = joined.prompt_differs;
+}
+
 void tokenize(UnpairedSample& sample, const Row& row, const models::Tokenizer& tokenizer,
               const models::ChatTemplate& chat) {
   const Json& prompt = row.require("prompt");
   const Json& completion = row.require("completion");
   if (prompt.is_string() && completion.is_string()) {
     detail::refuse_template_variables(row);
-    sample.prompt_ids = detail::encode_beginning(tokenizer, row.text("prompt"));
-    sample.completion_ids = detail::encode_completion(tokenizer, row.text("completion"));
-    return;
+    return set_ids(sample,
+                   detail::encode_joined(tokenizer, row.text("prompt"), row.text("completion")));
   }
   if (!prompt.is_array() || !completion.is_array())
     bad_row("'prompt' is " + detail::a_type(prompt) + " and 'completion' " +
@@ -54,8 +60,7 @@ void tokenize(UnpairedSample& sample, const Row& row, const models::Tokenizer& t
                                "a whole completion is judged; remove the key or the row");
   const detail::RenderedPair texts =
       detail::render_pair(prompt, completion, chat, detail::template_variables(row));
-  sample.prompt_ids = tokenizer.encode(texts.prompt, false);
-  sample.completion_ids = tokenizer.encode(texts.completion, false);
+  set_ids(sample, detail::encode_rendered(tokenizer, texts.prompt, texts.whole));
 }
 
 void measure(UnpairedSample& sample, int64_t max_length) {

@@ -24,6 +24,9 @@ struct UnpairedSample {
   std::string origin;      // "train.jsonl:17"
   int64_t num_tokens = 0;  // of the prompt and what fits of the completion, at most max_length
   bool truncated = false;  // the completion is cut after its own prompt
+  // the prompt alone has other tokens at its end than the row has there
+  bool prompt_differs = false;
+  int64_t longest() const { return num_tokens; }
 };
 
 // Turns one JSON line {prompt, completion, label}, prompt and completion both strings or both

@@ -8,7 +8,7 @@ UnpairedSample UnpairedDataset::make(const Line& line) const {
 }
 
 std::string UnpairedDataset::fingerprint() const {
-  return hash_of("unpaired", "max_length=" + std::to_string(max_length()));
+  return hash_of("unpaired", "max_length=" + std::to_string(max_length()) + " boundary=joined");
 }
 
 }  // namespace retort::data

@@ -5,6 +5,7 @@
 #include "recipes/audit.h"
 #include "recipes/data/completion_sample.h"
 #include "recipes/data/preference_dataset.h"
+#include "recipes/run/row_warnings.h"
 
 namespace retort::recipes {
 namespace {
@@ -47,6 +48,7 @@ void audit_pairs(const Recipe& recipe, int64_t num_pairs) {
       static_cast<long long>(counts.usable), counts.mean(counts.prompt), counts.mean(counts.chosen),
       counts.mean(counts.rejected), static_cast<long long>(counts.truncated),
       static_cast<long long>(counts.identical), static_cast<long long>(dataset.num_skipped()));
+  print_row_warnings(dataset, recipe.student().model);
 }
 
 }  // namespace retort::recipes

@@ -17,6 +17,7 @@
 #include "recipes/losses/counterparts.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/losses/preference.h"
+#include "recipes/run/row_warnings.h"
 
 namespace retort::recipes {
 namespace {
@@ -92,6 +93,7 @@ void check_loss(SelfCheck& check, const at::Tensor& log_probs, const data::PairS
 
 data::PairMicroBatch first_pair(SelfCheck& check, const Recipe& recipe,
                                 std::shared_ptr<const data::PreferenceDataset> dataset) {
+  check_first_rows(check, *dataset);
   data::PairBatchStream stream(std::move(dataset), {.seed = static_cast<uint64_t>(recipe.seed),
                                                     .rows_per_micro_batch = 1,
                                                     .shuffle = recipe.data.shuffle});

@@ -5,6 +5,7 @@
 #include "recipes/audit.h"
 #include "recipes/data/completion_sample.h"
 #include "recipes/data/unpaired_dataset.h"
+#include "recipes/run/row_warnings.h"
 
 namespace retort::recipes {
 namespace {
@@ -61,6 +62,7 @@ void audit_labels(const Recipe& recipe, int64_t num_rows) {
       static_cast<long long>(counts.usable - counts.desirable),
       static_cast<double>(counts.tokens) / static_cast<double>(counts.usable),
       static_cast<long long>(counts.truncated), static_cast<long long>(dataset.num_skipped()));
+  print_row_warnings(dataset, recipe.student().model);
   print_balance(counts, *recipe.kto);
 }
 

@@ -9,6 +9,7 @@
 #include "recipes/data/unpaired_batches.h"
 #include "recipes/losses/kto.h"
 #include "recipes/losses/linear_log_probs.h"
+#include "recipes/run/row_warnings.h"
 #include "recipes/run/sequence_sums.h"
 
 namespace retort::recipes {
@@ -20,6 +21,7 @@ data::UnpairedMicroBatch first_rows(SelfCheck& check, const Recipe& recipe) {
   const models::LoadedModel& student = check.student();
   auto dataset = std::make_shared<data::UnpairedDataset>(recipe.data.train, recipe.data,
                                                          student.tokenizer, student.chat, "");
+  check_first_rows(check, *dataset);
   data::UnpairedBatchStream stream(dataset, {.seed = static_cast<uint64_t>(recipe.seed),
                                              .rows_per_micro_batch = kRows,
                                              .shuffle = recipe.data.shuffle});

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <string>
 
 #include "base/error.h"
+#include "models/config.h"
 #include "recipes/rollout/prompts.h"
+#include "recipes/run/row_warnings.h"
 #include "recipes/run/template_day.h"
 
 namespace retort::recipes {
@@ -18,11 +21,13 @@ void print_prompt(const data::PromptSample& prompt) {
 
 struct Counts {
   int64_t prompts = 0, tokens = 0, longest = 0, references = 0;
+  std::string longest_origin;
 
   void add(const data::PromptSample& prompt) {
     const auto length = static_cast<int64_t>(prompt.prompt_ids.size());
     ++prompts;
     tokens += length;
+    if (length > longest) longest_origin = prompt.origin;
     longest = std::max(longest, length);
     references += !prompt.reference.empty();
   }
@@ -53,6 +58,10 @@ void audit_prompts(const Recipe& recipe, int64_t num_prompts) {
   std::printf("--- %lld completions of each are drawn, of at most %lld tokens\n",
               static_cast<long long>(recipe.generation->num_generations),
               static_cast<long long>(recipe.generation->max_new_tokens));
+  const int64_t limit = models::read_model_config(model).max_position_embeddings;
+  const auto beyond = beyond_positions(counts.longest + recipe.generation->max_new_tokens,
+                                       counts.longest_origin + " with a completion", limit);
+  if (beyond) std::printf("--- warning: %s\n", beyond->c_str());
 }
 
 }  // namespace retort::recipes

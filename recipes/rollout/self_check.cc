@@ -19,6 +19,7 @@
 #include "recipes/rollout/drawn_ids.h"
 #include "recipes/rollout/prompts.h"
 #include "recipes/rollout/reward_check.h"
+#include "recipes/run/row_warnings.h"
 #include "recipes/sft/self_check.h"
 
 namespace retort::recipes {
@@ -29,6 +30,7 @@ constexpr size_t kShownPrompts = 4;
 
 struct PromptCounts {
   int64_t rows = 0, usable = 0, longest = 0;
+  std::string longest_origin;
 
   std::string text(const std::string& key, const Recipe& recipe) const {
     std::string text =
@@ -56,11 +58,17 @@ std::vector<data::PromptSample> check_rows(SelfCheck& check, const Recipe& recip
     if (!prompt) continue;
     references.require(*prompt);
     ++counts.usable;
-    counts.longest = std::max(counts.longest, static_cast<int64_t>(prompt->prompt_ids.size()));
+    const auto length = static_cast<int64_t>(prompt->prompt_ids.size());
+    if (length > counts.longest) counts.longest_origin = prompt->origin;
+    counts.longest = std::max(counts.longest, length);
     if (first.size() < kShownPrompts) first.push_back(*prompt);
   }
 
   check.check("prompts", !first.empty(), counts.text(key, recipe));
+  if (const auto beyond = beyond_positions(counts.longest + recipe.generation->max_new_tokens,
+                                           counts.longest_origin + " with a completion",
+                                           student.decoder.config().max_position_embeddings))
+    check.warn("prompts", *beyond);
   if (const std::string names = references.names(); !names.empty())
     check.check("references", true, "every prompt has one for " + names);
   return first;

@@ -1,5 +1,6 @@
 #include "recipes/run/student.h"
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <string>
@@ -21,6 +22,7 @@
 #include "recipes/run/metrics_writer.h"
 #include "recipes/run/recipe_run.h"
 #include "recipes/run/role_connections.h"
+#include "recipes/run/row_warnings.h"
 #include "recipes/run/rpc_metrics.h"
 #include "recipes/run/spike_watch.h"
 #include "recipes/run/student_model.h"
@@ -174,34 +176,47 @@ void tell_of(CheckpointCommand* command, const RankContext& context, int64_t ste
   }
 }
 
-// Rows of which a part is not trained on are told with the first numbers, and at the end if they
-// have become more.
-class TruncatedRows {
+// What is wrong with rows that are trained on is told with the first numbers, and at the end if
+// there is more of it.
+class RowTroubles {
  public:
-  TruncatedRows(const RankContext& context, const data::RowSet& rows)
-      : context_(context), rows_(rows) {}
+  RowTroubles(const RankContext& context, const data::RowSet& rows, int64_t max_positions)
+      : context_(context), rows_(rows), max_positions_(max_positions) {}
 
   void see_first(int64_t step) {
     if (!std::exchange(seen_, true)) tell(step);
   }
   void tell(int64_t step) {
-    const int64_t count = rows_.num_truncated();
-    if (count == std::exchange(told_, count)) return;
-    const std::string said = std::to_string(count) + " of the " + std::to_string(rows_.num_read()) +
-                             " rows read so far are longer than data.max_length = " +
-                             std::to_string(rows_.max_length()) +
-                             ", and what is beyond it is not trained on; raise it (sft and distill "
-                             "can cut rows into packs "
-                             "instead: data.packing_strategy)";
+    const data::RowSet::ReadRows rows = rows_.read_rows();
+    if (rows.num_truncated != std::exchange(told_.num_truncated, rows.num_truncated))
+      say(step, std::to_string(rows.num_truncated) + " of the " + std::to_string(rows.num_rows) +
+                    " rows read so far are longer than data.max_length = " +
+                    std::to_string(rows_.max_length()) +
+                    ", and what is beyond it is not trained on; raise it (sft and distill "
+                    "can cut rows into packs "
+                    "instead: data.packing_strategy)");
+
+    const auto differ = prompts_differ(rows);
+    if (rows.num_prompts_differ != std::exchange(told_.num_prompts_differ, rows.num_prompts_differ))
+      if (differ) say(step, *differ);
+
+    // A row that goes on in another pack begins anew there.
+    const int64_t longest = std::min(rows.longest, rows_.max_length());
+    const auto beyond = beyond_positions(longest, rows.longest_origin, max_positions_);
+    if (longest != std::exchange(told_.longest, longest) && beyond) say(step, *beyond);
+  }
+
+ private:
+  void say(int64_t step, const std::string& said) const {
     RETORT_LOG(kWarning) << said;
     context_.report("training", step, said);
   }
 
- private:
   const RankContext& context_;
   const data::RowSet& rows_;
+  const int64_t max_positions_;
   bool seen_ = false;
-  int64_t told_ = 0;
+  data::RowSet::ReadRows told_;
 };
 
 // What leaves its usual range is told in the log, and to whoever watches the run.
@@ -284,7 +299,7 @@ TrainLoopResult run_student(const RankContext& context) {
   };
   RpcMetrics calls(agent);
   Spikes spikes(context);
-  TruncatedRows truncated(context, work->rows());
+  RowTroubles troubles(context, work->rows(), trainer.decoder().config().max_position_embeddings);
   const bool makes_calls = !serving_roles(recipe).empty();
   const TrainLoopResult result = run_train_loop(
       trainer, world, work->objective(), work->evaluator(), checkpoints, start,
@@ -298,7 +313,7 @@ TrainLoopResult run_student(const RankContext& context) {
        .on_metrics =
            [&](const MetricsRow& row) {
              metrics->write(row);
-             truncated.see_first(row.step);
+             troubles.see_first(row.step);
              spikes.see(row);
            },
        .on_step =
@@ -315,7 +330,7 @@ TrainLoopResult run_student(const RankContext& context) {
            },
        .on_saved = [&](int64_t step) { context.report("training", step, ""); }});
 
-  if (world.rank() == 0) truncated.tell(result.step);
+  if (world.rank() == 0) troubles.tell(result.step);
   if (work->rows().num_skipped() > 0) {
     RETORT_LOG(kWarning) << work->rows().num_skipped()
                          << " bad samples were skipped (data.on_bad_sample: skip)";

@@ -12,6 +12,7 @@
 #include "models/softcap.h"
 #include "recipes/data/dataset.h"
 #include "recipes/losses/linear_cross_entropy.h"
+#include "recipes/run/row_warnings.h"
 
 namespace retort::recipes {
 namespace {
@@ -33,6 +34,8 @@ data::MicroBatch first_batch(const Recipe& recipe, SelfCheck& check) {
   const models::LoadedModel& student = check.student();
   auto dataset = std::make_shared<data::Dataset>(recipe.data.train, recipe.data, student.tokenizer,
                                                  student.chat, "");
+  dataset->compare_prompts();
+  check_first_rows(check, *dataset);
   data::BatchStream stream(dataset, {.seed = static_cast<uint64_t>(recipe.seed),
                                      .rows_per_micro_batch = 1,
                                      .max_length = recipe.data.max_length,

@@ -143,10 +143,10 @@ TEST_F(SampleErrorTest, LossSwitchesNeedABlockForEachAnswer) {
 
 TEST_F(SampleErrorTest, TemplatesThatCannotBeMasked) {
   chat_ = test::chat_template(
-      "{{ messages|length }} {% for m in messages %}{{ m.content }} {% endfor %}");
+      "w{{ messages|length }} {% for m in messages %}{{ m.content }} {% endfor %}");
   refuses(R"({"prompt":[{"role":"user","content":"w1"}],)"
           R"("completion":[{"role":"assistant","content":"w2"}]})",
-          "is not a prefix of the rendering of prompt and completion; they part at byte 0");
+          "the prompt alone begins with another token than prompt and completion");
   refuses(R"({"messages":[{"role":"user","content":"w1"},{"role":"assistant","content":"w2"}]})",
           "cannot be located");
   chat_ = test::chat_template(

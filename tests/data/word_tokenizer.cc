@@ -39,8 +39,10 @@ models::Tokenizer word_tokenizer(const fs::path& folder, const TokenizerOptions&
 
   std::ofstream(folder / "tokenizer.json")
       << R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[)" << added
-      << R"(],"normalizer":null,"pre_tokenizer":{"type":"WhitespaceSplit"},"post_processor":)"
-      << post << R"(,"decoder":null,"model":{"type":"WordLevel","vocab":{)" << vocab
+      << R"(],"normalizer":null,"pre_tokenizer":{"type":"Sequence","pretokenizers":[)"
+      << R"({"type":"WhitespaceSplit"},{"type":"Split","pattern":{"Regex":"[a-z][0-9]+"},)"
+      << R"("behavior":"Isolated","invert":false}]},"post_processor":)" << post
+      << R"(,"decoder":null,"model":{"type":"WordLevel","vocab":{)" << vocab
       << R"(},"unk_token":"<unk>"}})";
   std::ofstream(folder / "tokenizer_config.json")
       << R"({"tokenizer_class":"PreTrainedTokenizerFast","unk_token":"<unk>","bos_token":"<s>")"

@@ -1,4 +1,5 @@
-// A tokenizer whose ids a test can write down: one id for each word.
+// A tokenizer whose ids a test can write down: one id for each word, with or without a space before
+// it, so that a word is never part of a token with the next.
 #pragma once
 
 #include <cstdint>

@@ -88,6 +88,52 @@ TEST(Truncation, OfPairsAndOfJudgedCompletionsIsCounted) {
   EXPECT_GT(sum(column(cut, "num_truncated")), 0);
 }
 
+// `command` on the recipe says it, and so does the log of a run.
+void expect_warning(const fs::path& recipe, const std::vector<std::string>& settings,
+                    const std::string& warning) {
+  for (const char* command : {"audit", "check"}) {
+    std::vector<std::string> args{command, recipe.string()};
+    args.insert(args.end(), settings.begin(), settings.end());
+    const CommandResult result = retort(args);
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_NE(result.output.find(warning), std::string::npos) << command << ": " << result.output;
+  }
+  const std::string log = student_log(launch(recipe, settings));
+  EXPECT_NE(log.find(warning), std::string::npos);
+  EXPECT_EQ(log.find(warning), log.rfind(warning)) << "once is enough";
+}
+
+TEST(RowWarnings, RowsBeyondTheModelsPositions) {
+  TemporaryFolder folder;
+  const fs::path brief = folder / "brief";
+  fs::copy(goldens() / "qwen3", brief, fs::copy_options::recursive);
+  auto config = nlohmann::json::parse(read_file(brief / "config.json"));
+  config["max_position_embeddings"] = 12;
+  std::ofstream(brief / "config.json") << config.dump();
+  const std::vector<std::string> settings{"roles.student.model=" + brief.string()};
+  expect_warning(texts_recipe(folder / "one", "  packing: false\n"), settings,
+                 "the longest sequence has 16 tokens");
+
+  const fs::path fits = texts_recipe(folder / "fits", "  packing: true\n");
+  EXPECT_EQ(student_log(launch(fits)).find("the longest sequence"), std::string::npos);
+}
+
+TEST(RowWarnings, PromptsThatEndInsideAToken) {
+  TemporaryFolder folder;
+  OnPolicyRecipe dpo{
+      .recipe = "dpo", .data = folder / "pairs.jsonl", .reference = "teacher", .rows = 4};
+  std::ofstream(folder / "pairs.jsonl")
+      << R"({"prompt": "w1 w2", "chosen": " w3", "rejected": " w4"})"
+      << "\n"
+      << R"({"prompt": "w1 w2", "chosen": "3", "rejected": " w5"})"
+      << "\n"
+      << R"({"prompt": "w1 w3", "chosen": " w6", "rejected": "4"})"
+      << "\n"
+      << R"({"prompt": "w1 w4", "chosen": " w7", "rejected": " w8"})"
+      << "\n";
+  expect_warning(write_on_policy(folder / "one", dpo), {}, "in 2 of 4 rows");
+}
+
 // The golden student with a template that prints the day; rows of messages.
 fs::path dated_recipe(const fs::path& folder, const std::string& more) {
   fs::create_directories(folder);

@@ -15,7 +15,8 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import Sequence, Split, WhitespaceSplit
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -36,7 +37,9 @@ PADDING_WEIGHT = -1.5
 def save_tokenizer(folder):
     words = {f"w{i}": i for i in range(VOCAB - 2)} | {"<pad>": VOCAB - 2, "<eos>": VOCAB - 1}
     tokenizer = Tokenizer(WordLevel(words, unk_token="w0"))
-    tokenizer.pre_tokenizer = WhitespaceSplit()
+    # A word ends where the next begins, also without a space between prompt and completion.
+    words_apart = Split(Regex("[a-z][0-9]+"), "isolated")
+    tokenizer.pre_tokenizer = Sequence([WhitespaceSplit(), words_apart])
     special = dict(eos_token="<eos>", pad_token="<pad>")
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
 

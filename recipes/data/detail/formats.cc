@@ -141,21 +141,8 @@ RenderedPair render_pair(const Json& prompt, const Json& completion,
   Json all = prompt;
   for (const Json& message : completion)
     all.push_back(message);
-  RenderedPair pair{chat.render(prompt.dump(), true, variables).text,
-                    chat.render(all.dump(), false, variables).text};
-  if (!pair.completion.starts_with(pair.prompt)) {
-    const auto differ = std::mismatch(pair.prompt.begin(), pair.prompt.end(),
-                                      pair.completion.begin(), pair.completion.end());
-    const auto at = static_cast<size_t>(differ.first - pair.prompt.begin());
-    bad_row(
-        "the chat template's rendering of the prompt (with its generation prompt) is not a prefix "
-        "of the rendering of prompt "
-        "and completion; they part at byte " +
-        std::to_string(at) + ": '" + pair.prompt.substr(at, 40) + "' against '" +
-        pair.completion.substr(at, 40) + "'");
-  }
-  pair.completion.erase(0, pair.prompt.size());
-  return pair;
+  return {.prompt = chat.render(prompt.dump(), true, variables).text,
+          .whole = chat.render(all.dump(), false, variables).text};
 }
 
 std::vector<int32_t> encode_beginning(const models::Tokenizer& tokenizer, std::string_view text) {
@@ -181,12 +168,6 @@ void append_eos(std::vector<int32_t>& ids, const models::Tokenizer& tokenizer) {
     bad_row("the tokenizer in " + tokenizer.folder().string() +
             " names no eos_token, which ends every text and completion");
   if (ids.empty() || ids.back() != eos) ids.push_back(eos);
-}
-
-std::vector<int32_t> encode_completion(const models::Tokenizer& tokenizer, std::string_view text) {
-  std::vector<int32_t> ids = tokenizer.encode(text, false);
-  append_eos(ids, tokenizer);
-  return ids;
 }
 
 std::vector<int32_t> row_ids(const Row& row, const models::Tokenizer& tokenizer) {

@@ -42,11 +42,11 @@ void refuse_template_variables(const Row& row);
 void check_fits(size_t prompt_tokens, size_t completion_tokens, const std::string& name,
                 int64_t max_length);
 
-// A row of prompt and completion messages as texts: the completion is what the full rendering adds
-// to the prompt's rendering with its generation prompt; kInvalidArgument where the latter is not a
-// prefix of the former.
+// A row of prompt and completion messages as texts: the prompt with its generation prompt, and all
+// messages. Some templates render a prompt otherwise where an answer follows it, so that the former
+// does not begin the latter (detail/boundary.h).
 struct RenderedPair {
-  std::string prompt, completion;
+  std::string prompt, whole;
 };
 RenderedPair render_pair(const Json& prompt, const Json& completion,
                          const models::ChatTemplate& chat, const std::string& variables);
@@ -56,10 +56,8 @@ RenderedPair render_pair(const Json& prompt, const Json& completion,
 // append.
 std::vector<int32_t> encode_beginning(const models::Tokenizer& tokenizer, std::string_view text);
 
-// Ids of a completion: the text alone, then EOS unless its last token is EOS. kInvalidArgument if
-// the tokenizer names no EOS.
-std::vector<int32_t> encode_completion(const models::Tokenizer& tokenizer, std::string_view text);
-// EOS at the end of `ids` unless it is there already.
+// EOS at the end of `ids` unless it is there already. kInvalidArgument if the tokenizer names no
+// EOS.
 void append_eos(std::vector<int32_t>& ids, const models::Tokenizer& tokenizer);
 
 // The ids of an input_ids row, each in [0, vocab_size).

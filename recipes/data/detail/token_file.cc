@@ -15,7 +15,7 @@ namespace retort::data::detail {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view kMagic = "retort tokens 1\n";
+constexpr std::string_view kMagic = "retort tokens 2\n";
 // Rows that one thread makes before they are written.
 constexpr int64_t kPieceRows = 512;
 
@@ -33,11 +33,13 @@ uint64_t checksum_of(std::string_view bytes) {
   return checksum64(std::as_bytes(std::span(bytes.data(), bytes.size())));
 }
 
-// A record: checksum of what follows; why the row is bad; whether it was cut; ids; targets; fields.
+// A record: checksum of what follows; why the row is bad; whether it was cut; whether its prompt
+// alone has other tokens; ids; targets; fields.
 std::string record_of(const MadeRow& row) {
   std::string body;
   put_text(body, row.bad);
   put_number(body, row.sample.truncated ? 1 : 0, 1);
+  put_number(body, row.sample.prompt_differs ? 1 : 0, 1);
   put_number(body, row.sample.input_ids.size(), 4);
   for (const int32_t id : row.sample.input_ids)
     put_number(body, static_cast<uint32_t>(id), 4);
@@ -125,6 +127,7 @@ Sample TokenFile::sample(int64_t row, const std::string& origin) const {
   Sample sample;
   sample.origin = origin;
   sample.truncated = reader.number(1) != 0;
+  sample.prompt_differs = reader.number(1) != 0;
   sample.input_ids.resize(reader.number(4));
   for (int32_t& id : sample.input_ids)
     id = static_cast<int32_t>(static_cast<uint32_t>(reader.number(4)));
