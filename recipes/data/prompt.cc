@@ -42,6 +42,7 @@ void set_messages(PromptSample& sample, Json messages, const std::string& variab
     messages.erase(messages.size() - 1);
   }
   sample.question = question_of(messages);
+  sample.is_chat = true;
   sample.prompt_text = chat.render(messages.dump(), true, variables).text;
   sample.prompt_ids = tokenizer.encode(sample.prompt_text, false);
 }
@@ -62,6 +63,7 @@ void set_prompt_row(PromptSample& sample, const Row& row, const models::Tokenize
                                  "nothing of a prompt is learned; remove the key");
     detail::require_template(chat, tokenizer);
     sample.question = question_of(prompt);
+    sample.is_chat = true;
     sample.prompt_text = chat.render(prompt.dump(), true, detail::template_variables(row)).text;
     sample.prompt_ids = tokenizer.encode(sample.prompt_text, false);
   } else {

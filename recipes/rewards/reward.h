@@ -25,6 +25,7 @@ struct RewardInput {
   std::vector<std::pair<std::string, std::string>> fields;  // other columns of the row
   std::string origin;                                       // "train.jsonl:17", for errors
   std::vector<int32_t> prompt_ids, completion_ids;          // for roles
+  bool is_chat = false;  // whether the chat template rendered the prompt
 };
 
 struct Scored {

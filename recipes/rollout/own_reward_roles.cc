@@ -8,6 +8,7 @@
 #include "models/end_tokens.h"
 #include "models/text/chat_template.h"
 #include "models/text/tokenizer.h"
+#include "recipes/rollout/answer_ending.h"
 #include "recipes/run/template_day.h"
 #include "roles/reward/score_server.h"
 
@@ -27,21 +28,24 @@ rewards::AskRole score_here(const Recipe& recipe, const rewards::RewardOptions& 
   const auto server = std::make_shared<roles::ScoreServer>(
       *options.role, models::load_classifier(folder, at::kFloat, {}),
       models::Tokenizer::load(folder), roles::Teacher::Replica{});
-  const auto score =
-      [server, label = options.label.value_or(0)](const std::vector<rewards::RewardInput>& inputs) {
-        roles::RewardQuestion question{.label = label, .cu_seqlens = {0}};
-        for (const rewards::RewardInput& input : inputs) {
-          std::vector<int32_t>& ids = question.input_ids;
-          ids.insert(ids.end(), input.prompt_ids.begin(), input.prompt_ids.end());
-          ids.insert(ids.end(), input.completion_ids.begin(), input.completion_ids.end());
-          question.cu_seqlens.push_back(static_cast<int32_t>(ids.size()));
-          question.prompt_tokens.push_back(static_cast<int32_t>(input.prompt_ids.size()));
-        }
-        Future<roles::RewardAnswer> answer = server->score(question, local_caller());
-        while (server->work()) {
-        }
-        return answer.get().scores;
-      };
+  const AnswerEnding ending(load_chat(recipe), models::Tokenizer::load(recipe.student().model),
+                            recipe.data.max_length);
+  const auto score = [server, ending, label = options.label.value_or(0)](
+                         const std::vector<rewards::RewardInput>& inputs) {
+    roles::RewardQuestion question{.label = label, .cu_seqlens = {0}};
+    for (const rewards::RewardInput& input : inputs) {
+      std::vector<int32_t>& ids = question.input_ids;
+      const std::vector<int32_t> completion = ending.completion_of(input);
+      ids.insert(ids.end(), input.prompt_ids.begin(), input.prompt_ids.end());
+      ids.insert(ids.end(), completion.begin(), completion.end());
+      question.cu_seqlens.push_back(static_cast<int32_t>(ids.size()));
+      question.prompt_tokens.push_back(static_cast<int32_t>(input.prompt_ids.size()));
+    }
+    Future<roles::RewardAnswer> answer = server->score(question, local_caller());
+    while (server->work()) {
+    }
+    return answer.get().scores;
+  };
   return {.score = score, .stop = [] {}};
 }
 

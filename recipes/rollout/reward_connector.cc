@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "recipes/rollout/answer_ending.h"
 #include "recipes/run/role_connections.h"
 #include "roles/reward/client.h"
 #include "roles/reward/judge_client.h"
@@ -12,13 +13,14 @@ namespace {
 
 rewards::AskRole ask_model(RunContext& context, const rewards::RewardOptions& options) {
   const std::shared_ptr<roles::RewardClient> client = connect_reward_role(context, *options.role);
-  const auto score =
-      [client, label = options.label.value_or(0)](const std::vector<rewards::RewardInput>& inputs) {
-        std::vector<roles::RewardClient::Sequence> sequences;
-        for (const rewards::RewardInput& input : inputs)
-          sequences.push_back({.prompt = input.prompt_ids, .completion = input.completion_ids});
-        return client->score(sequences, label);
-      };
+  const AnswerEnding ending(context.chat, context.tokenizer, context.recipe().data.max_length);
+  const auto score = [client, ending, label = options.label.value_or(0)](
+                         const std::vector<rewards::RewardInput>& inputs) {
+    std::vector<roles::RewardClient::Sequence> sequences;
+    for (const rewards::RewardInput& input : inputs)
+      sequences.push_back({.prompt = input.prompt_ids, .completion = ending.completion_of(input)});
+    return client->score(sequences, label);
+  };
   return {.score = score, .stop = [client] { client->stop(); }};
 }
 

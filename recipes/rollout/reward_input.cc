@@ -10,7 +10,8 @@ rewards::RewardInput reward_input(const data::PromptSample& prompt) {
           .fields = prompt.fields,
           .origin = prompt.origin,
           .prompt_ids = prompt.prompt_ids,
-          .completion_ids = {}};
+          .completion_ids = {},
+          .is_chat = prompt.is_chat};
 }
 
 void add_completion(rewards::RewardInput& input, const models::Tokenizer& tokenizer,

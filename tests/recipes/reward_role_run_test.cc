@@ -144,6 +144,88 @@ INSTANTIATE_TEST_SUITE_P(Worlds, ModelReward,
                                          "{threads: 1, tp: 2}"),
                          [](const auto& info) { return "world_" + std::to_string(info.index); });
 
+// ChatML's kind: something stands behind the end token (<eos>, 63): here w61, there a line break.
+constexpr const char* kGoesOn =
+    "{% for m in messages %}w60 {{ m.content }} <eos> w61 {% endfor %}"
+    "{% if add_generation_prompt %}w60 {% endif %}";
+constexpr int32_t kBehindEnd = 61;
+
+std::string message(const std::string& role, int64_t from, int64_t step) {
+  const std::string words = "w" + std::to_string(from) + " w" + std::to_string(from + step);
+  return R"([{"role": ")" + role + R"(", "content": ")" + words + R"("}])";
+}
+
+// A reward model that likes answers of small numbers, trained on conversations.
+fs::path train_on_messages(const TemporaryFolder& folder, const fs::path& model) {
+  std::ofstream rows(folder / "pairs.jsonl");
+  for (int64_t i = 0; i < 24; ++i)
+    rows << R"({"prompt": )" << message("user", 10 + i, 3) << R"(, "chosen": )"
+         << message("assistant", i % 5, 1 + i % 3) << R"(, "rejected": )"
+         << message("assistant", 40 + i % 7, 2 + i % 4) << "}\n";
+  std::ofstream(folder / "reward.yaml")
+      << "recipe: reward_model\noutput_dir: " << (folder / "reward").string()
+      << "\nroles: {student: {model: " << model.string() << ", world: {threads: 1}}}\n"
+      << "data: {train: [{path: " << (folder / "pairs.jsonl").string() << "}], max_length: 64}\n"
+      << "train: {max_steps: 60, per_device_train_batch_size: 8, learning_rate: 1.0e-2}\n"
+      << "reward_model: {num_labels: 1}\n";
+  const auto result = retort({"launch", (folder / "reward.yaml").string()}, kDeadline);
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_EQ(column(folder / "reward", "accuracy").back(), 1.0);
+  return folder / "reward/final";
+}
+
+// A reward model of conversations, met by completions that end where they were drawn: it is asked
+// at the token where it learned.
+TEST(ChatReward, IsReadWhereItWasTrained) {
+  TemporaryFolder folder;
+  const fs::path chat = folder / "chat";
+  fs::copy(goldens() / "qwen3", chat, fs::copy_options::recursive);
+  std::ofstream(chat / "chat_template.jinja") << kGoesOn;
+  const fs::path judge = train_on_messages(folder, chat);
+
+  // The pairs of its training, as a generator would end them: as many are told apart.
+  const models::Decoder decoder = models::load_classifier(judge, at::kFloat, {});
+  const auto score = [&](std::vector<int32_t> completion) {
+    completion.push_back(63);
+    completion.push_back(kBehindEnd);
+    return own_score(decoder, {{"prompt_ids", {60, 10, 13, 63, 61, 60}}, {"token_ids", completion}},
+                     0);
+  };
+  for (int32_t i = 0; i < 5; ++i)
+    EXPECT_GT(score({i, i + 1}), score({40 + i, 42 + i}));
+
+  // And in a run.
+  std::ofstream prompts(folder / "prompts.jsonl");
+  for (int64_t i = 0; i < 10; ++i)
+    prompts << R"({"prompt": )" << message("user", 10 + i, 3) << R"(, "answer": "w1"})"
+            << "\n";
+  prompts.close();
+  OnPolicyRecipe recipe{.steps = 8};
+  recipe.data = folder / "prompts.jsonl";
+  recipe.student_model = recipe.generator_model = chat.string();
+  recipe.rewards = "[{type: model, role: judge, label: 0, name: taste}]";
+  recipe.generation["save_samples"] = "true";
+  recipe.generation["max_new_tokens"] = "24";
+  const auto result = retort({"launch", write_on_policy(folder / "one", recipe).string(),
+                              "roles.judge={model: " + judge.string() + ", world: {threads: 1}}"},
+                             kDeadline);
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+
+  int ended = 0;
+  double mistaken = 0;
+  for (const auto& [key, sample] : read_samples(folder / "one/run")) {
+    nlohmann::json read = sample;
+    const bool ends = sample.at("token_ids").back() == 63;
+    if (ends) read.at("token_ids").push_back(kBehindEnd);
+    EXPECT_NEAR(taste_of(sample), own_score(decoder, read, 0), 1e-4) << sample.at("completion");
+    ended += ends;
+    if (ends)
+      mistaken = std::max(mistaken, std::abs(taste_of(sample) - own_score(decoder, sample, 0)));
+  }
+  EXPECT_GT(ended, 0);
+  EXPECT_GT(mistaken, 0.1) << "or the end token would do";
+}
+
 // What the model says by itself to the question of a sample; nullopt: no number.
 std::optional<double> own_judgement(const models::LoadedModel& judge,
                                     const nlohmann::json& sample) {
