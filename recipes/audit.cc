@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "base/error.h"
 #include "recipes/data/batches.h"
@@ -86,10 +87,11 @@ void MaskPrinter::print(const data::Sample& sample, const models::Tokenizer& tok
   std::printf("%s\n", text.c_str());
 }
 
-void audit_samples(const Recipe& recipe, int64_t num_samples) {
+void audit_samples(const Recipe& recipe, int64_t num_samples, data::SampleRule rule) {
   const models::Tokenizer tokenizer = models::Tokenizer::load(recipe.student().model);
   const auto dataset =
-      std::make_shared<data::Dataset>(open_for_audit<data::Dataset>(recipe, tokenizer));
+      std::make_shared<data::Dataset>(recipe.data.train, recipe.data, tokenizer, load_chat(recipe),
+                                      /*cache=*/"", std::move(rule));
   dataset->compare_prompts();
   Counts counts;
   audit_items(*dataset, num_samples, "sample", counts,

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "models/text/tokenizer.h"
-#include "recipes/data/sample.h"
+#include "recipes/data/dataset.h"
 #include "recipes/recipe.h"
 #include "recipes/run/template_day.h"
 
@@ -45,6 +45,6 @@ Set open_for_audit(const Recipe& recipe, const models::Tokenizer& tokenizer) {
 }
 
 // Packed samples: the first `num_samples` of data.train, counts of all, and the first step's shape.
-void audit_samples(const Recipe& recipe, int64_t num_samples);
+void audit_samples(const Recipe& recipe, int64_t num_samples, data::SampleRule rule = {});
 
 }  // namespace retort::recipes

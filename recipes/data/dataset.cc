@@ -33,10 +33,11 @@ std::string truncation_text(TruncationMode mode) {
 
 Dataset::Dataset(std::vector<Source> sources, const DataOptions& options,
                  models::Tokenizer tokenizer, models::ChatTemplate chat,
-                 const std::filesystem::path& cache)
+                 const std::filesystem::path& cache, SampleRule rule)
     : ItemSet(std::move(sources), options, std::move(tokenizer), std::move(chat), cache),
       wraps_(data::wraps(options)),
-      options_(sample_options(options)) {
+      options_(sample_options(options)),
+      rule_(std::move(rule)) {
   if (options.tokenized_cache && !cache.empty()) open_tokens(*options.tokenized_cache);
 }
 
@@ -68,7 +69,9 @@ void Dataset::open_tokens(const std::filesystem::path& folder) {
 }
 
 Sample Dataset::make(const Line& line) const {
-  return tokens_ ? tokens_->sample(line.row, line.origin) : tokenized(line);
+  Sample sample = tokens_ ? tokens_->sample(line.row, line.origin) : tokenized(line);
+  if (rule_.require) rule_.require(sample);
+  return sample;
 }
 
 Sample Dataset::tokenized(const Line& line) const {
@@ -81,7 +84,7 @@ std::string Dataset::fingerprint() const {
                      " completion_only_loss=" + std::to_string(options_.completion_only_loss) +
                      " assistant_only_loss=" + std::to_string(options_.assistant_only_loss) +
                      kBoundary + (wraps_ ? " packing_strategy=wrapped" : "") +
-                     truncation_text(options_.truncation_mode));
+                     truncation_text(options_.truncation_mode) + rule_.shaping);
 }
 
 PreferenceSample PreferenceDataset::make(const Line& line) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,13 +15,21 @@ namespace detail {
 class TokenFile;
 }
 
+// What a recipe asks of its samples beside their targets.
+struct SampleRule {
+  // kInvalidArgument naming the sample's origin for one that is a bad row; null: none is.
+  std::function<void(const Sample&)> require;
+  // For the fingerprint, behind a space: the options by which it judges.
+  std::string shaping;
+};
+
 // With data.tokenized_cache and a `cache` (that is, in a run) the tokens of all rows are in a file
 // of that folder, which the first process that wants them makes: the samples are the same.
 // Threads: get() may be called from any thread.
 class Dataset : public ItemSet<Sample> {
  public:
   Dataset(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer,
-          models::ChatTemplate chat, const std::filesystem::path& cache);
+          models::ChatTemplate chat, const std::filesystem::path& cache, SampleRule rule = {});
   std::string fingerprint() const override;
   // Whether rows may be longer than max_length: they go on in the next pack.
   bool wraps() const { return wraps_; }
@@ -35,6 +44,7 @@ class Dataset : public ItemSet<Sample> {
 
   bool wraps_;
   SampleOptions options_;
+  SampleRule rule_;
   std::shared_ptr<const detail::TokenFile> tokens_;  // null: rows are tokenised as they are read
 };
 

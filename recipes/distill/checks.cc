@@ -82,10 +82,11 @@ void check_caches(const Recipe& recipe, const RecipePlaces& places) {
 void check_on_policy(const Recipe& recipe, const RecipePlaces& places) {
   const DistillOptions& distill = *recipe.distill;
   const GenerationOptions& generation = *recipe.generation;
-  if (distill.kd_ratio != 1.0)
+  if (distill.kd_ratio != 1.0 && distill.lmbda == 1.0)
     places.refuse({"distill", "kd_ratio"},
-                  "must be 1 with on-policy batches: cross-entropy on the student's own draws "
-                  "would teach it what it says already");
+                  "must be 1 where all batches are on-policy: cross-entropy on the student's own "
+                  "draws would teach it what it says already; with a smaller lmbda it holds for "
+                  "the batches of the data");
   if (distill.prefetch != DistillOptions().prefetch)
     places.refuse({"distill", "prefetch"},
                   "has no effect with lmbda above 0: an on-policy batch is drawn with the weights "

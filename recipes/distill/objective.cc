@@ -153,6 +153,7 @@ void DistillObjective::announce(int64_t step, const data::BatchStream::Step& bat
       if (part.num_rows > 0)
         part.pending = teachers_[part.teacher].client->send(id, step, part.tokens, part.positions);
     in_flight_.push_back(std::move(parts));
+    on_policy_.push_back(options_.is_on_policy && options_.is_on_policy(step));
   }
 }
 
@@ -198,6 +199,9 @@ at::Tensor DistillObjective::batch_loss(const models::Head& head, const at::Tens
   RETORT_CHECK(!in_flight_.empty()) << "loss_sum of a micro-batch that was not announced";
   std::vector<Part> parts = std::move(in_flight_.front());
   in_flight_.pop_front();
+  losses::DivergenceOptions divergence = options_.divergence;
+  if (on_policy_.front()) divergence.kd_ratio = 1.0;
+  on_policy_.pop_front();
   sums.count += static_cast<double>(batch.num_targets());
   // The tp ranks' sums are one rank's, and each of them asks for its part.
   sums.values[kBytes] += new_bytes() * (head.vocab.group == nullptr ? 1 : head.vocab.group->size());
@@ -217,7 +221,7 @@ at::Tensor DistillObjective::batch_loss(const models::Head& head, const at::Tens
       weights.push_back(part.weight);
     }
   const auto result = losses::unread_distill_shares(rows, head.weight, {}, batch.targets, shares,
-                                                    options_.divergence, head.vocab, head.softcap);
+                                                    divergence, head.vocab, head.softcap);
 
   // A row's weights sum to 1, so what does not depend on the teacher counts once.
   sums.late.add(result.numbers, [&sums, weights](const double* numbers) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -44,6 +45,9 @@ class DistillObjective : public BatchObjective {
  public:
   struct Options {
     losses::DivergenceOptions divergence;  // common_vocab comes from each teacher's handshake
+    // Whether the student itself drew the targets of a step, which it is not to learn from: its
+    // kd_ratio is 1. Null: never.
+    std::function<bool(int64_t step)> is_on_policy;
     // steps whose answers may be in flight beyond the current one
     int64_t prefetch = 2;
     // above 0: how many ids of its own the student names at each row, for teachers whose payloads
@@ -99,6 +103,7 @@ class DistillObjective : public BatchObjective {
   Options options_;
   // one entry for each announced micro-batch, oldest first
   std::deque<std::vector<Part>> in_flight_;
+  std::deque<bool> on_policy_;  // whether its step is, likewise
   uint64_t bytes_before_ = 0;
 };
 

@@ -44,6 +44,12 @@ bool is_on_policy(uint64_t seed, int64_t step, double lmbda) {
   return random_uniform(seed, kOnPolicyDraw, static_cast<uint64_t>(step)) < lmbda;
 }
 
+std::function<bool(int64_t step)> on_policy_steps(const Recipe& recipe) {
+  return [seed = static_cast<uint64_t>(recipe.seed), lmbda = recipe.distill->lmbda](int64_t step) {
+    return is_on_policy(seed, step, lmbda);
+  };
+}
+
 OnPolicySource::OnPolicySource(parallel::World& world, const roles::Trainer& trainer,
                                StepSource data, std::shared_ptr<SampleSource> samples,
                                Options options)

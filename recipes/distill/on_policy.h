@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <deque>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "parallel/world.h"
+#include "recipes/recipe.h"
 #include "recipes/rollout/sample_source.h"
 #include "recipes/run/batch_objective.h"
 #include "roles/teacher/frozen_answers.h"
@@ -20,6 +22,8 @@ namespace retort::recipes {
 // Whether `step` is on-policy: a draw from (seed, step) alone, so that every rank, and a resumed
 // run, draws alike. lmbda 0: never; 1: always.
 bool is_on_policy(uint64_t seed, int64_t step, double lmbda);
+// The same for the steps of a recipe with `distill`.
+std::function<bool(int64_t step)> on_policy_steps(const Recipe& recipe);
 
 // A source of steps. In an on-policy step each sample of the data's batch keeps its tokens before
 // the last run of targets, in a conversation all but its last answer, and gets a completion of the

@@ -17,6 +17,7 @@
 #include "recipes/distill/cached_teacher.h"
 #include "recipes/distill/objective.h"
 #include "recipes/distill/reference_divergence.h"
+#include "recipes/distill/row_rule.h"
 #include "recipes/losses/linear_distill.h"
 #include "recipes/sft/self_check.h"
 #include "roles/payload/payload.h"
@@ -217,7 +218,7 @@ void check_cached(SelfCheck& check, const Recipe& recipe, const TeacherOptions& 
 }  // namespace
 
 void check_distill_numbers(SelfCheck& check, const Recipe& recipe) {
-  const data::MicroBatch batch = first_batch(recipe, check);
+  const data::MicroBatch batch = first_batch(recipe, check, distill_row_rule(recipe));
   c10::NoGradGuard no_grad;
   const CheckedRows student = rows_of(check.student().decoder, batch);
   const at::Tensor targets = batch.targets.narrow(0, 0, student.hidden.size(0));

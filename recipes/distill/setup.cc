@@ -6,11 +6,13 @@
 #include "models/checkpoint.h"
 #include "models/config.h"
 #include "parallel/vocab_shard.h"
+#include "recipes/audit.h"
 #include "recipes/distill/cache_manifest.h"
 #include "recipes/distill/cached_teacher.h"
 #include "recipes/distill/checks.h"
 #include "recipes/distill/objective.h"
 #include "recipes/distill/on_policy.h"
+#include "recipes/distill/row_rule.h"
 #include "recipes/distill/self_check.h"
 #include "recipes/distill/vocabulary_check.h"
 #include "recipes/distill/write_cache.h"
@@ -35,7 +37,8 @@ int64_t prefetched_steps(const DistillOptions& options) {
 class DistillRun : public SampleRun {
  public:
   explicit DistillRun(RunContext& context)
-      : SampleRun(context), options_(*context.recipe().distill) {}
+      : SampleRun(context, distill_row_rule(context.recipe())),
+        options_(*context.recipe().distill) {}
 
  protected:
   std::unique_ptr<Objective> make_objective(StepSource data) override {
@@ -78,6 +81,7 @@ class DistillRun : public SampleRun {
     return std::make_unique<DistillObjective>(
         std::move(source), context().agent, std::move(routes),
         DistillObjective::Options{.divergence = options_.divergence(),
+                                  .is_on_policy = on_policy_steps(context().recipe()),
                                   .prefetch = prefetched_steps(options_),
                                   .named_ids = payload_spec().names_ids() ? options_.loss_top_k : 0,
                                   .dp_rank = world.coordinate().dp,
@@ -353,6 +357,10 @@ class DistillType : public RecipeType {
     }
     plan.loss = plan_loss(recipe);
     return plan;
+  }
+
+  void audit(const Recipe& recipe, int64_t num_samples) const override {
+    audit_samples(recipe, num_samples, distill_row_rule(recipe));
   }
 
   void self_check(const Recipe& recipe, SelfCheck& check) const override {

@@ -20,6 +20,7 @@ struct RejectionSamplingOptions {
   std::optional<double> threshold;
   std::optional<double> top_fraction;
   bool deduplicate = true;
+  bool keep_truncated = true;
 
   template <class V>
   void fields(V& visit) {
@@ -35,6 +36,9 @@ struct RejectionSamplingOptions {
     visit("top_fraction", top_fraction,
           "with select: top_fraction, the share of the round's samples that is kept, in (0, 1]");
     visit("deduplicate", deduplicate, "a completion that a prompt has several times counts once");
+    visit("keep_truncated", keep_truncated,
+          "false: a completion that was cut off at generation.max_new_tokens is not trained on, "
+          "whatever its reward");
   }
   // kInvalidArgument naming the field: ranges, fields without effect.
   void validate() const;

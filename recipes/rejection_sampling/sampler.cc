@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "base/error.h"
@@ -31,11 +32,20 @@ std::string text_hash(const std::vector<int32_t>& ids) {
   return sha256_hex({bytes, ids.size() * sizeof(ids[0])}).substr(0, 16);
 }
 
-Error nothing_kept(int64_t round, size_t scorable, int64_t unscorable) {
+bool is_truncated(const RolloutSample& sample) {
+  return sample.completion.finish_reason == models::FinishReason::kLength;
+}
+
+Error nothing_kept(int64_t round, size_t scorable, int64_t unscorable, int64_t left_out) {
+  const std::string cut = left_out == 0
+                              ? ""
+                              : ", " + std::to_string(left_out) +
+                                    " cut off at generation.max_new_tokens (keep_truncated: false)";
   return Error(ErrorCode::kInvalidArgument,
                "round " + std::to_string(round) + " of rejection sampling kept none of " +
                    std::to_string(scorable) + " scorable samples (" + std::to_string(unscorable) +
-                   " unscorable); lower the threshold, draw more, or start from a better model");
+                   " unscorable" + cut +
+                   "); lower the threshold, draw more, or start from a better model");
 }
 
 }  // namespace
@@ -102,7 +112,7 @@ RejectionSampler::Drawn RejectionSampler::gather(const Rollout& rollout, int64_t
       }
       numbers += std::to_string(prompt) + " " + json_number(*sample.reward) + " " +
                  std::to_string(sample.sample_id) + " " + text_hash(sample.completion.token_ids) +
-                 "\n";
+                 (is_truncated(sample) ? " 1" : " 0") + "\n";
       lines += kept_line(rollout.groups[g], sample, round, options_.seed) + "\n";
     }
   }
@@ -110,7 +120,8 @@ RejectionSampler::Drawn RejectionSampler::gather(const Rollout& rollout, int64_t
   // Every rank reads the same text, in rank order.
   Drawn drawn;
   std::istringstream all_numbers(gather_text(numbers, dp));
-  for (Candidate c; all_numbers >> c.prompt >> c.reward >> c.sample_id >> c.text_hash;)
+  for (Candidate c;
+       all_numbers >> c.prompt >> c.reward >> c.sample_id >> c.text_hash >> c.truncated;)
     drawn.candidates.push_back(c);
   std::istringstream all_lines(gather_text(lines, dp));
   for (std::string line; std::getline(all_lines, line);)
@@ -127,7 +138,10 @@ void RejectionSampler::draw_round(int64_t round, int64_t step, const fs::path& f
   const Drawn drawn = gather(rollout, round);
   const std::vector<Candidate>& candidates = drawn.candidates;
   const std::vector<size_t> kept = select(candidates, options_.rejection);
-  if (kept.empty()) throw nothing_kept(round, candidates.size(), drawn.unscorable);
+  const auto truncated = std::ranges::count_if(candidates, &Candidate::truncated);
+  if (kept.empty())
+    throw nothing_kept(round, candidates.size(), drawn.unscorable,
+                       options_.rejection.keep_truncated ? 0 : truncated);
 
   double drawn_reward = 0;
   double kept_reward = 0;
@@ -147,6 +161,7 @@ void RejectionSampler::draw_round(int64_t round, int64_t step, const fs::path& f
       .add("num_samples", static_cast<int64_t>(candidates.size()))
       .add("num_kept", static_cast<int64_t>(kept.size()))
       .add("num_unscorable", drawn.unscorable)
+      .add("num_samples_truncated", static_cast<int64_t>(truncated))
       .add("weight_version", static_cast<int64_t>(rollout.weight_version))
       .add("generation_time", rollout.generation_seconds);
 

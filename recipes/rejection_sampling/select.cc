@@ -21,6 +21,8 @@ std::vector<size_t> select(const std::vector<Candidate>& candidates,
            std::tuple(-y.reward, y.prompt, y.sample_id);
   });
 
+  if (!options.keep_truncated)
+    std::erase_if(order, [&](size_t i) { return candidates[i].truncated; });
   if (options.deduplicate) {
     std::set<std::pair<int64_t, std::string>> seen;
     std::erase_if(order, [&](size_t i) {
@@ -35,7 +37,7 @@ std::vector<size_t> select(const std::vector<Candidate>& candidates,
     std::erase_if(order, [&](size_t i) { return ++kept[candidates[i].prompt] > options.top_n; });
   }
   if (options.select == Select::kTopFraction) {
-    // Of all that were drawn, duplicates included.
+    // Of all that were drawn, with duplicates and what was cut off.
     const double share = *options.top_fraction * static_cast<double>(candidates.size());
     order.resize(std::min(order.size(), static_cast<size_t>(share)));
   }

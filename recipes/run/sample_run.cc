@@ -1,18 +1,21 @@
 #include "recipes/run/sample_run.h"
 
+#include <utility>
+
 #include "recipes/run/evaluate.h"
 
 namespace retort::recipes {
 
-SampleRun::SampleRun(RunContext& context) : context_(context) {
+SampleRun::SampleRun(RunContext& context, data::SampleRule rule) : context_(context) {
   const data::DataOptions& data = context.recipe().data;
-  train_ = open(data.train);
-  if (!data.eval.empty()) eval_ = data::eval_batches(*open(data.eval), context.batches());
+  train_ = open(data.train, std::move(rule));
+  if (!data.eval.empty()) eval_ = data::eval_batches(*open(data.eval, {}), context.batches());
 }
 
-std::shared_ptr<data::Dataset> SampleRun::open(const std::vector<data::Source>& sources) const {
+std::shared_ptr<data::Dataset> SampleRun::open(const std::vector<data::Source>& sources,
+                                               data::SampleRule rule) const {
   return std::make_shared<data::Dataset>(sources, context_.recipe().data, context_.tokenizer,
-                                         context_.chat, context_.cache());
+                                         context_.chat, context_.cache(), std::move(rule));
 }
 
 int64_t SampleRun::steps_per_epoch() {

@@ -14,7 +14,8 @@ namespace retort::recipes {
 
 class SampleRun : public RecipeRun {
  public:
-  explicit SampleRun(RunContext& context);
+  // `rule`: of training rows.
+  explicit SampleRun(RunContext& context, data::SampleRule rule = {});
   const data::RowSet& rows() const final { return *train_; }
   int64_t steps_per_epoch() final;
   void start(roles::Trainer& trainer, const LoopState& state) final;
@@ -30,7 +31,8 @@ class SampleRun : public RecipeRun {
   roles::Trainer& trainer() { return *trainer_; }
 
  private:
-  std::shared_ptr<data::Dataset> open(const std::vector<data::Source>& sources) const;
+  std::shared_ptr<data::Dataset> open(const std::vector<data::Source>& sources,
+                                      data::SampleRule rule) const;
 
   RunContext& context_;
   std::shared_ptr<data::Dataset> train_;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "models/softcap.h"
 #include "recipes/data/dataset.h"
@@ -30,10 +31,10 @@ CheckedRows rows_of(const models::Decoder& decoder, const data::MicroBatch& batc
           head.weight.detach().to(at::kFloat), head.softcap};
 }
 
-data::MicroBatch first_batch(const Recipe& recipe, SelfCheck& check) {
+data::MicroBatch first_batch(const Recipe& recipe, SelfCheck& check, data::SampleRule rule) {
   const models::LoadedModel& student = check.student();
   auto dataset = std::make_shared<data::Dataset>(recipe.data.train, recipe.data, student.tokenizer,
-                                                 student.chat, "");
+                                                 student.chat, "", std::move(rule));
   dataset->compare_prompts();
   check_first_rows(check, *dataset);
   data::BatchStream stream(dataset, {.seed = static_cast<uint64_t>(recipe.seed),

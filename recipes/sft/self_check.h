@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "recipes/data/batches.h"
+#include "recipes/data/dataset.h"
 #include "recipes/self_check.h"
 
 namespace retort::recipes {
@@ -17,7 +18,7 @@ struct CheckedRows {
 CheckedRows rows_of(const models::Decoder& decoder, const data::MicroBatch& batch);
 
 // A batch of the run's first row. Checks that it has targets.
-data::MicroBatch first_batch(const Recipe& recipe, SelfCheck& check);
+data::MicroBatch first_batch(const Recipe& recipe, SelfCheck& check, data::SampleRule rule = {});
 
 // The self-check of recipes whose loss is the cross-entropy of packed samples.
 void check_first_cross_entropy(const Recipe& recipe, SelfCheck& check);

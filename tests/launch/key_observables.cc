@@ -333,7 +333,7 @@ std::string kept(const Seen& seen) {
       {.prompt = 0, .reward = 0.8, .sample_id = 0, .text_hash = "a"},
       {.prompt = 0, .reward = 0.8, .sample_id = 1, .text_hash = "a"},
       {.prompt = 0, .reward = 0.6, .sample_id = 2, .text_hash = "b"},
-      {.prompt = 1, .reward = 0.3, .sample_id = 3, .text_hash = "c"}};
+      {.prompt = 1, .reward = 0.3, .sample_id = 3, .text_hash = "c", .truncated = true}};
   return list(recipes::select(candidates, *seen.recipe.rejection_sampling));
 }
 

@@ -76,7 +76,8 @@ std::vector<KeyRow> divergence_rows() {
       acts(kDistillBase, "distill.kd_ratio=0.5", divergence),
       // once dead: teachers answered, and their answers counted for nothing
       refused(kDistillBase, "distill.kd_ratio=0", "write recipe: sft"),
-      refused(kOnPolicyBase, "distill.kd_ratio=0.5", "must be 1 with on-policy batches"),
+      refused(kOnPolicyBase, "distill.kd_ratio=0.5", "must be 1 where all batches are on-policy"),
+      acts(kDistillBase, "distill.kd_ratio=0.7", divergence, half),
       acts(kDistillBase, "distill.lmbda=0.9", on_policy_steps, half),
       refused(kOnPolicyBase, "distill.lmbda=0.9", "on_policy_distill is distill with lmbda: 1.0"),
       in_run("distill.use_policy_gradient", "tests/recipes/policy_run_test.cc",

@@ -135,6 +135,7 @@ std::vector<KeyRow> rejection_rows() {
       acts(kRejectionBase, block + "top_fraction=0.75", kept, {block + "top_fraction=0.25", best}),
       refused(kRejectionBase, block + "top_fraction=0.75", "has no effect without select"),
       acts(kRejectionBase, block + "deduplicate=false", kept, {block + "top_n=2"}),
+      acts(kRejectionBase, block + "keep_truncated=false", kept),
       // once dead
       refused(kRejectionBase, block + "deduplicate=false", "a prompt has one completion",
               {"generation.num_generations=1"}),

@@ -66,7 +66,7 @@ TEST_F(OnPolicyRecipe, TheSampledTokenFormNeedsTheWholeDistribution) {
 
 TEST_F(OnPolicyRecipe, RefusesWhatWouldTeachNothing) {
   refused(kOnPolicy, {"distill.kd_ratio=0.5"},
-          "distill.kd_ratio: must be 1 with on-policy batches");
+          "distill.kd_ratio: must be 1 where all batches are on-policy");
   refused(kOnPolicy, {"distill.lmbda=0.5"}, "on_policy_distill is distill with lmbda: 1.0");
   refused(kOnPolicy, {"generation.num_generations=4"}, "draws one completion for each prompt");
   refused(kOnPolicy, {"generation.max_new_tokens=128"}, "leaves no room for a prompt");

@@ -85,7 +85,7 @@ class ObjectiveTest : public test::FolderTest {
  protected:
   // A divergence from teachers of seeds 2, 3, ... with these weights and fields.
   StepResult distill(const std::vector<std::pair<double, std::string>>& teachers, double kd_ratio,
-                     uint64_t first_seed = 2) {
+                     uint64_t first_seed = 2, std::function<bool(int64_t)> is_on_policy = {}) {
     std::vector<TeacherRoute> routes;
     for (const auto& [weight, domain] : teachers) {
       TeacherRoute route;
@@ -97,8 +97,9 @@ class ObjectiveTest : public test::FolderTest {
       routes.push_back(std::move(route));
     }
     rpc::Agent agent({.name = "student/0", .secret = "secret"});
-    DistillObjective objective(step_of_two, agent, std::move(routes),
-                               {.divergence = {.kd_ratio = kd_ratio}});
+    DistillObjective objective(
+        step_of_two, agent, std::move(routes),
+        {.divergence = {.kd_ratio = kd_ratio}, .is_on_policy = std::move(is_on_policy)});
     const StepResult result = run_step(objective, student_, world_);
     agent.close();
     agent.join();
@@ -131,6 +132,17 @@ TEST_F(ObjectiveTest, OriginsNameTheSamplesOfAMicroBatch) {
   objective.next_step(1);
   EXPECT_EQ(objective.origins(0), "math.jsonl:1, code.jsonl:5");
   EXPECT_EQ(objective.origins(1), "math.jsonl:11");
+}
+
+// Cross-entropy on what the student has drawn would teach it what it says already.
+TEST_F(ObjectiveTest, StepsThatTheStudentDrawsHaveNoCrossEntropy) {
+  const auto yes = [](int64_t) { return true; };
+  const auto no = [](int64_t) { return false; };
+  const double mixed = distill({{1.0, ""}}, 0.5).loss;
+  const double alone = distill({{1.0, ""}}, 1.0).loss;
+  EXPECT_GT(std::abs(mixed - alone), 0.01) << "or the share does not count";
+  EXPECT_EQ(distill({{1.0, ""}}, 0.5, 2, no).loss, mixed);
+  EXPECT_EQ(distill({{1.0, ""}}, 0.5, 2, yes).loss, alone);
 }
 
 TEST_F(ObjectiveTest, ATeacherThatIsTheStudentTeachesNothing) {

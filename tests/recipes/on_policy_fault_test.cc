@@ -201,6 +201,35 @@ TEST(LongPrompt, IsABadRowOnEveryLayout) {
       << skipped.output;
 }
 
+TEST(LongPrompt, OfOnPolicyDistillationIsABadRow) {
+  TemporaryFolder folder;
+  OnPolicyRecipe recipe{.recipe = "on_policy_distill",
+                        .data = write_prompts(folder),
+                        .teacher = "teacher",
+                        .rows = 4,
+                        .generation = {{"max_new_tokens", "10"}}};
+  std::string lines = read_file(recipe.data), words = "w1";
+  for (int i = 0; i < 59; ++i)
+    words += " w2";
+  lines.insert(lines.find('\n', lines.find('\n') + 1) + 1,
+               "{\"prompt\": \"" + words + "\", \"completion\": \" w3\"}\n");
+  std::ofstream(recipe.data) << lines;
+  recipe.data_extra = "  packing: false\n  shuffle: false\n";
+  const std::string bad = "prompts.jsonl:3: the prompt has 60 tokens";
+  const auto alone = launch(folder, recipe);
+  EXPECT_EQ(alone.exit_code, 2) << alone.output;
+  EXPECT_TRUE(holds(alone.output, bad)) << alone.output;
+  const auto checked = retort({"check", (folder / "recipe.yaml").string()}, kDeadline);
+  EXPECT_EQ(checked.exit_code, 2) << checked.output;
+  EXPECT_TRUE(holds(checked.output, bad)) << checked.output;
+
+  recipe.data_extra += "  on_bad_sample: skip\n";
+  const auto skipped = launch(folder, recipe, {"--overwrite"});
+  EXPECT_EQ(skipped.exit_code, 0) << skipped.output;
+  EXPECT_TRUE(holds(read_file(folder / "run/logs/student-0.log"), "1 bad samples were skipped"))
+      << skipped.output;
+}
+
 // One of two ranks meets it; both say so, and the run ends with the code of a user's mistake.
 TEST(BadPair, EndsTheRunByItsRow) {
   TemporaryFolder folder;

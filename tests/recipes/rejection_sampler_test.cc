@@ -125,6 +125,7 @@ TEST_F(RejectionSamplerTest, KeepsWhatIsSelected) {
       {{.top_n = 4, .threshold = 0.5}, {2, 0, 4, 7, 5}},
       {{.select = Select::kThreshold, .threshold = 0.75}, {2, 4, 7}},
       {{.select = Select::kTopFraction, .top_fraction = 0.375}, {2, 4, 7}},
+      {{.top_n = 1, .keep_truncated = false}, {2, 7}},  // sample 4 is the one that was cut off
   };
   for (size_t i = 0; i < cases.size(); ++i) {
     SCOPED_TRACE("case " + std::to_string(i));
@@ -175,10 +176,15 @@ TEST_F(RejectionSamplerTest, WritesRowsAndNumbersOfARound) {
   const Process process = start("run");
   process.sampler->step(1, {});
   const std::map<std::string, double> expected{
-      {"round", 0},          {"reward", 5.0 / 8},
-      {"reward_kept", 1},    {"num_samples", 8},
-      {"num_kept", 2},       {"num_unscorable", 0},
-      {"weight_version", 1}, {"generation_time", test::FakeSampleSource::kGenerationSeconds}};
+      {"round", 0},
+      {"reward", 5.0 / 8},
+      {"reward_kept", 1},
+      {"num_samples", 8},
+      {"num_kept", 2},
+      {"num_unscorable", 0},
+      {"num_samples_truncated", 1},
+      {"weight_version", 1},
+      {"generation_time", test::FakeSampleSource::kGenerationSeconds}};
   EXPECT_EQ(metrics(*process.sampler), expected);
   EXPECT_EQ(by_name(read_round_metrics(kept("run", 0))), expected);
 

@@ -52,6 +52,20 @@ TEST(Select, TopFraction) {
   EXPECT_EQ(kept({.select = Select::kTopFraction, .top_fraction = 0.1}), Ids{});
 }
 
+// What did not end is no answer, whatever its reward; the next best takes its place.
+TEST(Select, LeavesOutWhatWasCutOff) {
+  std::vector<Candidate> candidates = kCandidates;
+  candidates[2].truncated = true;  // sample 1
+  candidates[4].truncated = true;  // sample 12
+  EXPECT_EQ(kept({}, candidates), (Ids{1, 12})) << "kept unless it is said otherwise";
+  EXPECT_EQ(kept({.keep_truncated = false}, candidates), (Ids{2, 10}));
+  EXPECT_EQ(kept({.threshold = 1.0, .keep_truncated = false}, candidates), (Ids{2}));
+  // A share of all that was drawn.
+  EXPECT_EQ(kept({.select = Select::kTopFraction, .top_fraction = 0.3, .keep_truncated = false},
+                 candidates),
+            (Ids{2, 3}));
+}
+
 TEST(Select, DoesNotDependOnTheOrderOfCandidates) {
   std::vector<Candidate> turned(kCandidates.rbegin(), kCandidates.rend());
   for (const bool deduplicate : {false, true})
