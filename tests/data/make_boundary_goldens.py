@@ -61,16 +61,18 @@ def encode(tokenizer, text):
     return tokenizer(text)["input_ids"]
 
 
+def render(tokenizer, template, messages, **options):
+    source = TEMPLATES[template]
+    return tokenizer.apply_chat_template(messages, chat_template=source, **options)["input_ids"]
+
+
 def golden(tokenizer, name, template, row):
     eos = tokenizer.eos_token
     row = json.loads(json.dumps(row).replace("EOS", eos))
     prompt, completion = row["prompt"], row["completion"]
     if template:
-        render = lambda messages, **kwargs: tokenizer.apply_chat_template(
-            messages, chat_template=TEMPLATES[template], **kwargs
-        )["input_ids"]
-        alone = render(prompt, add_generation_prompt=True)
-        whole = render(prompt + completion)
+        alone = render(tokenizer, template, prompt, add_generation_prompt=True)
+        whole = render(tokenizer, template, prompt + completion)
     else:
         text = prompt + completion + ("" if completion.endswith(eos) else eos)
         alone, whole = encode(tokenizer, prompt), encode(tokenizer, text)

@@ -3,9 +3,8 @@
 Run:  python tests/data/make_goldens.py
 (TRL 1.4, transformers 5.23; uses the small tokenizers of tests/text/goldens)
 
-Each line is a tokenizer, a row and the ids that TRL gives it. Rows of strings begin their
-completions with a space: TRL tokenises prompt + completion as one text, Retort each alone, which is
-the same where no token spans the boundary.
+Each line is a tokenizer, a row and the ids that TRL gives it. No token spans the boundary of prompt
+and completion here: that is make_boundary_goldens.py.
 """
 
 import copy

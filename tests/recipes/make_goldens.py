@@ -13,9 +13,8 @@ import pathlib
 
 import torch
 from safetensors.torch import save_file
-from tokenizers import Tokenizer
+from tokenizers import Regex, Tokenizer
 from tokenizers.models import WordLevel
-from tokenizers import Regex
 from tokenizers.pre_tokenizers import Sequence, Split, WhitespaceSplit
 from transformers import (
     LlamaConfig,
