@@ -162,6 +162,7 @@ fs::path train_on_messages(const TemporaryFolder& folder, const fs::path& model)
     rows << R"({"prompt": )" << message("user", 10 + i, 3) << R"(, "chosen": )"
          << message("assistant", i % 5, 1 + i % 3) << R"(, "rejected": )"
          << message("assistant", 40 + i % 7, 2 + i % 4) << "}\n";
+  rows.close();
   std::ofstream(folder / "reward.yaml")
       << "recipe: reward_model\noutput_dir: " << (folder / "reward").string()
       << "\nroles: {student: {model: " << model.string() << ", world: {threads: 1}}}\n"
