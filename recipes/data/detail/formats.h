@@ -44,7 +44,7 @@ void check_fits(size_t prompt_tokens, size_t completion_tokens, const std::strin
 
 // A row of prompt and completion messages as texts: the prompt with its generation prompt, and all
 // messages. Some templates render a prompt otherwise where an answer follows it, so that the former
-// does not begin the latter (detail/boundary.h).
+// does not begin the latter (recipes/data/detail/boundary.h).
 struct RenderedPair {
   std::string prompt, whole;
 };
