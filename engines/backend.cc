@@ -17,23 +17,21 @@ namespace {
 
 constexpr std::chrono::milliseconds kStepWait{20};
 
-bool is_whole(const models::SamplingOptions& how) {
-  return how.top_p == 1 && how.top_k == 0 && how.min_p == 0 && how.repetition_penalty == 1;
-}
-
 // As a generator of ours gives it, as far as what the engine's numbers mean allows.
-models::Completion completion_of(Drawn drawn, const models::SamplingOptions& how,
+models::Completion completion_of(Drawn drawn, const models::DrawOptions& how,
                                  DrawnMeaning meaning) {
-  const bool plain = how.temperature == 1 && is_whole(how);
+  const double temperature = how.sampling.temperature;
+  const bool whole = how.sampling.is_whole() && how.min_new_tokens == 0;
+  const bool plain = temperature == 1 && whole;
   const bool of_model = plain || meaning == DrawnMeaning::kRaw;
-  const bool of_draw = plain || meaning == DrawnMeaning::kProcessed ||
-                       (meaning == DrawnMeaning::kTempered && is_whole(how));
+  const bool of_draw =
+      plain || meaning == DrawnMeaning::kProcessed || (meaning == DrawnMeaning::kTempered && whole);
 
   models::Completion completion;
   completion.token_ids = std::move(drawn.token_ids);
   completion.finish_reason = drawn.finish_reason;
   if (of_model) completion.logps = drawn.log_probs;
-  if (how.temperature == 0)
+  if (temperature == 0)
     completion.sampling_logps.resize(completion.token_ids.size());  // certain
   else if (of_draw)
     completion.sampling_logps = std::move(drawn.log_probs);
@@ -118,8 +116,8 @@ void EngineBackend::take(Ended ended) {
   if (!ended.outcome.error) {
     finished_.push_back({.request = ended.request,
                          .index = ended.index,
-                         .completion = completion_of(std::move(*ended.outcome.value),
-                                                     open.draw.how.sampling, options_.drawn)});
+                         .completion = completion_of(std::move(*ended.outcome.value), open.draw.how,
+                                                     options_.drawn)});
     return;
   }
 

@@ -186,6 +186,10 @@ class Check {
       refuse(need +
              "with a repetition penalty no engine is known to give it: use "
              "repetition_penalty 1");
+    if (how.penalises_generated())
+      refuse(need +
+             "with penalties of what was drawn no engine is known to give it: use presence_penalty "
+             "0 and frequency_penalty 0");
 
     switch (contract_.drawn) {
       case DrawnMeaning::kNone: refuse(need + "this engine gives none: use another engine");

@@ -31,9 +31,13 @@ void check_ids(const DrawnTokens& tokens, int64_t num_ids) {
                   std::to_string(num_ids) + " ids; is another model served?");
 }
 
+bool holds(const std::vector<int64_t>& ids, int32_t id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+// Either kind of token that ends a completion.
 bool is_end(int32_t id, const DrawRequest& request) {
-  const std::vector<int64_t>& ends = request.how.eos_token_ids;
-  return std::find(ends.begin(), ends.end(), id) != ends.end();
+  return holds(request.how.eos_token_ids, id) || holds(request.how.stop_token_ids, id);
 }
 
 std::string shown(const Ending& ending) {
@@ -46,11 +50,13 @@ std::string shown(const Ending& ending) {
 FinishReason stopped(const DrawnTokens& tokens, const DrawRequest& request) {
   const Ending& ending = tokens.ending;
   const std::vector<std::string>& stop = request.how.stop;
-  if (is_end(tokens.token_ids.back(), request)) return FinishReason::kEos;
+  const int32_t last = tokens.token_ids.back();
+  if (holds(request.how.eos_token_ids, last)) return FinishReason::kEos;
+  if (holds(request.how.stop_token_ids, last)) return FinishReason::kStop;
   if (ending.stop_text && std::find(stop.begin(), stop.end(), *ending.stop_text) != stop.end())
     return FinishReason::kStop;
   not_asked_for(
-      shown(ending) + " after token " + std::to_string(tokens.token_ids.back()) +
+      shown(ending) + " after token " + std::to_string(last) +
       ", which no end token and no stop string of the request is; does the server's generation "
       "config or tokenizer name end tokens of its own?");
 }

@@ -48,7 +48,8 @@ struct DrawRequest {
 };
 
 struct Drawn {
-  std::vector<int32_t> token_ids;  // as models::Completion: an end token that was drawn is the last
+  std::vector<int32_t>
+      token_ids;  // as models::Completion: an end or stop token that was drawn is the last
   // of each token as the engine gives it, natural logarithm; what it means is for the probe to say
   std::vector<float> log_probs;
   models::FinishReason finish_reason = models::FinishReason::kLength;

@@ -180,12 +180,24 @@ class Program {
     // How tokens are drawn, and where a completion ends.
     models::SamplingOptions& sampling = generate_.sampling;
     c->add_option("--max-new-tokens", generate_.max_new_tokens)->capture_default_str();
+    c->add_option("--min-new-tokens", generate_.min_new_tokens,
+                  "tokens before which nothing ends a completion; 0: off")
+        ->capture_default_str();
     c->add_option("--temperature", sampling.temperature, "0: greedy")->capture_default_str();
     c->add_option("--top-p", sampling.top_p)->capture_default_str();
     c->add_option("--top-k", sampling.top_k, "0: off")->capture_default_str();
     c->add_option("--min-p", sampling.min_p, "least share of the largest probability; 0: off")
         ->capture_default_str();
+    c->add_option("--typical-p", sampling.typical_p,
+                  "mass of the tokens whose -log p is nearest to the entropy; 1: off")
+        ->capture_default_str();
     c->add_option("--repetition-penalty", sampling.repetition_penalty, "1: off")
+        ->capture_default_str();
+    c->add_option("--presence-penalty", sampling.presence_penalty,
+                  "off each token that the completion has; 0: off")
+        ->capture_default_str();
+    c->add_option("--frequency-penalty", sampling.frequency_penalty,
+                  "off a token for each time that the completion has it; 0: off")
         ->capture_default_str();
     c->add_option("--stop", generate_.stop,
                   "text that ends a completion; may be given several times")

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engines/draw_support.h"
 #include "models/checkpoint.h"
 #include "recipes/registry.h"
 
@@ -70,6 +71,16 @@ class ExternalCheck {
              "has a slash; the GGUF file is <weights.folder>/<served_model>.gguf, so the server "
              "needs a name for it that is a file's (--alias)");
     if (recipe_.grpo) check_ratio();
+    check_draws();
+  }
+
+  void check_draws() const {
+    const GenerationOptions& generation = *recipe_.generation;
+    const auto unsupported =
+        engines::unsupported_option(external_.engine, {.sampling = generation.sampling,
+                                                       .min_new_tokens = generation.min_new_tokens,
+                                                       .stop = generation.stop});
+    if (unsupported) places_.refuse({"generation", unsupported->key}, unsupported->why);
   }
 
   // Importance ratios need each token's probability under the distribution it was drawn from, and
@@ -79,8 +90,8 @@ class ExternalCheck {
     if (!generation.whole_distribution())
       places_.refuse({"generation"},
                      "grpo compares the probabilities of drawn tokens, and no engine says from "
-                     "which tokens it drew; use top_p 1, top_k 0, min_p 0 and repetition_penalty "
-                     "1, or a generator of ours (`model`)");
+                     "which tokens it drew; use top_p 1, top_k 0, min_p 0, typical_p 1, "
+                     "min_new_tokens 0 and no penalties, or a generator of ours (`model`)");
     if (external_.engine == EngineKind::kLlamacpp && generation.sampling.temperature != 1)
       places_.refuse({"generation", "temperature"},
                      "grpo compares the probabilities of drawn tokens, and llama.cpp's are those "

@@ -1,10 +1,12 @@
 #include "recipes/shared_checks.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "models/generation/stop_text.h"
 #include "recipes/data/options.h"
 
 namespace retort::recipes {
@@ -179,6 +181,22 @@ void check_no_target_choice(const Recipe& recipe, const RecipePlaces& places,
     places.refuse({"data", "assistant_only_loss"}, message);
 }
 
+namespace {
+
+// Without a tokenizer beside it the student's model is refused elsewhere.
+void check_stop(const Recipe& recipe, const RecipePlaces& places) {
+  const std::filesystem::path folder = recipe.student().model;
+  if (recipe.generation->stop.empty() || !std::filesystem::exists(folder / "tokenizer.json"))
+    return;
+  try {
+    models::stop_rule(models::Tokenizer::load(folder), recipe.generation->stop);
+  } catch (const Error& error) {
+    places.refuse({"generation", "stop"}, error.message(), error.code());
+  }
+}
+
+}  // namespace
+
 void check_generation(const Recipe& recipe, const RecipePlaces& places) {
   const std::string& role = recipe.generation->role;
   const KeyPath path{"generation", "role"};
@@ -205,6 +223,7 @@ void check_generation(const Recipe& recipe, const RecipePlaces& places) {
                   "leaves no room for a prompt in data.max_length = " +
                       std::to_string(recipe.data.max_length));
 
+  check_stop(recipe, places);
   if (recipe.generation->eval_num_generations == 1) return;
   if (!recipe.grpo && !recipe.rejection_sampling)
     places.refuse({"generation", "eval_num_generations"},

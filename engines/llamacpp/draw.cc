@@ -65,10 +65,10 @@ void DrawRun::draw() {
         });
 }
 
-// Appends the tokens up to our first end token.
+// Appends the tokens up to our first end or stop token.
 void DrawRun::take(const Completion& completion, const Json& parameters) {
   check_settings(parameters, completion.settings);
-  const auto& ends = request_.how.eos_token_ids;
+  const std::vector<int64_t> ends = request_.how.end_ids();
   const int64_t num_ids = request_.how.sampling.num_ids;
   const std::vector<float> log_probs = align(completion.token_ids, completion.chances);
 
@@ -84,11 +84,17 @@ void DrawRun::take(const Completion& completion, const Json& parameters) {
 }
 
 bool DrawRun::ends(const Completion& completion) {
-  const auto& ours = request_.how.eos_token_ids;
   const auto& stop = request_.how.stop;
   const int32_t last = drawn_.token_ids.back();
-  if (std::find(ours.begin(), ours.end(), last) != ours.end()) {
+  const auto is_last = [&](const std::vector<int64_t>& ids) {
+    return std::find(ids.begin(), ids.end(), last) != ids.end();
+  };
+  if (is_last(request_.how.eos_token_ids)) {
     drawn_.finish_reason = models::FinishReason::kEos;
+    return true;
+  }
+  if (is_last(request_.how.stop_token_ids)) {
+    drawn_.finish_reason = models::FinishReason::kStop;
     return true;
   }
 

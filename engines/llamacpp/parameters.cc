@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "engines/draw_support.h"
 
 namespace retort::engines::llamacpp {
 namespace {
@@ -47,6 +48,7 @@ Json draw_parameters(const models::DrawOptions& how, uint32_t seed, int64_t prom
                      int64_t new_tokens, int64_t vocab_rows) {
   const models::SamplingOptions& sampling = how.sampling;
   sampling.validate();
+  check_draw_support(EngineKind::kLlamacpp, how);
   for (const std::string& stop : how.stop)
     if (stop.empty()) throw Error(ErrorCode::kInvalidArgument, "stop: an empty text ends nothing");
 
@@ -62,6 +64,10 @@ Json draw_parameters(const models::DrawOptions& how, uint32_t seed, int64_t prom
   parameters["repeat_penalty"] = sampling.repetition_penalty;
   parameters["repeat_last_n"] = prompt_tokens + new_tokens;
   parameters["samplers"] = {"penalties", "temperature", "top_k", "top_p", "min_p"};
+  if (sampling.typical_p < 1) {
+    parameters["typical_p"] = sampling.typical_p;
+    parameters["samplers"].push_back("typ_p");
+  }
 
   Json barred = Json::array();
   if (sampling.num_ids > 0)

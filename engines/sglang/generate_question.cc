@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "engines/draw_support.h"
 #include "engines/scored_tokens.h"
 
 namespace retort::engines::sglang {
@@ -29,7 +30,8 @@ constexpr uint64_t kTokenTextBytes = 768;
 }
 
 // Draws from the whole distribution, and nothing of it follows from the server's own preferences.
-// Stop strings are looked for in text without special tokens, as by our own engine.
+// Stop strings are looked for in text without special tokens, as by our own engine; those that are
+// special tokens come as stop_token_ids.
 Json neutral_sampling() {
   return Json{{"max_new_tokens", 0},
               {"min_new_tokens", 0},
@@ -121,6 +123,7 @@ std::string text_of(const Json& body) {
 Question draw_question(const DrawRequest& request, const RequestName& name, int64_t vocab_rows) {
   const models::SamplingOptions& sampling = request.how.sampling;
   check_sampling(sampling);
+  check_draw_support(EngineKind::kSglang, request.how);
   if (request.prompt.empty()) refuse_question("prompt: is empty; SGLang needs a token");
   if (request.how.max_new_tokens < 1) refuse_question("max_new_tokens: must be at least 1");
   check_ids("prompt", request.prompt, vocab_rows);
@@ -132,13 +135,17 @@ Question draw_question(const DrawRequest& request, const RequestName& name, int6
   params["top_p"] = sampling.top_p;
   params["top_k"] = sampling.top_k > 0 ? sampling.top_k : -1;
   params["min_p"] = sampling.min_p;
+  params["presence_penalty"] = sampling.presence_penalty;
+  params["frequency_penalty"] = sampling.frequency_penalty;
+  params["min_new_tokens"] = request.how.min_new_tokens;
   params["logit_bias"] = bias_from(sampling.num_ids, vocab_rows);
   // The seed's bits as SGLang's signed number.
   params["sampling_seed"] = std::bit_cast<int64_t>(request.seed);
   params["stop"] = request.how.stop;
   // With ignore_eos it does not look at stop_token_ids either; without, the model's own count too.
-  params["stop_token_ids"] = request.how.eos_token_ids;
-  params["ignore_eos"] = request.how.eos_token_ids.empty();
+  const std::vector<int64_t> ends = request.how.end_ids();
+  params["stop_token_ids"] = ends;
+  params["ignore_eos"] = ends.empty();
 
   const auto num_new = static_cast<uint64_t>(request.how.max_new_tokens);
   return {.body = text_of(body),

@@ -29,6 +29,7 @@ struct RequestName {
 // kInvalidArgument for what SGLang does otherwise than we do, naming the field:
 //   0 < temperature < 1e-6     it draws greedily
 //   repetition_penalty         it counts what it drew, we the prompt too
+//   typical_p, and min_new_tokens with stop texts (draw_support.h)
 //   top_k together with top_p  it applies both to the whole distribution, we top_p to what top_k
 //                              leaves
 Question draw_question(const DrawRequest& request, const RequestName& name, int64_t vocab_rows);

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "engines/draw_support.h"
 #include "engines/scored_tokens.h"
 
 namespace retort::engines::vllm {
@@ -32,7 +33,7 @@ constexpr uint64_t kDrawnBytes = 6 * kIdBytes + 2 * kNumberBytes + 64 + kTokenTe
 
 // Everything but the sampling of a draw: one completion of these ids, nothing added to them, and
 // nothing taken from the server's defaults. Stop strings are looked for in text without special
-// tokens, as by our own engine.
+// tokens, as by our own engine; those that are special tokens come as stop_token_ids.
 Json neutral(const std::vector<int32_t>& ids, size_t count, const std::string& model) {
   return Json{{"model", model},
               {"prompt", std::vector<int32_t>(ids.begin(), ids.begin() + static_cast<long>(count))},
@@ -92,6 +93,7 @@ Question draw_question(const DrawRequest& request, const std::string& model,
                        const std::string& request_id, int64_t vocab_rows) {
   const models::SamplingOptions& sampling = request.how.sampling;
   sampling.validate();
+  check_draw_support(EngineKind::kVllm, request.how);
   check_sampling(sampling, request.seed);
   if (request.prompt.empty()) refuse("prompt: is empty; vLLM needs a token");
   if (request.how.max_new_tokens < 1) refuse("max_new_tokens: must be at least 1");
@@ -104,9 +106,12 @@ Question draw_question(const DrawRequest& request, const std::string& model,
   body["top_k"] = sampling.top_k;
   body["min_p"] = sampling.min_p;
   body["repetition_penalty"] = sampling.repetition_penalty;
+  body["presence_penalty"] = sampling.presence_penalty;
+  body["frequency_penalty"] = sampling.frequency_penalty;
+  body["min_tokens"] = request.how.min_new_tokens;
   body["seed"] = std::bit_cast<int64_t>(request.seed);
   body["stop"] = request.how.stop;
-  body["stop_token_ids"] = request.how.eos_token_ids;
+  body["stop_token_ids"] = request.how.end_ids();
   body["logprobs"] = 0;
   body["return_tokens_as_token_ids"] = true;
   body["request_id"] = request_id;

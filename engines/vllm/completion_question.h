@@ -27,6 +27,7 @@ struct Question {
 // kInvalidArgument for what vLLM does otherwise than we do, naming the field:
 //   0 < temperature < 0.01     it draws at 0.01
 //   min_p together with top_p  it applies min_p first, we last
+//   typical_p                  it does not know it (draw_support.h)
 //   a seed of 2^64 - 1         it draws without a seed
 Question draw_question(const DrawRequest& request, const std::string& model,
                        const std::string& request_id, int64_t vocab_rows);

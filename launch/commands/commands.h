@@ -31,7 +31,7 @@ struct GenerateCommand {
   std::string model, prompts, output;
   std::map<std::string, std::string> columns;
   std::string dtype;
-  int64_t max_new_tokens = 256, num_generations = 1, batch_size = 32;
+  int64_t max_new_tokens = 256, min_new_tokens = 0, num_generations = 1, batch_size = 32;
   models::SamplingOptions sampling;
   std::vector<std::string> stop;
   std::string max_new_tokens_column;  // an integer of each row instead of max_new_tokens

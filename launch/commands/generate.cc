@@ -1,6 +1,7 @@
 // retort generate: batch generation from a file of prompts.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -10,6 +11,7 @@
 #include "base/json_text.h"
 #include "launch/commands/commands.h"
 #include "models/generation/engine.h"
+#include "models/generation/stop_text.h"
 #include "models/loaded_model.h"
 #include "recipes/data/jsonl.h"
 #include "recipes/data/sample.h"
@@ -23,11 +25,19 @@ void validate(const GenerateCommand& command) {
   };
   const models::SamplingOptions& sampling = command.sampling;
   if (command.max_new_tokens <= 0) refuse("--max-new-tokens must be > 0");
+  if (command.min_new_tokens < 0) refuse("--min-new-tokens must be >= 0 (0: off)");
+  if (command.max_new_tokens_column.empty() && command.min_new_tokens >= command.max_new_tokens)
+    refuse("--min-new-tokens must be below --max-new-tokens, at which every completion is cut off");
+  if (command.min_new_tokens > 0 && command.ignore_eos && command.stop.empty())
+    refuse("--min-new-tokens has no effect with --ignore-eos and without --stop");
   if (command.num_generations <= 0) refuse("--num-generations must be > 0");
   if (command.batch_size <= 0) refuse("--batch-size must be > 0");
   if (sampling.temperature < 0) refuse("--temperature must be >= 0 (0: greedy)");
   if (sampling.top_p <= 0 || sampling.top_p > 1) refuse("--top-p must be in (0, 1]");
   if (sampling.min_p < 0 || sampling.min_p > 1) refuse("--min-p must be in [0, 1]");
+  if (sampling.typical_p <= 0 || sampling.typical_p > 1) refuse("--typical-p must be in (0, 1]");
+  if (std::abs(sampling.presence_penalty) > 2) refuse("--presence-penalty must be in [-2, 2]");
+  if (std::abs(sampling.frequency_penalty) > 2) refuse("--frequency-penalty must be in [-2, 2]");
   if (sampling.repetition_penalty <= 0) refuse("--repetition-penalty must be > 0 (1: off)");
   if (sampling.temperature == 0 && command.num_generations > 1)
     refuse(
@@ -47,8 +57,17 @@ int64_t row_limit(std::string_view line, const std::string& origin, const std::s
 
 struct Prompts {
   std::vector<data::PromptSample> samples;
+  models::StopRule stops;
   models::GenerationRequest request;
 };
+
+models::StopRule stops_of(const GenerateCommand& command, const models::Tokenizer& tokenizer) {
+  try {
+    return models::stop_rule(tokenizer, command.stop, command.min_new_tokens);
+  } catch (const Error& error) {
+    throw Error(error.code(), "--stop: " + error.message());
+  }
+}
 
 Prompts read_prompts(const GenerateCommand& command, const models::LoadedModel& model) {
   const data::JsonlFile file(command.prompts);
@@ -73,8 +92,11 @@ Prompts read_prompts(const GenerateCommand& command, const models::LoadedModel& 
   request.draw.sampling = command.sampling;
   request.draw.sampling.num_ids = model.tokenizer.vocab_size();
   request.draw.max_new_tokens = command.max_new_tokens;
+  request.draw.min_new_tokens = command.min_new_tokens;
   if (!command.ignore_eos) request.draw.eos_token_ids = model.eos_token_ids;
-  request.draw.stop = command.stop;
+  prompts.stops = stops_of(command, model.tokenizer);
+  request.draw.stop = prompts.stops.texts;
+  request.draw.stop_token_ids = prompts.stops.token_ids;
   return prompts;
 }
 
@@ -96,17 +118,6 @@ models::EngineOptions engine_options(const GenerateCommand& command,
   options.num_blocks = std::min(command.batch_size, completions) *
                        ((longest + options.block_tokens - 1) / options.block_tokens);
   return options;
-}
-
-// Up to the stop string, which may begin anywhere in the last tokens.
-std::string text_of(const models::Completion& completion, const models::Tokenizer& tokenizer,
-                    const std::vector<std::string>& stops) {
-  std::string text = tokenizer.decode(completion.token_ids, /*skip_special_tokens=*/true);
-  if (completion.finish_reason != models::FinishReason::kStop) return text;
-  size_t end = text.size();
-  for (const std::string& stop : stops)
-    end = std::min(end, text.find(stop));
-  return text.substr(0, end);
 }
 
 }  // namespace
@@ -138,7 +149,8 @@ int run_generate(const GenerateCommand& command) {
     line.add("prompt", std::string_view(prompts[p].prompt_text));
     const std::span own(completions.begin() + static_cast<std::ptrdiff_t>(first), per_prompt);
     line.raw("completions", json_array(own, [&](const auto& c) {
-               return json_quote(text_of(c, model.tokenizer, command.stop));
+               return json_quote(models::completion_text(model.tokenizer, c.token_ids,
+                                                         c.finish_reason, input.stops));
              }));
     line.raw("token_ids", json_array(own, [](const auto& c) {
                return json_array(c.token_ids, [](int32_t id) { return std::to_string(id); });

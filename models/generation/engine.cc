@@ -28,6 +28,27 @@ int64_t count_blocks(const Decoder& decoder, const EngineOptions& options) {
   return blocks;
 }
 
+// Ids that end a completion, each once, of those that can be drawn.
+std::vector<int32_t> drawable_ends(const DrawOptions& draw, int64_t vocab_size) {
+  if (draw.min_new_tokens == 0) return {};
+  if (draw.sampling.num_ids > 0) vocab_size = std::min(vocab_size, draw.sampling.num_ids);
+  std::vector<int32_t> ids;
+  for (const int64_t id : draw.end_ids())
+    if (id >= 0 && id < vocab_size) ids.push_back(static_cast<int32_t>(id));
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
+
+void count_token(std::vector<TokenCount>& counts, int32_t token) {
+  const auto place = std::lower_bound(counts.begin(), counts.end(), token,
+                                      [](const TokenCount& a, int32_t id) { return a.id < id; });
+  if (place != counts.end() && place->id == token)
+    ++place->count;
+  else
+    counts.insert(place, {.id = token, .count = 1});
+}
+
 // A sequence that takes its next token from row `row` of the states.
 struct Draw {
   Sequence* sequence;
@@ -151,9 +172,13 @@ void Engine::Impl::choose() {
 void Engine::Impl::choose(Draw& draw, int64_t first, SamplerScratch& mine) const {
   const int64_t vocab_size = model->config().vocab_size;
   const Sequence& sequence = *draw.sequence;
+  const RequestState& request = *sequence.group->request;
+  const auto length = static_cast<int64_t>(sequence.result.token_ids.size());
+  DrawHistory history{.seen = sequence.seen, .generated = sequence.generated, .barred = {}};
+  if (length < request.request.draw.min_new_tokens) history.barred = request.end_ids;
   draw.choice = choose_token(logits.data() + (draw.row - first) * vocab_size, vocab_size,
-                             sequence.group->request->request.draw.sampling, sequence.seen,
-                             sequence.sample_id, sequence.tokens.size(), mine);
+                             request.request.draw.sampling, history, sequence.sample_id,
+                             sequence.tokens.size(), mine);
 }
 
 void Engine::Impl::accept(const Draw& draw) {
@@ -170,6 +195,7 @@ void Engine::Impl::accept(const Draw& draw) {
     const auto place = std::lower_bound(sequence.seen.begin(), sequence.seen.end(), token);
     if (place == sequence.seen.end() || *place != token) sequence.seen.insert(place, token);
   }
+  if (request.request.draw.sampling.penalises_generated()) count_token(sequence.generated, token);
   if (request.callbacks.on_token)
     request.callbacks.on_token(sequence.completion, token, draw.choice.logp);
 
@@ -248,6 +274,7 @@ uint64_t Engine::submit(GenerationRequest request, GenerationCallbacks callbacks
   auto state = std::make_unique<RequestState>();
   state->id = impl_->next_id++;
   state->request = std::move(request);
+  state->end_ids = drawable_ends(state->request.draw, impl_->model->config().vocab_size);
   state->callbacks = std::move(callbacks);
   state->groups.resize(state->request.prompts.size());
   for (size_t i = 0; i < state->groups.size(); ++i) {

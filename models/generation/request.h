@@ -12,15 +12,19 @@
 
 namespace retort::models {
 
-// From logits to a token, in this order: repetition penalty, temperature, top_k, top_p, min_p,
-// draw. The texts of fields() say what each does. num_ids and seed are no fields of a recipe: its
+// From logits to a token, in this order: repetition penalty, frequency and presence penalty,
+// temperature, top_k, top_p, min_p, typical_p, draw. The texts of fields() say what each does. num_ids and seed are no fields of a recipe: its
 // run sets them.
 struct SamplingOptions {
   double temperature = 1.0;  // 0: the first most probable token, no draw
   double top_p = 1.0;
   int64_t top_k = 0;
   double min_p = 0.0;
+  double typical_p = 1.0;  // Meister et al. 2022, as transformers' TypicalLogitsWarper
   double repetition_penalty = 1.0;
+  // of tokens of the completion alone, as OpenAI and vLLM define them
+  double presence_penalty = 0.0;
+  double frequency_penalty = 0.0;
   int64_t num_ids = 0;  // only ids below are drawn (padding rows of a head are not); 0: every row
   uint64_t seed = 0;
 
@@ -33,14 +37,29 @@ struct SamplingOptions {
     visit(
         "min_p", min_p,
         "draw from tokens with at least this share of the most probable one's probability; 0: all");
+    visit("typical_p", typical_p,
+          "draw from the smallest set with this mass of tokens that say about as much as is "
+          "expected (-log p next to the entropy); 1: all");
     visit("repetition_penalty", repetition_penalty,
           "divides positive and multiplies negative logits of tokens in prompt or completion; "
           "1: off");
+    visit("presence_penalty", presence_penalty,
+          "is taken off the logit of each token that the completion has; -2 to 2, 0: off");
+    visit("frequency_penalty", frequency_penalty,
+          "is taken off the logit of a token for each time that the completion has it; -2 to 2, "
+          "0: off");
   }
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(temperature, top_p, min_p, repetition_penalty, top_k, num_ids, seed);
+    archive(temperature, top_p, min_p, typical_p, repetition_penalty, presence_penalty,
+            frequency_penalty, top_k, num_ids, seed);
   }
+  // Whether no token is left out and none is penalised: at the temperature alone.
+  bool is_whole() const {
+    return top_p == 1 && top_k == 0 && min_p == 0 && typical_p == 1 && repetition_penalty == 1 &&
+           !penalises_generated();
+  }
+  bool penalises_generated() const { return presence_penalty != 0 || frequency_penalty != 0; }
   // kInvalidArgument naming the field; also for a field that has no effect at temperature 0.
   void validate() const;
 };
@@ -49,13 +68,24 @@ struct SamplingOptions {
 struct DrawOptions {
   SamplingOptions sampling;
   int64_t max_new_tokens = 256;
+  // No end or stop token is drawn before this many tokens (as transformers' MinNewTokensLength
+  // processor), and a stop text that stands in them ends nothing (as vLLM).
+  int64_t min_new_tokens = 0;
   std::vector<int64_t> eos_token_ids;
   // ends a completion whose text contains one; needs an engine with a detokenizer
   std::vector<std::string> stop;
+  // end a completion as a stop text does: special tokens, which are no part of a text (stop_text.h)
+  std::vector<int64_t> stop_token_ids;
 
   template <class A>
   void serialize(A& archive, uint32_t) {
-    archive(max_new_tokens, sampling, eos_token_ids, stop);
+    archive(max_new_tokens, min_new_tokens, sampling, eos_token_ids, stop, stop_token_ids);
+  }
+  // End tokens, then stop tokens: whatever ends a completion when it is drawn.
+  std::vector<int64_t> end_ids() const {
+    std::vector<int64_t> ids = eos_token_ids;
+    ids.insert(ids.end(), stop_token_ids.begin(), stop_token_ids.end());
+    return ids;
   }
 };
 
@@ -73,7 +103,8 @@ struct GenerationRequest {
 
 enum class FinishReason {
   kEos,  // an end token, which is the last of token_ids
-  // a stop string; token_ids holds the tokens it was seen in, its end may lie inside the last
+  // a stop string or a stop token; token_ids holds the tokens it was seen in, a string's end may
+  // lie inside the last
   kStop,
   kLength,     // max_new_tokens
   kCancelled,  // by cancel()

@@ -44,6 +44,8 @@ void check_prompt(const GenerationRequest& request, size_t index, const ModelCon
                                  ? request.draw.max_new_tokens
                                  : request.max_new_tokens_of_prompt[index];
   expect(new_tokens >= 1, "max_new_tokens", new_tokens, "at least 1");
+  expect(request.draw.min_new_tokens <= new_tokens, "min_new_tokens", request.draw.min_new_tokens,
+         "at most max_new_tokens, " + std::to_string(new_tokens));
 
   // The whole sequence must fit the model's positions, and the cache even when it is alone.
   const auto length = static_cast<int64_t>(prompt.size());
@@ -81,10 +83,16 @@ void SamplingOptions::validate() const {
   expect(min_p >= 0 && min_p <= 1, "min_p", min_p, "from 0 to 1");
   expect(repetition_penalty > 0 && std::isfinite(repetition_penalty), "repetition_penalty",
          repetition_penalty, "positive (1: off)");
+  expect(typical_p > 0 && typical_p <= 1, "typical_p", typical_p, "above 0 and at most 1");
+  const auto in_range = [](double penalty) { return penalty >= -2 && penalty <= 2; };
+  expect(in_range(presence_penalty), "presence_penalty", presence_penalty, "from -2 to 2 (0: off)");
+  expect(in_range(frequency_penalty), "frequency_penalty", frequency_penalty,
+         "from -2 to 2 (0: off)");
   if (temperature == 0) {
     expect(top_p == 1, "top_p", top_p, "1 with temperature 0, where it has no effect");
     expect(top_k == 0, "top_k", top_k, "0 with temperature 0, where it has no effect");
     expect(min_p == 0, "min_p", min_p, "0 with temperature 0, where it has no effect");
+    expect(typical_p == 1, "typical_p", typical_p, "1 with temperature 0, where it has no effect");
   }
 }
 
@@ -111,6 +119,8 @@ void check_request(const GenerationRequest& request, const ModelConfig& config,
              request.max_new_tokens_of_prompt.size() == request.prompts.size(),
          "max_new_tokens_of_prompt", request.max_new_tokens_of_prompt.size(),
          "empty, or one for each prompt");
+  expect(request.draw.min_new_tokens >= 0, "min_new_tokens", request.draw.min_new_tokens,
+         "0 (off) or positive");
   for (const std::string& stop : request.draw.stop)
     expect(!stop.empty(), "stop", stop, "strings of at least one character");
   expect(request.draw.stop.empty() || has_detokenizer, "stop", request.draw.stop.size(),

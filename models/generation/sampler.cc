@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "models/generation/vector_kernels.h"
@@ -65,7 +66,7 @@ double total_weight(const Row& row) {
 void keep_most_likely(const Row& row, int64_t count, SamplerScratch& scratch) {
   scratch.counts.assign(kBins, 0);
   for (int64_t i = 0; i < row.size; ++i)
-    ++scratch.counts[static_cast<size_t>(row.bin(i))];
+    if (row.weights[i] > 0) ++scratch.counts[static_cast<size_t>(row.bin(i))];
   int64_t before = 0;
   int64_t bin = 0;
   while (before + scratch.counts[static_cast<size_t>(bin)] < count) {
@@ -100,21 +101,114 @@ void keep_mass(const Row& row, double share, SamplerScratch& scratch) {
   drop_after(row, scratch.ids[kept - 1]);
 }
 
-const float* penalised(const float* logits, int64_t size, double penalty,
-                       std::span<const int32_t> seen, std::vector<float>& scores) {
-  scores.assign(logits, logits + size);
-  const auto factor = static_cast<float>(penalty);
-  for (const int32_t id : seen) {
-    float& score = scores[static_cast<size_t>(id)];
-    score = score < 0 ? score * factor : score / factor;
+// Keeps the tokens whose -log p is nearest to the entropy, until they have `share` of the mass; of
+// those that are as near as the last one all. Source: Meister et al. 2022, "Locally Typical
+// Sampling", section 4.2, as transformers' TypicalLogitsWarper computes it.
+void keep_typical(const Row& row, double temperature, double share, SamplerScratch& scratch) {
+  const double total = total_weight(row);
+  const double log_total = std::log(total);
+  const auto information = [&](int64_t i) {
+    return log_total -
+           (static_cast<double>(row.scores[i]) - static_cast<double>(row.largest)) / temperature;
+  };
+  double entropy = 0;
+  for (int64_t i = 0; i < row.size; ++i)
+    if (row.weights[i] > 0) entropy += static_cast<double>(row.weights[i]) / total * information(i);
+
+  // How far each is from it, -1 for what is no candidate, and the mass of pieces of that distance.
+  std::vector<double>& distances = scratch.distances;
+  distances.assign(static_cast<size_t>(row.size), -1.0);
+  double farthest = 0;
+  for (int64_t i = 0; i < row.size; ++i) {
+    if (!(row.weights[i] > 0)) continue;
+    double& distance = distances[static_cast<size_t>(i)];
+    distance = std::abs(information(i) - entropy);
+    farthest = std::max(farthest, distance);
   }
+  const double bins = farthest > 1e-30 ? static_cast<double>(kBins) / farthest : 0.0;
+  const auto bin_of = [&](double distance) {
+    return std::min(kBins - 1, static_cast<int64_t>(distance * bins));
+  };
+  scratch.mass.assign(kBins, 0.0);
+  for (int64_t i = 0; i < row.size; ++i)
+    if (row.weights[i] > 0)
+      scratch.mass[static_cast<size_t>(bin_of(distances[static_cast<size_t>(i)]))] +=
+          static_cast<double>(row.weights[i]);
+
+  // The piece in which the mass is reached, sorted; the last one is never empty.
+  const double wanted = share * total;
+  double before = 0;
+  int64_t bin = 0;
+  while (bin + 1 < kBins && before + scratch.mass[static_cast<size_t>(bin)] < wanted)
+    before += scratch.mass[static_cast<size_t>(bin++)];
+  scratch.ids.clear();
+  for (int64_t i = 0; i < row.size; ++i) {
+    const double distance = distances[static_cast<size_t>(i)];
+    if (distance >= 0 && bin_of(distance) == bin) scratch.ids.push_back(static_cast<int32_t>(i));
+  }
+  const auto distance_of = [&](int32_t id) { return distances[static_cast<size_t>(id)]; };
+  std::sort(scratch.ids.begin(), scratch.ids.end(),
+            [&](int32_t a, int32_t b) { return distance_of(a) < distance_of(b); });
+
+  double limit = farthest;
+  for (const int32_t id : scratch.ids) {
+    before += static_cast<double>(row.weights[id]);
+    limit = distance_of(id);
+    if (before >= wanted) break;
+  }
+  for (int64_t i = 0; i < row.size; ++i)
+    if (distances[static_cast<size_t>(i)] > limit) row.weights[i] = 0;
+}
+
+// A copy of the logits, with the penalties of what the sequence has.
+const float* penalised(const float* logits, int64_t size, const SamplingOptions& options,
+                       const DrawHistory& history, std::vector<float>& scores) {
+  scores.assign(logits, logits + size);
+  if (options.repetition_penalty != 1.0) {
+    const auto factor = static_cast<float>(options.repetition_penalty);
+    for (const int32_t id : history.seen) {
+      float& score = scores[static_cast<size_t>(id)];
+      score = score < 0 ? score * factor : score / factor;
+    }
+  }
+  for (const TokenCount& had : history.generated)
+    scores[static_cast<size_t>(had.id)] -= static_cast<float>(
+        options.frequency_penalty * static_cast<double>(had.count) + options.presence_penalty);
   return scores.data();
+}
+
+// Nothing is less likely than they are, so that they move neither the largest score nor the bins.
+void put_last(std::vector<float>& scores, int64_t size, std::span<const int32_t> barred,
+              bool greedy) {
+  float largest = 0;
+  float least = std::numeric_limits<float>::lowest();
+  if (!greedy) vector_kernels().range(scores.data(), size, &largest, &least);
+  for (const int32_t id : barred)
+    scores[static_cast<size_t>(id)] = least;
+}
+
+// The weights of what may not be drawn become 0. Whether there may be any such.
+bool cut(const Row& row, const SamplingOptions& options, std::span<const int32_t> barred,
+         SamplerScratch& scratch) {
+  for (const int32_t id : barred)
+    row.weights[id] = 0;
+  const int64_t candidates = row.size - static_cast<int64_t>(barred.size());
+  const bool some = options.top_k > 0 && options.top_k < candidates;
+  if (some) keep_most_likely(row, options.top_k, scratch);
+  if (options.top_p < 1) keep_mass(row, options.top_p, scratch);
+  if (options.min_p > 0) {
+    const auto least = static_cast<float>(options.min_p);  // the largest weight is 1
+    for (int64_t i = 0; i < row.size; ++i)
+      row.weights[i] = row.weights[i] < least ? 0.0f : row.weights[i];
+  }
+  if (options.typical_p < 1) keep_typical(row, options.temperature, options.typical_p, scratch);
+  return some || options.top_p < 1 || options.min_p > 0 || options.typical_p < 1 || !barred.empty();
 }
 
 }  // namespace
 
 Choice choose_token(const float* logits, int64_t vocab_size, const SamplingOptions& options,
-                    std::span<const int32_t> seen, uint64_t sample, uint64_t position,
+                    const DrawHistory& history, uint64_t sample, uint64_t position,
                     SamplerScratch& scratch) {
   // The log-probability that is reported: temperature 1, whole vocabulary, no penalty.
   const VectorKernels& kernels = vector_kernels();
@@ -135,12 +229,14 @@ Choice choose_token(const float* logits, int64_t vocab_size, const SamplingOptio
   };
 
   // The scores that are drawn from.
-  if (options.repetition_penalty != 1.0)
-    row.scores = penalised(logits, vocab_size, options.repetition_penalty, seen, scratch.scores);
+  if (options.repetition_penalty != 1.0 || !history.generated.empty() || !history.barred.empty())
+    row.scores = penalised(logits, vocab_size, options, history, scratch.scores);
   if (options.num_ids > 0) {
     vocab_size = std::min(vocab_size, options.num_ids);
     row.size = vocab_size;
   }
+  if (!history.barred.empty())
+    put_last(scratch.scores, vocab_size, history.barred, options.temperature == 0);
   kernels.range(row.scores, vocab_size, &row.largest, &row.smallest);
   if (options.temperature == 0) return choice(kernels.find(row.scores, vocab_size, row.largest), 0);
 
@@ -150,16 +246,7 @@ Choice choose_token(const float* logits, int64_t vocab_size, const SamplingOptio
   double total = kernels.exponentials(row.scores, row.weights, vocab_size, row.largest,
                                       static_cast<float>(1.0 / options.temperature));
 
-  // top_k, top_p, min_p: the weights of what they cut off become 0.
-  const bool some = options.top_k > 0 && options.top_k < vocab_size;
-  if (some) keep_most_likely(row, options.top_k, scratch);
-  if (options.top_p < 1) keep_mass(row, options.top_p, scratch);
-  if (options.min_p > 0) {
-    const auto least = static_cast<float>(options.min_p);  // the largest weight is 1
-    for (int64_t i = 0; i < vocab_size; ++i)
-      row.weights[i] = row.weights[i] < least ? 0.0f : row.weights[i];
-  }
-  if (some || options.top_p < 1 || options.min_p > 0) total = total_weight(row);
+  if (cut(row, options, history.barred, scratch)) total = total_weight(row);
 
   // The Gumbel maximum, found as an exponential race.
   const int64_t token =

@@ -9,6 +9,19 @@
 
 namespace retort::models {
 
+// How often a completion has a token.
+struct TokenCount {
+  int32_t id = 0;
+  int32_t count = 0;
+};
+
+// What a sequence has so far, as far as its options look at it.
+struct DrawHistory {
+  std::span<const int32_t> seen;          // ids that repetition_penalty applies to, each once
+  std::span<const TokenCount> generated;  // for presence_penalty and frequency_penalty
+  std::span<const int32_t> barred;        // ids that may not be drawn now, each once
+};
+
 struct Choice {
   int32_t token = 0;
   float logp = 0;           // at temperature 1, over the whole vocabulary, without penalty
@@ -18,15 +31,15 @@ struct Choice {
 // Buffers that are kept between calls; one for each thread.
 struct SamplerScratch {
   std::vector<float> scores, weights;
-  std::vector<double> mass;
+  std::vector<double> mass, distances;
   std::vector<int32_t> counts, ids;
 };
 
-// `logits` [vocab_size] fp32; `seen`: the ids that the repetition penalty applies to, each once.
-// Greedy takes the first maximum. kCorrupt when the logits are not finite. Cost: a few passes over
+// `logits` [vocab_size] fp32; all ids of `history` are below vocab_size, the barred ones below
+// options.num_ids too, and leave at least one token. Greedy takes the first maximum. kCorrupt when the logits are not finite. Cost: a few passes over
 // the vocabulary, no sort of it.
 Choice choose_token(const float* logits, int64_t vocab_size, const SamplingOptions& options,
-                    std::span<const int32_t> seen, uint64_t sample, uint64_t position,
+                    const DrawHistory& history, uint64_t sample, uint64_t position,
                     SamplerScratch& scratch);
 
 }  // namespace retort::models

@@ -9,6 +9,7 @@
 
 #include "models/generation/block_pool.h"
 #include "models/generation/engine.h"
+#include "models/generation/sampler.h"
 #include "models/generation/step_model.h"
 
 namespace retort::models {
@@ -38,6 +39,8 @@ struct Sequence {
   int64_t max_new_tokens = 0;
   std::vector<int32_t> tokens;  // prompt and completion
   std::vector<int32_t> seen;    // each of their ids once, sorted, if there is a repetition penalty
+  // of the completion, sorted by id, if there is a penalty of it
+  std::vector<TokenCount> generated;
   CachedTokens cached;
   Completion result;
 };
@@ -45,6 +48,7 @@ struct Sequence {
 struct RequestState {
   uint64_t id = 0;
   GenerationRequest request;
+  std::vector<int32_t> end_ids;  // not drawn in the first min_new_tokens, if there is such a number
   GenerationCallbacks callbacks;
   std::vector<SampleGroup> groups;
   size_t next_group = 0;

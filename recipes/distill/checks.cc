@@ -96,7 +96,7 @@ void check_on_policy(const Recipe& recipe, const RecipePlaces& places) {
     places.refuse({"distill", "use_policy_gradient"},
                   "is unbiased only for tokens drawn from the student's whole distribution: write "
                   "generation.temperature equal to distill.temperature, and leave top_p, top_k, "
-                  "min_p and repetition_penalty alone");
+                  "min_p, typical_p, min_new_tokens and the penalties alone");
 
   check_no_wrapping(recipe, places, "rows whose prompts the student continues");
   check_keeps_start(recipe, places, "the student continues prompts, which are never cut");

@@ -60,7 +60,7 @@ void check_reward_kl(const Recipe& recipe, const RecipePlaces& places) {
   if (!recipe.generation->whole_distribution())
     places.refuse({"grpo", "kl_in_reward"},
                   "compares the probabilities that completions were drawn with to the reference's; "
-                  "leave top_p, top_k, min_p and repetition_penalty alone");
+                  "leave top_p, top_k, min_p, typical_p, min_new_tokens and the penalties alone");
   if (recipe.grpo->mask_truncated_completions)
     places.refuse({"grpo", "kl_in_reward"},
                   "is not for mask_truncated_completions: the reference is not asked about "
@@ -101,8 +101,8 @@ void check_staleness(const Recipe& recipe, const RecipePlaces& places) {
                            : grpo.max_staleness > 0                ? "max_staleness"
                                                                    : "num_mini_batches"},
                   "compares with the probabilities that the samples were drawn with; leave top_p, "
-                  "top_k, min_p and repetition_penalty alone, or set sampling_correction or "
-                  "old_logps: trainer");
+                  "top_k, min_p, typical_p, min_new_tokens and the penalties alone, or set "
+                  "sampling_correction or old_logps: trainer");
 }
 
 // An old policy that is chosen must be one that the loss would not have by itself, and leave

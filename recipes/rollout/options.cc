@@ -17,6 +17,9 @@ void require(bool good, const std::string& message) {
 void GenerationOptions::validate() const {
   require(num_generations >= 1, "num_generations must be at least 1");
   require(max_new_tokens >= 1, "max_new_tokens must be at least 1");
+  require(min_new_tokens >= 0, "min_new_tokens must be at least 0");
+  require(min_new_tokens < max_new_tokens,
+          "min_new_tokens must be below max_new_tokens, at which every completion is cut off");
   sampling.validate();
   require(sampling.temperature > 0 || num_generations == 1,
           "num_generations above 1 with temperature: 0 would repeat one greedy completion; set a "
@@ -34,8 +37,7 @@ void GenerationOptions::validate() const {
 }
 
 bool GenerationOptions::whole_distribution() const {
-  return sampling.top_p == 1 && sampling.top_k == 0 && sampling.min_p == 0 &&
-         sampling.repetition_penalty == 1;
+  return sampling.is_whole() && min_new_tokens == 0;
 }
 
 models::EngineOptions GenerationOptions::engine() const {

@@ -20,6 +20,7 @@ struct GenerationOptions {
   std::string role = "generator";
   int64_t num_generations = 8;
   int64_t max_new_tokens = 256;
+  int64_t min_new_tokens = 0;
   models::SamplingOptions sampling;  // its fields are keys of this block; the run sets the rest
   std::vector<std::string> stop;
   ByteSize kv_cache{int64_t{1} << 30};
@@ -35,6 +36,8 @@ struct GenerationOptions {
     visit("role", role, "the role that generates; its model must have the student's shape");
     visit("num_generations", num_generations, "samples of each prompt");
     visit("max_new_tokens", max_new_tokens, "longest completion");
+    visit("min_new_tokens", min_new_tokens,
+          "tokens before which no end token is drawn and no stop text ends; 0: off");
     sampling.fields(visit);
     visit("stop", stop, "texts that end a completion");
     visit("kv_cache", kv_cache, "memory of a generator's key-value cache");
@@ -52,7 +55,7 @@ struct GenerationOptions {
   }
   // kInvalidArgument naming the field: ranges.
   void validate() const;
-  // Whether tokens are drawn from the whole vocabulary at the temperature alone.
+  // Whether tokens are drawn from the whole vocabulary at the temperature alone, the first ones too.
   bool whole_distribution() const;
   // As the engine wants it; its validate() is part of ours.
   models::EngineOptions engine() const;

@@ -93,7 +93,7 @@ void check_rewards(SelfCheck& check, const Recipe& recipe,
   }
   const size_t num_own = inputs.size();
   inputs.push_back(reward_input(prompts.at(0)));
-  add_completion(inputs.back(), tokenizer, drawn, /*truncated=*/true);
+  add_completion(inputs.back(), tokenizer, drawn, models::FinishReason::kLength, /*stops=*/{});
 
   rewards::RewardSet set(asked, /*scores=*/true, reward_roles_here(recipe));
   const std::vector<rewards::Scored> scores = set.score(inputs);

@@ -15,11 +15,12 @@ rewards::RewardInput reward_input(const data::PromptSample& prompt) {
 }
 
 void add_completion(rewards::RewardInput& input, const models::Tokenizer& tokenizer,
-                    std::span<const int32_t> token_ids, bool truncated) {
-  input.completion = tokenizer.decode(token_ids, /*skip_special_tokens=*/true);
+                    std::span<const int32_t> token_ids, models::FinishReason reason,
+                    const models::StopRule& stops) {
+  input.completion = models::completion_text(tokenizer, token_ids, reason, stops);
   input.completion_ids.assign(token_ids.begin(), token_ids.end());
   input.num_tokens = static_cast<int64_t>(token_ids.size());
-  input.truncated = truncated;
+  input.truncated = reason == models::FinishReason::kLength;
 }
 
 }  // namespace retort::recipes

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <span>
 
+#include "models/generation/request.h"
+#include "models/generation/stop_text.h"
 #include "models/text/tokenizer.h"
 #include "recipes/data/sample.h"
 #include "recipes/rewards/reward.h"
@@ -13,8 +15,9 @@ namespace retort::recipes {
 // The completion is left out.
 rewards::RewardInput reward_input(const data::PromptSample& prompt);
 
-// Adds the completion, as a reward reads it: without special tokens.
+// Adds the completion: its text as models::completion_text cuts it, its ids as they were drawn.
 void add_completion(rewards::RewardInput& input, const models::Tokenizer& tokenizer,
-                    std::span<const int32_t> token_ids, bool truncated);
+                    std::span<const int32_t> token_ids, models::FinishReason reason,
+                    const models::StopRule& stops);
 
 }  // namespace retort::recipes

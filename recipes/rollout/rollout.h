@@ -56,7 +56,7 @@ struct RolloutSample {
   models::Completion completion;
   uint64_t sample_id = 0;
   uint64_t weight_version = 0;
-  std::string text;              // without special tokens
+  std::string text;              // models::completion_text
   std::optional<double> reward;  // nullopt: unscorable, or not scored
   double adjustment = 0;         // that the recipe adds to the reward before samples are compared
   std::vector<std::optional<double>> components;

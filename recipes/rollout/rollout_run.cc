@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/sizes.h"
 #include "parallel/vote.h"
+#include "recipes/rollout/draw_options.h"
 #include "recipes/rollout/pass_at_k.h"
 #include "recipes/rollout/prompts.h"
 #include "recipes/rollout/reward_connector.h"
@@ -74,7 +75,7 @@ void RolloutRun::start(roles::Trainer& trainer, const LoopState& state) {
   scorer_ = std::make_shared<RolloutScorer>(
       std::make_shared<rewards::RewardSet>(
           context_.recipe().rewards, context_.world.leads_replica(), reward_connector(context_)),
-      context_.tokenizer);
+      context_.tokenizer, stop_rule_of(*context_.recipe().generation, context_.tokenizer));
   samples_ = make_rollout_worker(context_, trainer);
   begin(state);
 }

@@ -67,9 +67,10 @@ class Forgetting {
 }  // namespace
 
 RolloutScorer::RolloutScorer(std::shared_ptr<rewards::RewardSet> rewards,
-                             models::Tokenizer tokenizer)
+                             models::Tokenizer tokenizer, models::StopRule stops)
     : rewards_(std::move(rewards)),
       tokenizer_(std::move(tokenizer)),
+      stops_(std::move(stops)),
       queue_(std::make_shared<ScoringQueue>()) {}
 
 RolloutScorer::~RolloutScorer() {
@@ -92,7 +93,7 @@ PendingRollout RolloutScorer::begin(SampleSource& source, RolloutRequest request
                                                             const models::Completion& completion) {
       queue->put(attempt, {.place = place,
                            .token_ids = completion.token_ids,
-                           .truncated = completion.finish_reason == models::FinishReason::kLength});
+                           .finish_reason = completion.finish_reason});
     };
   };
   return source.begin(std::move(request));
@@ -105,7 +106,8 @@ void RolloutScorer::score_all() {
       const auto start = Clock::now();
       for (size_t i = 0; i < batch->samples.size(); ++i) {
         const ScoringQueue::Arrived& sample = batch->samples[i];
-        add_completion(batch->inputs[i], tokenizer_, sample.token_ids, sample.truncated);
+        add_completion(batch->inputs[i], tokenizer_, sample.token_ids, sample.finish_reason,
+                       stops_);
       }
       std::vector<rewards::Scored> scores = rewards_->score(batch->inputs);
       queue_->finish(*batch, std::move(scores), seconds_since(start));

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "models/generation/stop_text.h"
 #include "models/text/tokenizer.h"
 #include "parallel/group.h"
 #include "recipes/rewards/reward.h"
@@ -35,7 +36,9 @@ namespace retort::recipes {
 // Errors: those of RewardSet::score come out of finish(), of every one from then on.
 class RolloutScorer {
  public:
-  RolloutScorer(std::shared_ptr<rewards::RewardSet> rewards, models::Tokenizer tokenizer);
+  // `stops`: what was asked of the engine that draws; texts are cut before it.
+  RolloutScorer(std::shared_ptr<rewards::RewardSet> rewards, models::Tokenizer tokenizer,
+                models::StopRule stops = {});
   // Waits for the batch in work.
   ~RolloutScorer();
   RolloutScorer(const RolloutScorer&) = delete;
@@ -60,6 +63,7 @@ class RolloutScorer {
 
   std::shared_ptr<rewards::RewardSet> rewards_;
   const models::Tokenizer tokenizer_;
+  const models::StopRule stops_;
   std::shared_ptr<ScoringQueue> queue_;  // with the sinks, which may outlive this
   std::thread thread_;                   // runs score_all()
 };

@@ -128,7 +128,8 @@ Rollout RolloutWorker::finish(PendingRollout pending) {
         RolloutSample sample{.completion = std::move(drawn[i + g].completion),
                              .sample_id = request.sample_ids[prompt * generations + g],
                              .weight_version = answer.weight_version};
-        sample.text = tokenizer_.decode(sample.completion.token_ids, /*skip_special_tokens=*/true);
+        sample.text = models::completion_text(tokenizer_, sample.completion.token_ids,
+                                              sample.completion.finish_reason, options_.stops);
         group.samples.push_back(std::move(sample));
       }
       rollout.groups.push_back(std::move(group));

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "models/generation/stop_text.h"
 #include "models/text/tokenizer.h"
 #include "parallel/world.h"
 #include "recipes/rollout/options.h"
@@ -24,6 +25,7 @@ class RolloutWorker : public SampleSource {
     WeightSyncOptions sync;
     uint64_t seed = 0;
     std::vector<int64_t> eos_token_ids;
+    models::StopRule stops;  // generation.stop
   };
   // `client`: null where needs_client() is false.
   RolloutWorker(parallel::World& world, std::unique_ptr<roles::GeneratorClient> client,

@@ -98,9 +98,10 @@ void ScoringQueue::finish(const Batch& batch, std::vector<rewards::Scored> score
     Attempt& attempt = *batch.attempt;
     for (size_t i = 0; i < scores.size(); ++i) {
       const size_t place = batch.samples[i].place;
-      attempt.scored.at(place) = {.token_ids = batch.samples[i].token_ids,
-                                  .scorable = scores[i].total.has_value(),
-                                  .truncated = batch.samples[i].truncated};
+      attempt.scored.at(place) = {
+          .token_ids = batch.samples[i].token_ids,
+          .scorable = scores[i].total.has_value(),
+          .truncated = batch.samples[i].finish_reason == models::FinishReason::kLength};
       attempt.scores.samples[place] = std::move(scores[i]);
     }
     attempt.num_scored += scores.size();

@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "models/generation/request.h"
 #include "recipes/rewards/reward.h"
 
 namespace retort::recipes {
@@ -23,7 +24,7 @@ class ScoringQueue {
   struct Arrived {
     size_t place = 0;  // in its request
     std::vector<int32_t> token_ids;
-    bool truncated = false;
+    models::FinishReason finish_reason = models::FinishReason::kEos;
   };
   // One that has been scored, so far as that is.
   struct Peek {

@@ -152,10 +152,12 @@ SampledLogProbs check_sampling(SelfCheck& check, const Recipe& recipe,
                                              bias_of_drawn_ids(decoder.head(), num_ids))};
   const double error = difference(log_p.trainer, begun.completion.sampling_logps);
   const bool is_whole = generation.whole_distribution();
-  check.check("drawn by the recipe", !is_whole || error < 1e-3,
-              "log p at temperature " + scientific(generation.sampling.temperature) +
-                  " as generator and trainer compute it: difference " + scientific(error) +
-                  (is_whole ? "" : ", as top_p, top_k, min_p or a penalty leave tokens out"));
+  check.check(
+      "drawn by the recipe", !is_whole || error < 1e-3,
+      "log p at temperature " + scientific(generation.sampling.temperature) +
+          " as generator and trainer compute it: difference " + scientific(error) +
+          (is_whole ? ""
+                    : ", as top_p, top_k, min_p, typical_p, min_new_tokens or a penalty shape it"));
   return log_p;
 }
 

@@ -42,12 +42,32 @@ TEST(SglangQuestion, RefusesWhatSglangDoesOtherwise) {
   refused("prompt", [](DrawRequest& r) { r.prompt.clear(); });
   refused("max_new_tokens", [](DrawRequest& r) { r.how.max_new_tokens = 0; });
   refused("UTF-8", [](DrawRequest& r) { r.how.stop = {"\xFF"}; });
+  refused("typical_p: sglang does not", [](DrawRequest& r) { r.how.sampling.typical_p = 0.9; });
+  refused("min_new_tokens: sglang ends", [](DrawRequest& r) {
+    r.how.min_new_tokens = 1;
+    r.how.stop = {"x"};
+  });
   DrawRequest request = a_draw();
   for (const int32_t id : {-1, 100}) {
     request.prompt = {1, id};
     test::expect_error(ErrorCode::kMismatch, "does not know the token id",
                        [&] { params_of(request); });
   }
+}
+
+TEST(SglangQuestion, SendsPenaltiesOfWhatWasDrawnAndTheLeastNumber) {
+  DrawRequest request = a_draw();
+  request.how.sampling.presence_penalty = 0.5;
+  request.how.sampling.frequency_penalty = -0.25;
+  request.how.min_new_tokens = 2;
+  request.how.eos_token_ids = {};
+  request.how.stop_token_ids = {5};
+  const json params = params_of(request);
+  EXPECT_EQ(params.at("presence_penalty"), 0.5);
+  EXPECT_EQ(params.at("frequency_penalty"), -0.25);
+  EXPECT_EQ(params.at("min_new_tokens"), 2);
+  EXPECT_EQ(params.at("stop_token_ids"), json::array({5}));
+  EXPECT_EQ(params.at("ignore_eos"), false) << "it would not look for them";
 }
 
 TEST(SglangQuestion, SendsTheBitsOfTheSeed) {

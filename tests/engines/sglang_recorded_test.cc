@@ -75,6 +75,15 @@ TEST_F(Sglang, DrawsUntilAnEndToken) {
   EXPECT_EQ(drawn.token_ids.back(), 160);
 }
 
+// A stop text that is a special token: the same request as of an end token.
+TEST_F(Sglang, DrawsUntilAStopToken) {
+  DrawRequest request = draw();
+  request.how.stop_token_ids = {160};
+  const Drawn drawn = engine().draw(request, soon()).get();
+  expect_output(drawn, answer("draw-end"));
+  EXPECT_EQ(drawn.finish_reason, models::FinishReason::kStop);
+}
+
 TEST_F(Sglang, DrawsUntilAStopString) {
   DrawRequest request = draw();
   request.how.stop = {"uys", "never"};

@@ -43,6 +43,23 @@ TEST(DrawQuestion, RefusesWhatVllmDoesOtherwise) {
   refused("prompt", [](DrawRequest& r) { r.prompt.clear(); });
   refused("max_new_tokens", [](DrawRequest& r) { r.how.max_new_tokens = 0; });
   refused("UTF-8", [](DrawRequest& r) { r.how.stop = {"\xFF"}; });
+  refused("typical_p: vllm does not", [](DrawRequest& r) { r.how.sampling.typical_p = 0.9; });
+}
+
+TEST(DrawQuestion, SendsPenaltiesOfWhatWasDrawnAndTheLeastNumber) {
+  DrawRequest request = a_draw();
+  request.how.sampling.presence_penalty = 0.5;
+  request.how.sampling.frequency_penalty = -0.25;
+  request.how.min_new_tokens = 2;
+  request.how.eos_token_ids = {1};
+  request.how.stop_token_ids = {5};
+  request.how.stop = {"x"};
+  const json body = body_of(request);
+  EXPECT_EQ(body.at("presence_penalty"), 0.5);
+  EXPECT_EQ(body.at("frequency_penalty"), -0.25);
+  EXPECT_EQ(body.at("min_tokens"), 2);
+  EXPECT_EQ(body.at("stop_token_ids"), json::array({1, 5}));
+  EXPECT_EQ(body.at("stop"), json::array({"x"}));
 }
 
 TEST(DrawQuestion, SendsTheBitsOfTheSeed) {

@@ -57,6 +57,15 @@ TEST_F(Vllm, DrawsUntilAnEndToken) {
   EXPECT_EQ(drawn.token_ids.back(), request.how.eos_token_ids.back());
 }
 
+// A stop text that is a special token: the same request as of an end token.
+TEST_F(Vllm, DrawsUntilAStopToken) {
+  DrawRequest request = draw();
+  request.how.stop_token_ids = {choice("draw-length").at("token_ids").at(5).get<int>()};
+  const Drawn drawn = engine().draw(request, soon()).get();
+  expect_choice(drawn, choice("draw-end"));
+  EXPECT_EQ(drawn.finish_reason, models::FinishReason::kStop);
+}
+
 TEST_F(Vllm, DrawsUntilAStopString) {
   DrawRequest request = draw();
   request.how.stop = {"uys", "never"};

@@ -57,7 +57,8 @@ std::vector<Seed> seeds() {
   request.draw = {.sampling = {.temperature = 0.7, .top_p = 0.9, .top_k = 5, .num_ids = 90},
                   .max_new_tokens = 45,
                   .eos_token_ids = {2},
-                  .stop = {"stop", "\n"}};
+                  .stop = {"stop", "\n"},
+                  .stop_token_ids = {3}};
   all.push_back({"sampling", rpc::to_bytes(request)});
   return all;
 }

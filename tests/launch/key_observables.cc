@@ -301,9 +301,12 @@ std::string policy(const Seen& seen) {
 std::string draw(const Seen& seen) {
   const auto options = recipes::draw_options(rollout(seen), /*num_ids=*/100, /*greedy=*/false);
   const models::SamplingOptions& sampling = options.sampling;
-  return text(options.max_new_tokens, sampling.temperature, sampling.top_p, sampling.min_p,
-              sampling.repetition_penalty, sampling.top_k, sampling.seed) +
-         "end: " + list(options.eos_token_ids) + "stop: " + list(options.stop);
+  return text(options.max_new_tokens, options.min_new_tokens, sampling.temperature, sampling.top_p,
+              sampling.min_p, sampling.typical_p, sampling.repetition_penalty,
+              sampling.presence_penalty, sampling.frequency_penalty, sampling.top_k,
+              sampling.seed) +
+         "end: " + list(options.eos_token_ids) + "stop: " + list(options.stop) +
+         list(options.stop_token_ids);
 }
 
 std::string engine(const Seen& seen) {

@@ -22,9 +22,19 @@ std::vector<KeyRow> draw_rows() {
       acts(kGrpoBase, "generation.top_k=5", draw),
       acts(kGrpoBase, "generation.min_p=0.1", draw),
       acts(kGrpoBase, "generation.repetition_penalty=1.2", draw),
+      acts(kGrpoBase, "generation.min_new_tokens=3", draw),
+      acts(kGrpoBase, "generation.typical_p=0.9", draw),
+      acts(kGrpoBase, "generation.presence_penalty=0.5", draw),
+      acts(kGrpoBase, "generation.frequency_penalty=0.5", draw),
+      refused(kGrpoBase, "generation.min_new_tokens=4", "must be below max_new_tokens"),
+      refused(
+          kGrpoBase, "generation.presence_penalty=0.5", "penalties alone",
+          {"roles.reference={model: FOLDER/student}", "grpo.beta=0.1", "grpo.kl_in_reward=true"}),
       acts(kGrpoBase, "generation.stop=[w3]", draw),
       // once dead: a special token, which is not part of any text
       acts(kGrpoBase, "generation.stop=['<|end|>']", draw),
+      // never found: of its parts one is a text, one is none
+      refused(kGrpoBase, "generation.stop=['w3<|end|>']", "holds the special token '<|end|>'"),
 
       acts(kGrpoBase, "generation.kv_cache=2MiB", engine),
       acts(kGrpoBase, "generation.max_tokens_per_step=1024", engine),

@@ -97,6 +97,12 @@ std::vector<KeyRow> external_rows() {
               "tokenizer: FOLDER/student, served_model: a/b, weights: {via: gguf, folder: x}}}",
               "has a slash"),
       refused(kGrpoBase, "generation.top_p=0.5", "no engine says from which tokens", {drawing}),
+      refused(kRejectionBase, "generation.presence_penalty=0.5", "counts the tokens of the prompt",
+              {drawing}),
+      refused(kRejectionBase, "generation.min_new_tokens=2", "bars no end token", {drawing}),
+      refused(kRejectionBase, "generation.typical_p=0.9", "sglang does not draw so",
+              {"roles.generator={external: {engine: sglang, url: ['http://127.0.0.1:9'], "
+               "tokenizer: FOLDER/student, weights: {via: folder, folder: x}}}"}),
       refused(kGrpoBase, "generation.temperature=0.7", "llama.cpp's are those at temperature 1",
               {drawing}),
       refused(kGrpoBase,

@@ -1,5 +1,6 @@
 // Draws: their distribution, their noise, the probabilities that are reported, stop strings; and
 // scoring.
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <set>
@@ -15,15 +16,45 @@ namespace {
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 
+// Of `candidates`, those that say about as much as is expected (Meister et al. 2022), in their order.
+std::vector<size_t> typical(const std::vector<size_t>& candidates,
+                            const std::vector<double>& weights, double mass) {
+  double total = 0;
+  for (const size_t id : candidates)
+    total += weights[id];
+  double entropy = 0;
+  for (const size_t id : candidates)
+    entropy -= weights[id] / total * std::log(weights[id] / total);
+  const auto distance = [&](size_t id) {
+    return std::abs(-std::log(weights[id] / total) - entropy);
+  };
+  std::vector<size_t> order = candidates;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return distance(a) < distance(b); });
+  double sum = 0;
+  size_t last = 0;
+  for (; last + 1 < order.size(); ++last)
+    if ((sum += weights[order[last]] / total) >= mass) break;
+  std::vector<size_t> kept;
+  for (const size_t id : candidates)
+    if (distance(id) <= distance(order[last])) kept.push_back(id);
+  return kept;
+}
+
 // Log-probabilities of the distribution that options describe, by a sort and in fp64; kNever for
-// tokens cut off.
+// tokens cut off. `seen`: prompt and completion; `generated`: the completion.
 std::vector<double> reference(std::vector<double> scores, const SamplingOptions& options,
-                              const std::vector<int32_t>& seen) {
-  // Repetition penalty.
+                              const std::vector<int32_t>& seen,
+                              const std::vector<int32_t>& generated = {}) {
+  // Repetition penalty; then those of what was generated, a frequency for each time.
   for (const int32_t id : std::set<int32_t>(seen.begin(), seen.end())) {
     double& score = scores[static_cast<size_t>(id)];
     score = score < 0 ? score * options.repetition_penalty : score / options.repetition_penalty;
   }
+  for (const int32_t id : generated)
+    scores[static_cast<size_t>(id)] -= options.frequency_penalty;
+  for (const int32_t id : std::set<int32_t>(generated.begin(), generated.end()))
+    scores[static_cast<size_t>(id)] -= options.presence_penalty;
 
   // The whole order, most likely first, and the weights at the temperature.
   std::vector<size_t> order(scores.size());
@@ -55,11 +86,13 @@ std::vector<double> reference(std::vector<double> scores, const SamplingOptions&
   while (weights[order[kept - 1]] < options.min_p)
     --kept;
 
-  // Normalised over what is left.
-  const double total = mass(kept);
+  // Then typical_p; normalised over what is left.
+  order.resize(kept);
+  if (options.typical_p < 1) order = typical(order, weights, options.typical_p);
+  const double total = mass(order.size());
   std::vector<double> result(scores.size(), kNever);
-  for (size_t rank = 0; rank < kept; ++rank)
-    result[order[rank]] = std::log(weights[order[rank]] / total);
+  for (const size_t id : order)
+    result[id] = std::log(weights[id] / total);
   return result;
 }
 
@@ -79,21 +112,41 @@ const std::vector<SamplingOptions>& settings() {
       {.top_k = 3},
       {.min_p = 0.3},
       {.repetition_penalty = 1.8},
-      {.temperature = 0.8, .top_p = 0.9, .top_k = 6, .min_p = 0.05, .repetition_penalty = 0.7}};
+      {.temperature = 0.8, .top_p = 0.9, .top_k = 6, .min_p = 0.05, .repetition_penalty = 0.7},
+      {.typical_p = 0.5},
+      {.presence_penalty = 0.9},
+      {.presence_penalty = -0.4, .frequency_penalty = 0.6},
+      {.temperature = 1.4,
+       .top_p = 0.95,
+       .top_k = 9,
+       .typical_p = 0.7,
+       .repetition_penalty = 1.2,
+       .presence_penalty = 0.3,
+       .frequency_penalty = -0.2}};
   return all;
+}
+
+// What an engine keeps of a sequence with these options.
+DrawHistory history_of(const SamplingOptions& options, const std::vector<int32_t>& seen,
+                       const std::vector<TokenCount>& counts) {
+  DrawHistory history{.seen = seen, .generated = {}, .barred = {}};
+  if (options.penalises_generated()) history.generated = counts;
+  return history;
 }
 
 TEST(Sampler, FrequenciesPassAChiSquareTest) {
   constexpr int kDraws = 40000;
   const std::vector<float> logits = some_logits(12, 1.0, 5);
   const std::vector<int32_t> seen{2, 3, 7};
+  const std::vector<TokenCount> counts{{.id = 3, .count = 2}, {.id = 7, .count = 1}};
   SamplerScratch scratch;
   for (size_t s = 0; s < settings().size(); ++s) {
+    const DrawHistory history = history_of(settings()[s], seen, counts);
     const std::vector<double> expected =
-        reference({logits.begin(), logits.end()}, settings()[s], seen);
+        reference({logits.begin(), logits.end()}, settings()[s], seen, {3, 7, 3});
     std::vector<int> counts(12, 0);
     for (int draw = 0; draw < kDraws; ++draw) {
-      const Choice choice = choose_token(logits.data(), 12, settings()[s], seen,
+      const Choice choice = choose_token(logits.data(), 12, settings()[s], history,
                                          static_cast<uint64_t>(draw), 3, scratch);
       ++counts[static_cast<size_t>(choice.token)];
       ASSERT_NEAR(choice.sampling_logp, expected[static_cast<size_t>(choice.token)], 1e-5) << s;
@@ -125,12 +178,18 @@ TEST(Sampler, LargeVocabularyFollowsTheDefinition) {
   all.push_back({.top_k = 2500});
   all.push_back({.top_p = 0.99999});
   all.push_back({.top_p = 1e-9});
+  all.push_back({.typical_p = 0.05});
+  all.push_back({.temperature = 0.5, .typical_p = 0.97});
   SamplerScratch scratch;
   for (size_t s = 0; s < all.size(); ++s) {
-    const std::vector<double> expected = reference({logits.begin(), logits.end()}, all[s], {5, 17});
+    const std::vector<double> expected =
+        reference({logits.begin(), logits.end()}, all[s], {5, 17}, {17, 17});
     const std::vector<int32_t> seen{5, 17};
+    const std::vector<TokenCount> counts{{.id = 17, .count = 2}};
+    const DrawHistory history = history_of(all[s], seen, counts);
     for (uint64_t position = 0; position < 40; ++position) {
-      const Choice choice = choose_token(logits.data(), kSize, all[s], seen, 9, position, scratch);
+      const Choice choice =
+          choose_token(logits.data(), kSize, all[s], history, 9, position, scratch);
 
       // The Gumbel maximum over base/random.h's noise.
       double best = kNever;
@@ -184,8 +243,8 @@ TEST(Sampler, GreedyTakesTheFirstMaximumAndBadLogitsAreSeen) {
   EXPECT_EQ(choice.token, 1200);
   EXPECT_EQ(choice.sampling_logp, 0);
   const std::vector<int32_t> seen{1200};
-  EXPECT_EQ(choose_token(logits.data(), 3000, {.temperature = 0, .repetition_penalty = 1.01}, seen,
-                         0, 0, scratch)
+  EXPECT_EQ(choose_token(logits.data(), 3000, {.temperature = 0, .repetition_penalty = 1.01},
+                         {.seen = seen, .generated = {}, .barred = {}}, 0, 0, scratch)
                 .token,
             2100);
   for (const float bad : {NAN, INFINITY, -INFINITY}) {
@@ -210,7 +269,9 @@ TEST(EngineSampling, LogProbabilitiesAgreeWithFp64) {
         const at::Tensor logits =
             decoder.logits(decoder.hidden(pack_rows({ids})))[-1].to(at::kDouble).contiguous();
         const double* begin = logits.const_data_ptr<double>();
-        const auto expected = reference({begin, begin + logits.numel()}, sampling, ids);
+        const auto first = ids.begin() + static_cast<std::ptrdiff_t>(request.prompts[i / 2].size());
+        const auto expected =
+            reference({begin, begin + logits.numel()}, sampling, ids, {first, ids.end()});
         const int32_t token = out[i].token_ids[t];
         ASSERT_NEAR(out[i].sampling_logps[t], expected[static_cast<size_t>(token)], 2e-5);
         ASSERT_NEAR(out[i].logps[t], at::log_softmax(logits, 0)[token].item<double>(), 1e-5);
@@ -244,6 +305,61 @@ TEST(EngineSampling, StopStringsEndACompletion) {
     EXPECT_EQ(out[i].finish_reason, FinishReason::kLength);
     EXPECT_EQ(out[i].token_ids, whole[i].token_ids);
   }
+}
+
+// Special tokens are no part of the text that is searched, so they are looked for by id.
+TEST(EngineSampling, StopTokensEndACompletion) {
+  const Decoder decoder = Decoder::random(engine_config(), 7, at::kFloat);
+  GenerationRequest request{.prompts = engine_prompts(1),
+                            .draw = {.sampling = {.seed = 3}, .max_new_tokens = 20}};
+  Engine engine(decoder, {.num_blocks = 100});
+  const auto ids = engine.run(request)[0].token_ids;
+  const auto first = std::find(ids.begin(), ids.end(), ids[6]);
+
+  request.draw.stop_token_ids = {ids[6]};
+  const Completion stopped = engine.run(request)[0];
+  EXPECT_EQ(stopped.finish_reason, FinishReason::kStop);
+  EXPECT_EQ(stopped.token_ids, std::vector<int32_t>(ids.begin(), first + 1));
+  request.draw.eos_token_ids = {ids[6]};
+  EXPECT_EQ(engine.run(request)[0].finish_reason, FinishReason::kEos) << "an end token comes first";
+}
+
+// Ends are barred in the first tokens, where the rest is normalised without them; the model's own
+// log-probabilities stay.
+TEST(EngineSampling, NoEndIsDrawnBeforeTheLeastNumberOfTokens) {
+  const Decoder decoder = Decoder::random(engine_config(), 7, at::kFloat);
+  GenerationRequest request{.prompts = engine_prompts(1),
+                            .num_generations = 20,
+                            .draw = {.sampling = {.seed = 3}, .max_new_tokens = 12}};
+  Engine engine(decoder, {.num_blocks = 200}, spell);
+  for (int32_t id = 0; id < 300; id += 2)
+    (id % 4 == 0 ? request.draw.eos_token_ids : request.draw.stop_token_ids).push_back(id);
+  for (const auto& completion : engine.run(request))
+    EXPECT_LT(completion.token_ids.size(), 12u) << "every other token ends it";
+
+  request.draw.min_new_tokens = 5;
+  const auto out = engine.run(request);
+  for (size_t i = 0; i < out.size(); ++i) {
+    const auto& ids = out[i].token_ids;
+    ASSERT_GT(ids.size(), 5u);
+    for (size_t t = 0; t < 5; ++t)
+      EXPECT_EQ(ids[t] % 2, 1) << i << " " << t;
+    EXPECT_LT(out[i].logps[0], out[i].sampling_logps[0]) << "half of the mass is barred";
+    EXPECT_NEAR(out[i].logps[5], out[i].sampling_logps[5], 1e-5) << "all may be drawn again";
+  }
+
+  // At temperature 0 too, and texts are not looked for in them either.
+  request.num_generations = 1;
+  request.draw.sampling.temperature = 0;
+  for (const int32_t id : std::span(engine.run(request)[0].token_ids).first(5))
+    EXPECT_EQ(id % 2, 1);
+  request.draw.eos_token_ids = request.draw.stop_token_ids = {};
+  const auto greedy = engine.run(request)[0].token_ids;
+  request.draw.stop = {spell(std::span(greedy).first(1)), spell(std::span(greedy).subspan(7, 1))};
+  const Completion stopped = engine.run(request)[0];
+  EXPECT_EQ(stopped.finish_reason, FinishReason::kStop);
+  EXPECT_GT(stopped.token_ids.size(), 5u);
+  EXPECT_LE(stopped.token_ids.size(), 8u);
 }
 
 TEST(EngineSampling, OtherDtypesAreTheirValuesInFloat32) {

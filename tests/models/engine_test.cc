@@ -292,6 +292,14 @@ TEST_F(EngineTest, RefusalsNameTheirReason) {
   has(refused([](auto& r) { r.draw.sampling.min_p = 1.5; }), "min_p");
   has(refused([](auto& r) { r.draw.sampling.repetition_penalty = 0; }), "repetition_penalty");
   has(refused([](auto& r) { r.draw.sampling = {.temperature = 0, .top_p = 0.9}; }), "no effect");
+  has(refused([](auto& r) { r.draw.sampling = {.temperature = 0, .typical_p = 0.9}; }),
+      "no effect");
+  has(refused([](auto& r) { r.draw.sampling.typical_p = 0; }), "typical_p");
+  has(refused([](auto& r) { r.draw.sampling.presence_penalty = 2.1; }), "presence_penalty");
+  has(refused([](auto& r) { r.draw.sampling.frequency_penalty = -2.1; }), "frequency_penalty");
+  has(refused([](auto& r) { r.draw.min_new_tokens = r.draw.max_new_tokens + 1; }),
+      "min_new_tokens must be at most max_new_tokens");
+  has(refused([](auto& r) { r.draw.min_new_tokens = -1; }), "min_new_tokens");
 
   // Options of an engine.
   test::expect_refused("block_tokens", [&] { Engine(decoder, {.block_tokens = 20}); });

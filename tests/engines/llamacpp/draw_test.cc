@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engines/llamacpp/alignment.h"
@@ -53,6 +54,35 @@ TEST(LlamacppDraw, SaysAllThatMatters) {
   EXPECT_EQ(body["model"], "tiny");
 }
 
+// What it counts otherwise, or cannot bar, is refused before anything is sent.
+TEST(LlamacppDraw, SaysTypicalAndRefusesWhatItCountsOtherwise) {
+  FakeServer server;
+  server.set("/completion", [](const Json& body) {
+    return json_reply(completion_of(body, {3, 4, 5}));
+  });
+  const auto engine = server.engine();
+  DrawRequest asked = draw_request(3);
+  asked.how.sampling.typical_p = 0.9;
+  engine->draw(asked, soon()).get();
+  const Json body = server.bodies("/completion").front();
+  EXPECT_EQ(body["typical_p"], 0.9);
+  EXPECT_EQ(body["samplers"],
+            (Json{"penalties", "temperature", "top_k", "top_p", "min_p", "typ_p"}));
+
+  const auto refused = [&](const std::string& part, auto change) {
+    DrawRequest other = draw_request(3);
+    change(other.how);
+    expect_error(ErrorCode::kInvalidArgument, part, [&] { engine->draw(other, soon()).get(); });
+  };
+  refused("presence_penalty: llama.cpp counts",
+          [](models::DrawOptions& how) { how.sampling.presence_penalty = 0.5; });
+  refused("frequency_penalty: llama.cpp counts",
+          [](models::DrawOptions& how) { how.sampling.frequency_penalty = 0.5; });
+  refused("min_new_tokens: llama.cpp bars",
+          [](models::DrawOptions& how) { how.min_new_tokens = 1; });
+  EXPECT_EQ(server.bodies("/completion").size(), 1u);
+}
+
 // An end of the server's own is no end: it goes on from there, with another seed.
 TEST(LlamacppDraw, GoesOnAfterForeignEnds) {
   FakeServer server;
@@ -72,6 +102,12 @@ TEST(LlamacppDraw, GoesOnAfterForeignEnds) {
   EXPECT_EQ(bodies[1]["prompt"], (Json{1, 2, 3, 4}));
   EXPECT_EQ(bodies[1]["n_predict"], 6);
   EXPECT_NE(bodies[0]["seed"], bodies[1]["seed"]);
+
+  // Nor does it know of a stop text that is a special token.
+  std::swap(asked.how.eos_token_ids, asked.how.stop_token_ids);
+  const Drawn stopped = engine->draw(asked, soon()).get();
+  EXPECT_EQ(stopped.token_ids, drawn.token_ids);
+  EXPECT_EQ(stopped.finish_reason, models::FinishReason::kStop);
 
   asked.how.stop = {"x"};
   expect_error(ErrorCode::kInvalidArgument, "token 4", [&] { engine->draw(asked, soon()).get(); });
