@@ -4,6 +4,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <span>
+
 #include "base/error.h"
 #include "base/random.h"
 #include "recipes/data/completion_sample.h"
@@ -38,6 +40,18 @@ data::PromptSample prompt_of(const data::Sample& sample, int64_t max_prompt) {
   return prompt;
 }
 
+// What people read of a sample that is saved. The row's own answer is its last run of targets.
+void add_texts(data::PromptSample& prompt, const data::Sample& sample,
+               const models::Tokenizer& tokenizer) {
+  const size_t first = prompt.prompt_ids.size();
+  size_t end = first;
+  while (end < sample.is_target.size() && sample.is_target[end])
+    ++end;
+  prompt.prompt_text = tokenizer.decode(prompt.prompt_ids, /*skip_special_tokens=*/false);
+  prompt.reference = tokenizer.decode(std::span(sample.input_ids).subspan(first, end - first),
+                                      /*skip_special_tokens=*/true);
+}
+
 }  // namespace
 
 bool is_on_policy(uint64_t seed, int64_t step, double lmbda) {
@@ -68,6 +82,8 @@ data::BatchStream::Step OnPolicySource::operator()(int64_t step) {
   for (const data::MicroBatch& batch : batches.micro_batches)
     for (const data::Sample& sample : batch.samples) {
       request.prompts.push_back(prompt_of(sample, options_.max_length - options_.max_new_tokens));
+      if (!options_.samples_folder.empty() && options_.tokenizer)
+        add_texts(request.prompts.back(), sample, *options_.tokenizer);
       // Unique over steps and ranks; the same in a resumed run.
       const auto place = static_cast<uint64_t>(request.sample_ids.size()) *
                          static_cast<uint64_t>(world_.dp().size());

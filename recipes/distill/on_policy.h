@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "models/text/tokenizer.h"
 #include "parallel/world.h"
 #include "recipes/recipe.h"
 #include "recipes/rollout/sample_source.h"
@@ -38,6 +39,8 @@ class OnPolicySource {
     int64_t max_length = 1024;             // of a prompt with its completion
     int64_t max_new_tokens = 256;          // of a completion
     std::filesystem::path samples_folder;  // where samples are written; empty: nowhere
+    // Writes the prompts and references of those samples, whose rows are ids here.
+    std::optional<models::Tokenizer> tokenizer{};
   };
   OnPolicySource(parallel::World& world, const roles::Trainer& trainer, StepSource data,
                  std::shared_ptr<SampleSource> samples, Options options);

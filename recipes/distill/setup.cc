@@ -57,7 +57,8 @@ class DistillRun : public SampleRun {
             .seed = static_cast<uint64_t>(recipe.seed),
             .max_length = recipe.data.max_length,
             .max_new_tokens = recipe.generation->max_new_tokens,
-            .samples_folder = samples_folder(*recipe.generation, context().rank.run_folder)});
+            .samples_folder = samples_folder(*recipe.generation, context().rank.run_folder),
+            .tokenizer = context().tokenizer});
     return [source](int64_t step) { return (*source)(step); };
   }
 

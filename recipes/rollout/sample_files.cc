@@ -32,6 +32,11 @@ std::string sample_line(const RolloutGroup& group, const RolloutSample& sample,
   for (size_t i = 0; i < names.size() && i < sample.components.size(); ++i)
     components.raw(names[i], number(sample.components[i]));
 
+  JsonLine fields;
+  for (const auto& [name, value] : group.prompt.fields)
+    fields.add(name, std::string_view(value));
+  const std::string& reference = group.prompt.reference;
+
   JsonLine line;
   line.add("prompt", std::string_view(group.prompt.prompt_text))
       .add("completion", std::string_view(sample.text))
@@ -45,6 +50,8 @@ std::string sample_line(const RolloutGroup& group, const RolloutSample& sample,
   return line.add("finish_reason", enum_name(sample.completion.finish_reason))
       .add("sample_id", static_cast<int64_t>(sample.sample_id))
       .add("weight_version", static_cast<int64_t>(sample.weight_version))
+      .raw("reference", reference.empty() ? "null" : json_quote(reference))
+      .raw("fields", fields.str())
       .add("origin", std::string_view(group.prompt.origin))
       .str();
 }

@@ -2,6 +2,7 @@
 // weights, and what becomes of its completions.
 #include <gtest/gtest.h>
 
+#include "base/file.h"
 #include "recipes/distill/on_policy.h"
 #include "tests/recipes/fake_sample_source.h"
 #include "tests/recipes/prompt_files.h"
@@ -110,6 +111,19 @@ TEST_F(OnPolicySourceTest, SeedAndShareSayWhichStepsAreTheStudents) {
     EXPECT_EQ(process.samples->asked[i].version, static_cast<uint64_t>(drawn[i]));
     EXPECT_EQ(process.samples->pushed[i].version, static_cast<uint64_t>(drawn[i]));
   }
+}
+
+// Rows of samples are ids; what people read of them is written all the same.
+TEST_F(OnPolicySourceTest, SavedSamplesHavePromptReferenceAndFields) {
+  const Process process = start({.lmbda = 1,
+                                 .samples_folder = folder_.path() / "samples",
+                                 .tokenizer = test::word_tokenizer(folder_.path())});
+  (*process.source)(1);
+  const std::string lines = read_file(folder_.path() / "samples" / "step-1-rank-0.jsonl");
+  const std::string first = lines.substr(0, lines.find('\n'));
+  for (const std::string part : {R"("prompt": "w3 w10")", R"("reference": "w17 w24 w31 w38 w45")",
+                                 R"("fields": {"domain": "math"})", R"("prompt_ids": [13, 20])"})
+    EXPECT_NE(first.find(part), std::string::npos) << part << " in " << first;
 }
 
 TEST_F(OnPolicySourceTest, NoneAndAllAreShares) {
