@@ -68,6 +68,10 @@ class RecipeType {
   // What is known of models and inputs only once they are opened: refuses with the place of a key.
   virtual void check_inputs(const Recipe&, const RecipePlaces&) const {}
 
+  // Numbers of metrics.jsonl that its page says to watch, most telling first; the progress of a run
+  // shows them beside the loss. Some rows may lack one.
+  virtual std::vector<std::string> watched_metrics(const Recipe&) const { return {}; }
+
   // `retort plan`.
   virtual RecipePlan plan(const Recipe&) const { return {}; }
   // `retort audit`: prints the first `num_samples` samples as the trainer sees them (prompts, where

@@ -20,6 +20,8 @@
 #include "launch/supervision/status_file.h"
 #include "launch/yaml/recipe_file.h"
 #include "recipes/external_roles.h"
+#include "recipes/recipe_type.h"
+#include "recipes/registry.h"
 #include "recipes/run/checkpoint_folder.h"
 #include "rpc/rendezvous/rendezvous.h"
 
@@ -171,6 +173,7 @@ StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
                      .live = ::isatty(STDOUT_FILENO) != 0,
                      .title = recipe.recipe.text + " -> " + recipe.output_dir,
                      .metrics = folder.metrics(),
+                     .watched = recipes::recipe_type(recipe).watched_metrics(recipe),
                      .start_step = start_step,
                      .max_steps = recipe.train.max_steps,
                      .num_epochs = recipe.train.num_train_epochs});

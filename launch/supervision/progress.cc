@@ -38,6 +38,13 @@ std::string loss_and_norm(const LoggedStep& row) {
   return number(row, "loss", "loss", "%.4f") + number(row, "grad_norm", "grad_norm", "%.3f");
 }
 
+std::string watched_numbers(const std::vector<std::pair<std::string, double>>& watched) {
+  std::string text;
+  for (const auto& [key, value] : watched)
+    text += "  " + key + " " + format("%.4f", value);
+  return text;
+}
+
 std::string learning_rate(const LoggedStep& row) {
   return number(row, "learning_rate", "lr", "%.2e");
 }
@@ -59,10 +66,11 @@ std::string process_line(const ProgressState::Process& process) {
 }  // namespace
 
 std::string plain_step(const LoggedStep& row, const std::string& position,
-                       const std::optional<std::chrono::seconds>& eta) {
+                       const std::optional<std::chrono::seconds>& eta,
+                       const std::vector<std::pair<std::string, double>>& watched) {
   if (is_eval(row)) return eval_line(row);
-  return "step " + position + loss_and_norm(row) + rate(row) + learning_rate(row) +
-         (eta ? "  eta " + short_time(*eta) : "");
+  return "step " + position + loss_and_norm(row) + watched_numbers(watched) + rate(row) +
+         learning_rate(row) + (eta ? "  eta " + short_time(*eta) : "");
 }
 
 std::vector<std::string> render_progress(const ProgressState& state, int columns) {
@@ -75,7 +83,8 @@ std::vector<std::string> render_progress(const ProgressState& state, int columns
   if (state.last) head += rate(*state.last);
   lines.push_back(head);
   if (state.last) {
-    const std::string numbers = loss_and_norm(*state.last) + learning_rate(*state.last);
+    const std::string numbers =
+        loss_and_norm(*state.last) + watched_numbers(state.watched) + learning_rate(*state.last);
     if (!numbers.empty()) lines.push_back(numbers);
   }
   if (state.last_eval) lines.push_back("  " + eval_line(*state.last_eval));
@@ -181,6 +190,7 @@ void Progress::take_step(const LoggedStep& row) {
   state_.last = row;
   step_unshown_ = true;
   update_position(row);
+  update_watched(row);
   update_eta();
   if (options_.live) return;
 
@@ -191,7 +201,8 @@ void Progress::take_step(const LoggedStep& row) {
 }
 
 void Progress::print_step() {
-  step_unshown_ = !print(plain_step(*state_.last, state_.position, state_.eta) + "\n");
+  step_unshown_ =
+      !print(plain_step(*state_.last, state_.position, state_.eta, state_.watched) + "\n");
   last_plain_ = options_.now();
 }
 
@@ -205,6 +216,21 @@ void Progress::update_position(const LoggedStep& row) {
     state_.position = std::to_string(row.step) + " (epoch " + format("%.2f", epoch->second) + "/" +
                       format("%g", *options_.num_epochs) + ")";
   }
+}
+
+// A number stays until the next row that has it: of a round, it stands in its first row alone.
+void Progress::update_watched(const LoggedStep& row) {
+  std::vector<std::pair<std::string, double>> watched;
+  for (const std::string& key : options_.watched) {
+    const auto now = row.values.find(key);
+    const auto before = std::find_if(state_.watched.begin(), state_.watched.end(),
+                                     [&](const auto& one) { return one.first == key; });
+    if (now != row.values.end())
+      watched.emplace_back(key, now->second);
+    else if (before != state_.watched.end())
+      watched.push_back(*before);
+  }
+  state_.watched = std::move(watched);
 }
 
 // At the pace since the first row: what came before it (loading, a run that is resumed) says

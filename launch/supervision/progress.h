@@ -9,6 +9,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/units.h"
@@ -31,6 +32,9 @@ struct ProgressState {
   double fraction = 0;   // of the run, 0 to 1
   std::string position;  // "120/200" or "epoch 0.52/1"
   std::optional<LoggedStep> last, last_eval;
+  // Numbers that this kind of run is watched by beside its loss, as last logged: not every row has
+  // them.
+  std::vector<std::pair<std::string, double>> watched;
   std::optional<std::chrono::seconds> eta;
   std::string notice;  // "stopping ..."
 };
@@ -38,10 +42,11 @@ struct ProgressState {
 // The lines of the live display, none wider than `columns`: title, bar with position, ETA and rate,
 // the other numbers of the last logged step, the last evaluation, processes, notice.
 std::vector<std::string> render_progress(const ProgressState& state, int columns);
-// "step 10/200  loss 2.3456  tokens/s 1234  lr 1.0e-04  eta 1m05s"; rows of an evaluation: "eval at
-// step 50  eval_loss ...".
+// "step 10/200  loss 2.3456  reward 0.2500  tokens/s 1234  lr 1.0e-04  eta 1m05s"; rows of an
+// evaluation: "eval at step 50  eval_loss ...".
 std::string plain_step(const LoggedStep& row, const std::string& position,
-                       const std::optional<std::chrono::seconds>& eta);
+                       const std::optional<std::chrono::seconds>& eta,
+                       const std::vector<std::pair<std::string, double>>& watched = {});
 
 // Shows what a supervisor reports and what the run writes into metrics.jsonl.
 //
@@ -65,6 +70,7 @@ class Progress : public SupervisorObserver {
     int columns = 0;
     std::string title;                 // "<recipe> -> runs/gsm8k"
     std::filesystem::path metrics;     // followed for new rows
+    std::vector<std::string> watched;  // names of its numbers that are shown beside the loss
     int64_t start_step = 0;            // where a resumed run continues
     std::optional<int64_t> max_steps;  // one of the two
     std::optional<double> num_epochs;
@@ -92,6 +98,7 @@ class Progress : public SupervisorObserver {
   void take_step(const LoggedStep& row);
   void take_eval(const LoggedStep& row);
   void update_position(const LoggedStep& row);
+  void update_watched(const LoggedStep& row);
   void update_eta();
   void print_step();
   void draw();

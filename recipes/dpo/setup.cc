@@ -73,6 +73,10 @@ class DpoType : public RecipeType {
  public:
   std::string_view name() const override { return "dpo"; }
 
+  std::vector<std::string> watched_metrics(const Recipe&) const override {
+    return {"rewards/margins", "rewards/accuracies"};
+  }
+
   std::vector<BlockUse> blocks() const override {
     return {{.name = "dpo", .least = "dpo: {beta: 0.1}", .required = false}};
   }

@@ -78,6 +78,10 @@ class GrpoType : public RecipeType {
  public:
   std::string_view name() const override { return "grpo"; }
 
+  std::vector<std::string> watched_metrics(const Recipe&) const override {
+    return {"reward", "entropy", "completions/mean_length"};
+  }
+
   std::vector<BlockUse> blocks() const override {
     return {{.name = "grpo", .least = "grpo: {loss_type: dapo}", .required = false},
             {.name = "rewards", .least = "rewards: [{type: numeric}]"}};

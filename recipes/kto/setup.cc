@@ -89,6 +89,10 @@ class KtoType : public RecipeType {
  public:
   std::string_view name() const override { return "kto"; }
 
+  std::vector<std::string> watched_metrics(const Recipe&) const override {
+    return {"rewards/margins"};
+  }
+
   std::vector<BlockUse> blocks() const override {
     return {{.name = "kto", .least = "kto: {beta: 0.1}", .required = false}};
   }

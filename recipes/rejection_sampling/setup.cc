@@ -76,6 +76,10 @@ class RejectionSamplingType : public RecipeType {
  public:
   std::string_view name() const override { return "rejection_sampling"; }
 
+  std::vector<std::string> watched_metrics(const Recipe&) const override {
+    return {"reward", "reward_kept"};
+  }
+
   std::vector<BlockUse> blocks() const override {
     return {{.name = "rejection_sampling", .least = "rejection_sampling: {rounds: 2}"},
             {.name = "rewards", .least = "rewards: [{type: numeric}]"}};

@@ -66,6 +66,10 @@ class RewardModelType : public RecipeType {
  public:
   std::string_view name() const override { return "reward_model"; }
 
+  std::vector<std::string> watched_metrics(const Recipe&) const override {
+    return {"accuracy", "margin"};
+  }
+
   std::vector<BlockUse> blocks() const override {
     return {{.name = "reward_model", .least = "reward_model: {num_labels: 1}", .required = false}};
   }

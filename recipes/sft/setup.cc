@@ -21,6 +21,10 @@ class SftType : public RecipeType {
  public:
   std::string_view name() const override { return "sft"; }
 
+  std::vector<std::string> watched_metrics(const Recipe&) const override {
+    return {"mean_token_accuracy"};
+  }
+
   void self_check(const Recipe& recipe, SelfCheck& check) const override {
     check_first_cross_entropy(recipe, check);
   }

@@ -30,6 +30,9 @@ TEST(ProgressTextTest, PlainLines) {
       10, {{"loss", 2.34567}, {"tokens_per_second", 1234.4}, {"learning_rate", 1e-4}}};
   EXPECT_EQ(launch::plain_step(step, "10/200", seconds(65)),
             "step 10/200  loss 2.3457  tokens/s 1234  lr 1.00e-04  eta 1m05s");
+  EXPECT_EQ(launch::plain_step(step, "10/200", seconds(65), {{"reward", 0.25}, {"entropy", 2}}),
+            "step 10/200  loss 2.3457  reward 0.2500  entropy 2.0000  tokens/s 1234  lr 1.00e-04  "
+            "eta 1m05s");
   const LoggedStep eval{50, {{"eval_loss", 1.5}}};
   EXPECT_EQ(launch::plain_step(eval, "50/200", seconds(65)), "eval at step 50  eval_loss 1.5000");
 }
@@ -150,6 +153,26 @@ TEST_F(ProgressTest, WithoutATerminalFewStepsAreShown) {
             "step 4/8  loss 1.0000  eta 16s\n"
             "step 7/8  loss 1.0000  eta 4s\n"
             "step 8/8  loss 1.0000  eta 0s\n");
+}
+
+// In the order that was asked for. A round's number stands in its first row, and stays.
+TEST_F(ProgressTest, WatchedNumbersStandBesideTheLoss) {
+  Progress progress({.fd = pipe_[1],
+                     .plain_interval = Duration(0),
+                     .title = "",
+                     .metrics = folder_ / "metrics.jsonl",
+                     .watched = {"reward", "missing", "kl"},
+                     .max_steps = 3});
+  put(folder_ / "metrics.jsonl",
+      "{\"step\": 1, \"loss\": 1, \"kl\": 0.5, \"reward\": 0.25}\n"
+      "{\"step\": 2, \"loss\": 1, \"kl\": 0.75}\n{\"step\": 3, \"loss\": 1, \"reward\": null}\n");
+  progress.finish();
+  const std::string text = shown();
+  EXPECT_NE(text.find("step 1/3  loss 1.0000  reward 0.2500  kl 0.5000"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("step 2/3  loss 1.0000  reward 0.2500  kl 0.7500"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("step 3/3  loss 1.0000  reward nan  kl 0.7500"), std::string::npos) << text;
 }
 
 TEST_F(ProgressTest, TheLastStepOfARunStoppedEarlyIsShown) {
