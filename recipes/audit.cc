@@ -87,11 +87,16 @@ void MaskPrinter::print(const data::Sample& sample, const models::Tokenizer& tok
   std::printf("%s\n", text.c_str());
 }
 
+void print_template(const models::ChatTemplate& chat) {
+  std::printf("--- chat template: %s\n", chat.description().c_str());
+}
+
 void audit_samples(const Recipe& recipe, int64_t num_samples, data::SampleRule rule) {
   const models::Tokenizer tokenizer = models::Tokenizer::load(recipe.student().model);
-  const auto dataset =
-      std::make_shared<data::Dataset>(recipe.data.train, recipe.data, tokenizer, load_chat(recipe),
-                                      /*cache=*/"", std::move(rule));
+  const models::ChatTemplate chat = load_chat(recipe);
+  print_template(chat);
+  const auto dataset = std::make_shared<data::Dataset>(recipe.data.train, recipe.data, tokenizer,
+                                                       chat, /*cache=*/"", std::move(rule));
   dataset->compare_prompts();
   Counts counts;
   audit_items(*dataset, num_samples, "sample", counts,

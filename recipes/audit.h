@@ -38,10 +38,15 @@ void audit_items(const Set& set, int64_t num_shown, const char* what, Counts& co
                 std::string("the training data has no usable ") + what);
 }
 
+// Says where the chat template comes from, and how it shows what the assistant said.
+void print_template(const models::ChatTemplate& chat);
+
 // The training rows of a recipe as the student reads them; nothing is kept on disk.
 template <class Set>
 Set open_for_audit(const Recipe& recipe, const models::Tokenizer& tokenizer) {
-  return Set(recipe.data.train, recipe.data, tokenizer, load_chat(recipe), /*cache=*/"");
+  const models::ChatTemplate chat = load_chat(recipe);
+  print_template(chat);
+  return Set(recipe.data.train, recipe.data, tokenizer, chat, /*cache=*/"");
 }
 
 // Packed samples: the first `num_samples` of data.train, counts of all, and the first step's shape.

@@ -1,7 +1,9 @@
 #include "recipes/input_paths.h"
 
+#include <algorithm>
 #include <filesystem>
 
+#include "models/text/named_templates.h"
 #include "recipes/data/source_files.h"
 #include "recipes/external_roles.h"
 #include "recipes/registry.h"
@@ -35,6 +37,11 @@ std::vector<InputPath> input_paths(const Recipe& recipe) {
   for (size_t i = 0; i < recipe.rewards.size(); ++i)
     add("rewards[" + std::to_string(i) + "].template",
         recipe.rewards[i].template_file.value_or(""));
+  if (const auto& chat = recipe.data.chat_template) {
+    const std::vector<std::string> names = models::template_names();
+    if (std::find(names.begin(), names.end(), *chat) == names.end())
+      add("data.chat_template", *chat);
+  }
   for (const auto& source : recipe.data.train)
     for (const std::string& path : shown_paths(source.path))
       add("data.train", path);

@@ -65,7 +65,9 @@ int run_check(const RecipeCommand& command) {
   check_models(recipe);
   models::LoadedModel student = load_checked_student(recipe);
   student.chat = recipes::load_chat(recipe);
+  const std::string chat = student.chat.description();
   recipes::SelfCheck check(std::move(student));
+  check.check("chat template", true, chat);
   recipes::recipe_type(recipe).self_check(recipe, check);
   if (command.links) check_links(recipe);
   std::printf("all checks passed\n");

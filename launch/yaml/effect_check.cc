@@ -191,6 +191,7 @@ void check_template_settings(const data::DataOptions& data, const RecipePlaces& 
     return;
   const std::string why =
       "has no effect: no source holds messages, as its `format` says; remove the key";
+  if (data.chat_template) places.refuse({"data", "chat_template"}, why);
   if (data.chat_template_kwargs.json != JsonBlock().json)
     places.refuse({"data", "chat_template_kwargs"}, why);
   if (data.template_date) places.refuse({"data", "template_date"}, why);

@@ -3,12 +3,15 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/json_text.h"
 #include "models/text/detail/rust_call.h"
+#include "models/text/training_template.h"
 
 namespace retort::models {
 using detail::borrow;
@@ -19,9 +22,11 @@ using detail::RustString;
 struct ChatTemplate::Impl {
   RtTemplate* handle = nullptr;  // null: the folder has no template
   std::string source;
-  std::string origin;                 // the folder, for messages; empty for a template from source
+  std::string origin;  // the folder, file or name, for messages; empty for a template from source
   std::string special_tokens = "{}";  // by their names
   TemplateSettings settings;
+  std::string known_as;                  // the name of a published template with a variant
+  std::shared_ptr<const Impl> training;  // its variant; null: there is none
 
   Impl() = default;
   Impl(const Impl&) = delete;
@@ -78,20 +83,40 @@ void ChatTemplate::Impl::open() {
   const std::string variables = merged(special_tokens, settings.variables_json);
   call_rust(chat_context(origin), rt_template_open, borrow(source), borrow(variables),
             borrow(settings.day), &handle);
+  if (rt_template_has_marks(handle)) return;
+  std::optional<TrainingTemplate> known = training_template(source);
+  if (!known) return;
+  auto variant = std::make_shared<Impl>();
+  variant->source = std::move(known->source);
+  variant->origin = origin;
+  variant->special_tokens = special_tokens;
+  variant->settings = settings;
+  variant->open();
+  training = std::move(variant);
+  known_as = std::move(known->name);
 }
 
 ChatTemplate ChatTemplate::load(const std::filesystem::path& folder) {
   const auto files = detail::TextFiles::read(folder);
+  if (files.chat_template) return load(folder, {folder.string(), *files.chat_template});
   auto impl = std::make_shared<Impl>();
   impl->origin = folder.string();
-  if (files.chat_template) {
-    impl->source = *files.chat_template;
-    RustString variables;
-    call_rust(impl->origin, rt_special_tokens, borrow_optional(files.config),
-              borrow_optional(files.special_map), variables.out());
-    impl->special_tokens = variables.str();
-    impl->open();
-  }
+  ChatTemplate chat;
+  chat.impl_ = std::move(impl);
+  return chat;
+}
+
+ChatTemplate ChatTemplate::load(const std::filesystem::path& folder,
+                                const TemplateSource& instead) {
+  const auto files = detail::TextFiles::read(folder);
+  auto impl = std::make_shared<Impl>();
+  impl->origin = instead.origin;
+  impl->source = instead.text;
+  RustString variables;
+  call_rust(folder.string(), rt_special_tokens, borrow_optional(files.config),
+            borrow_optional(files.special_map), variables.out());
+  impl->special_tokens = variables.str();
+  impl->open();
   ChatTemplate chat;
   chat.impl_ = std::move(impl);
   return chat;
@@ -129,6 +154,24 @@ bool ChatTemplate::has_generation_marks() const {
   return exists() && rt_template_has_marks(impl_->handle);
 }
 
+ChatTemplate ChatTemplate::for_training() const {
+  if (!exists() || !impl_->training) return *this;
+  ChatTemplate chat;
+  chat.impl_ = impl_->training;
+  return chat;
+}
+
+std::string ChatTemplate::description() const {
+  if (!exists()) return "none";
+  const std::string& known = impl_->known_as;
+  std::string text = known.empty() ? "" : known + " as published";
+  if (!impl_->origin.empty()) text += (known.empty() ? "of " : ", of ") + impl_->origin;
+  if (!known.empty()) return text + "; answers: marked by its training variant";
+  return text + (has_generation_marks()
+                     ? "; answers: its own {% generation %} marks"
+                     : "; answers: no marks, found by rendering parts of a conversation");
+}
+
 const std::string& ChatTemplate::source() const {
   RETORT_CHECK(impl_ != nullptr) << "ChatTemplate was neither loaded nor made from source";
   return impl_->source;
@@ -140,6 +183,8 @@ std::string ChatTemplate::fingerprint() const {
   std::string text = impl_->source;
   if (impl_->settings.variables_json != "{}")
     text += "\nvariables " + impl_->settings.variables_json;
+  // The rows that are learned are the variant's.
+  if (impl_->training) text += "\ntraining " + impl_->training->source;
   const bool prints_dates = text.find("strftime_now") != std::string::npos;
   if (prints_dates && !impl_->settings.day.empty()) text += "\nday " + impl_->settings.day;
   return sha256_hex(text);
@@ -169,9 +214,14 @@ ChatTemplate::Rendered ChatTemplate::render(std::string_view messages_json,
   return run(messages_json, variables_json, add_generation_prompt, false);
 }
 
+void write_chat_template(const std::string& source, const std::filesystem::path& folder) {
+  std::filesystem::remove_all(folder / "additional_chat_templates");
+  write_file_atomically(folder / "chat_template.jinja", source);
+}
+
 ChatTokens tokenize_chat(const Tokenizer& tokenizer, const ChatTemplate& chat,
                          std::string_view messages_json, std::string_view variables_json) {
-  const auto rendered = chat.run(messages_json, variables_json, false, true);
+  const auto rendered = chat.for_training().run(messages_json, variables_json, false, true);
   const auto encoding = tokenizer.encode_with_offsets(rendered.text, false);
   ChatTokens tokens{encoding.ids, std::vector<uint8_t>(encoding.ids.size(), 0), {}};
   for (const auto& span : rendered.generation_spans) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/text/named_templates.h"
 #include "models/text/tokenizer.h"
 
 namespace retort::models {
@@ -26,6 +27,8 @@ class ChatTemplate {
   // chat_template.jinja if present, else the template in tokenizer_config.json. exists() is false
   // if there is none.
   static ChatTemplate load(const std::filesystem::path& folder);
+  // The same with `instead` in place of all templates of the folder, which need have none.
+  static ChatTemplate load(const std::filesystem::path& folder, const TemplateSource& instead);
   // Parses; kInvalidArgument with Jinja's line for a bad template.
   static ChatTemplate from_source(std::string source, std::string bos_token, std::string eos_token);
   // The same template with these settings in place of those it has. kInvalidArgument for variables
@@ -35,6 +38,12 @@ class ChatTemplate {
 
   bool exists() const;
   bool has_generation_marks() const;  // {% generation %} ... {% endgeneration %}
+  // What renders conversations whose answers are learned: the training variant of a published
+  // template without marks that is known (training_template.h), else this one.
+  ChatTemplate for_training() const;
+  // Where it comes from and how answers are found in what it renders, for people: "qwen3 as
+  // published, of /models/a; ..."; "none" where there is none.
+  std::string description() const;
 
   struct Rendered {
     std::string text;
@@ -60,8 +69,15 @@ class ChatTemplate {
   std::shared_ptr<const Impl> impl_;
 };
 
-// Token ids of a conversation and which of them the assistant said (inside generation marks;
-// without marks, by rendering prefixes, refused with kInvalidArgument where a prefix changes).
+// Gives a tokenizer's folder this template: chat_template.jinja, which goes before what its
+// tokenizer_config.json has, and no others by names (additional_chat_templates/).
+void write_chat_template(const std::string& source, const std::filesystem::path& folder);
+
+// Token ids of a conversation, as for_training() renders it, and which of them the assistant said:
+// inside generation marks. Without marks an answer is what rendering up to it adds to rendering
+// before it; with a template that renders the beginning of a conversation otherwise than in the
+// whole, what changes with the answer's words, from behind the prompt for it to the sign that ends
+// its turn, without white space behind that. kInvalidArgument where an answer leaves no trace.
 struct ChatTokens {
   std::vector<int32_t> ids;
   std::vector<uint8_t> assistant;  // 1 = said by the assistant

@@ -95,6 +95,9 @@ void DataOptions::validate() const {
   if (tokenized_cache && tokenized_cache->empty())
     throw Error(ErrorCode::kInvalidArgument,
                 "data.tokenized_cache is empty; write a folder, or null");
+  if (chat_template && chat_template->empty())
+    throw Error(ErrorCode::kInvalidArgument,
+                "data.chat_template is empty; write a file or the name of a template, or null");
   validate_template_kwargs(chat_template_kwargs);
   for (size_t i = 0; i < train.size(); ++i)
     validate_source(train[i], "data.train[" + std::to_string(i) + "]");

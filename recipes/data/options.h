@@ -66,6 +66,7 @@ struct DataOptions {
   bool completion_only_loss = true;
   bool assistant_only_loss = true;
   OnBadSample on_bad_sample = OnBadSample::kError;
+  std::optional<std::string> chat_template;
   JsonBlock chat_template_kwargs;
   std::optional<std::string> template_date;
   std::optional<std::string> tokenized_cache;
@@ -91,6 +92,9 @@ struct DataOptions {
           "messages rows: targets are the assistant's tokens");
     visit("on_bad_sample", on_bad_sample,
           "error: stop naming file and line; skip: count and report");
+    visit("chat_template", chat_template,
+          "a file with a Jinja template, or chatml or qwen3_training, in place of the model's; "
+          "checkpoints and final/ have it; null: the model's own");
     visit("chat_template_kwargs", chat_template_kwargs,
           "what the chat template is given besides the messages, e.g. {enable_thinking: false}");
     visit("template_date", template_date,

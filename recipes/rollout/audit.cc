@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "models/config.h"
+#include "recipes/audit.h"
 #include "recipes/rollout/prompts.h"
 #include "recipes/run/row_warnings.h"
 #include "recipes/run/template_day.h"
@@ -37,8 +38,10 @@ struct Counts {
 
 void audit_prompts(const Recipe& recipe, int64_t num_prompts) {
   const std::string& model = recipe.student().model;
-  const auto dataset = open_prompts(recipe, recipe.data.train, models::Tokenizer::load(model),
-                                    load_chat(recipe), /*cache=*/"");
+  const models::ChatTemplate chat = load_chat(recipe);
+  print_template(chat);
+  const auto dataset = open_prompts(recipe, recipe.data.train, models::Tokenizer::load(model), chat,
+                                    /*cache=*/"");
   Counts counts;
   for (int64_t row = 0; row < dataset->size(); ++row) {
     const auto prompt = dataset->get(row);

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "models/lora/adapter.h"
 #include "models/safetensors_writer.h"
+#include "models/text/chat_template.h"
 #include "parallel/vote.h"
 #include "recipes/run/checkpoint_folder.h"
 
@@ -97,7 +98,7 @@ struct CheckpointStore::Pending {
 CheckpointStore::CheckpointStore(fs::path run_folder, fs::path model, Options options, Hooks hooks)
     : run_folder_(std::move(run_folder)),
       model_(std::move(model)),
-      options_(options),
+      options_(std::move(options)),
       hooks_(std::move(hooks)) {}
 
 CheckpointStore::~CheckpointStore() = default;
@@ -119,6 +120,8 @@ std::unique_ptr<CheckpointStore::Pending> CheckpointStore::begin(const roles::Tr
         models::create_safetensors(pending->temporary / part.folder, part.files);
       models::write_trained_description(trainer.decoder(), trainer.decoder().dtype(), model_,
                                         pending->temporary);
+      if (options_.chat_template)
+        models::write_chat_template(*options_.chat_template, pending->temporary);
       write_file_atomically(pending->temporary / "state" / "loop.json", write_loop_state(state));
     }
     if (options_.async)

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -41,6 +42,9 @@ class CheckpointStore {
     // - a parameter of 2 bytes: 14 (itself, its fp32 master and the moments)
     // - a dp rank but the first writes nothing, unless the optimizer is distributed
     bool async = false;
+    // what the tokenizer of every checkpoint has as its chat template, whatever the model has; none:
+    // the model's own
+    std::optional<std::string> chat_template;
   };
   // What rank 0 tells and asks around a checkpoint that is complete, on the compute thread.
   struct Hooks {

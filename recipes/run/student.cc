@@ -256,7 +256,9 @@ TrainLoopResult run_student(const RankContext& context) {
   parallel::World world(student_world_options(context));
 
   const auto command = checkpoint_command(recipe.train, world);
-  CheckpointStore checkpoints(context.run_folder, role.model, checkpoint_options(recipe.train),
+  CheckpointStore::Options saving = checkpoint_options(recipe.train);
+  if (const auto own = own_template(recipe)) saving.chat_template = own->text;
+  CheckpointStore checkpoints(context.run_folder, role.model, std::move(saving),
                               hooks_of(command.get()));
   std::filesystem::path checkpoint;
   if (context.resume)

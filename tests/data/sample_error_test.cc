@@ -147,7 +147,12 @@ TEST_F(SampleErrorTest, TemplatesThatCannotBeMasked) {
   refuses(R"({"prompt":[{"role":"user","content":"w1"}],)"
           R"("completion":[{"role":"assistant","content":"w2"}]})",
           "the prompt alone begins with another token than prompt and completion");
-  refuses(R"({"messages":[{"role":"user","content":"w1"},{"role":"assistant","content":"w2"}]})",
+  // The answer stands behind the next question, too.
+  chat_ = test::chat_template(
+      "{% for m in messages %}{{ m.content }} {% if loop.index0 > 1 %}{{ messages[1].content }} "
+      "{% endif %}{% endfor %}{% if add_generation_prompt %}w9 {% endif %}");
+  refuses(R"({"messages":[{"role":"user","content":"w1"},{"role":"assistant","content":"w2"},)"
+          R"({"role":"user","content":"w3"}]})",
           "cannot be located");
   chat_ = test::chat_template(
       "{% for m in messages %}{{ m.content }} {% if false %}{% generation %}{% endgeneration %}{% "

@@ -111,6 +111,8 @@ void write_model(const fs::path& folder, int hidden_size, const std::string& mor
 void write_template(const fs::path& folder) {
   std::ofstream(folder / "chat_template.jinja")
       << "{{ mood or '' }}{% if dated %} {{ strftime_now('w%d') }}{% endif %} " << kMarkedTemplate;
+  // What a recipe may put in its place.
+  std::ofstream(folder.parent_path() / "other.jinja") << "w8 " << kMarkedTemplate;
 }
 
 // Two words of the prompt, three of the completion: seven tokens.

@@ -64,6 +64,11 @@ std::vector<KeyRow> data_rows() {
       refused(kRejectionBase, wrapped, "prompts with their completions"),
       refused(kOnPolicyBase, wrapped, "rows whose prompts the student continues"),
 
+      acts(kSftBase, "data.chat_template=FOLDER/other.jinja", batches, {chat}),
+      acts(kSftBase, "data.chat_template=chatml", batches, {chat}),
+      refused(kSftBase, "data.chat_template=''", "data.chat_template is empty"),
+      refused(kSftBase, "data.chat_template=chatml", "no source holds messages",
+              {only_text, no_eval}),
       acts(kSftBase, mood, batches, {chat}),
       refused(kSftBase, mood, "no source holds messages", {only_text, no_eval}),
       refused(kSftBase, "data.chat_template_kwargs={tools: []}", "give each row of messages"),

@@ -114,9 +114,9 @@ TEST(ChatTemplate, VariablesHideSpecialTokensButNotTheConversation) {
 }
 
 TEST(ChatTemplate, TokenizesAndMasksAsTransformers) {
-  // A mask of null: the template has no marks, and renders a prefix differently on its own.
+  // A mask of null: the template has no marks, and renders a beginning differently on its own.
   int compared = 0;
-  int refused = 0;
+  int located = 0;
   for (const Json chats = read_json(golden("chats.json"))["chats"]; const auto& chat : chats) {
     const auto source = ChatTemplate::from_source(chat["template"], chat["bos"], chat["eos"]);
     const auto tokenizer = Tokenizer::load(golden(chat["tokenizer"]));
@@ -126,9 +126,9 @@ TEST(ChatTemplate, TokenizesAndMasksAsTransformers) {
       if (entry.contains("error")) {
         test::message_of([&] { tokenize_chat(tokenizer, source, messages); });
       } else if (entry["mask"].is_null()) {
-        const auto text = test::message_of([&] { tokenize_chat(tokenizer, source, messages); });
-        EXPECT_NE(text.find("generation"), std::string::npos) << text;
-        ++refused;
+        const auto tokens = tokenize_chat(tokenizer, source, messages);
+        EXPECT_EQ(tokens.ids, entry["ids"].get<std::vector<int32_t>>());
+        ++located;
       } else {
         const auto tokens = tokenize_chat(tokenizer, source, messages);
         EXPECT_EQ(tokens.ids, entry["ids"].get<std::vector<int32_t>>());
@@ -140,7 +140,7 @@ TEST(ChatTemplate, TokenizesAndMasksAsTransformers) {
 
   // The goldens have both kinds.
   EXPECT_GT(compared, 80);
-  EXPECT_GT(refused, 5);
+  EXPECT_GT(located, 5);
 }
 
 TEST(ChatTemplate, SpansAreBytesInsideTheMarks) {
@@ -256,15 +256,26 @@ TEST(ChatTemplate, LoadsFromAFolder) {
   test::message_of([&] { ChatTemplate::load(folder.path()); });
 }
 
-TEST(ChatTemplate, WithoutMarksAChangedPrefixIsRefused) {
+TEST(ChatTemplate, WithoutMarksAnAnswerThatStandsElsewhereTooIsRefused) {
   const auto tokenizer = Tokenizer::load(golden("gpt2"));
-  // Only the last answer is shown whole: an earlier one renders differently on its own.
+  // Only the last answer is shown whole: its beginning renders differently on its own.
   const auto chat = ChatTemplate::from_source(
       "{% for m in messages %}{{ m.role }}:{{ m.content if loop.last else '...' }}\n{% endfor %}",
       "", "");
   EXPECT_EQ(tokenize_chat(tokenizer, chat, R"([{"role": "user", "content": "q"}])").assistant,
             std::vector<uint8_t>(tokenizer.encode("user:q\n", false).size(), 0));
-  const auto text = test::message_of([&] { tokenize_chat(tokenizer, chat, kChat); });
+  EXPECT_EQ(tokenize_chat(tokenizer, chat, kChat).spans.size(), 1u);
+
+  // Repeated behind the next question, it cannot be told from it.
+  const auto echoing = ChatTemplate::from_source(
+      "{% for m in messages %}{{ m.content }}{% if loop.index0 > 1 %}{{ messages[1].content }}"
+      "{% endif %}{% endfor %}{% if add_generation_prompt %}>{% endif %}",
+      "", "");
+  const auto text = test::message_of([&] {
+    tokenize_chat(tokenizer, echoing,
+                  R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"},
+                      {"role": "user", "content": "r"}])");
+  });
   EXPECT_NE(text.find("message 1"), std::string::npos) << text;
 }
 

@@ -64,14 +64,15 @@ std::vector<bool> learned_answers(const Json& messages) {
 // fits is not enough, as one answer may have two and another none: it must fit after each answer.
 void check_a_span_each(const Json& messages, const models::ChatTemplate& chat,
                        const std::string& variables) {
-  if (!chat.has_generation_marks()) return;  // then the spans were found message by message
+  const models::ChatTemplate marked = chat.for_training();
+  if (!marked.has_generation_marks()) return;  // then the spans were found message by message
   Json before = Json::array();
   size_t answers = 0;
   for (const Json& message : messages) {
     before.push_back(message);
     if (!is_assistant(message)) continue;
     ++answers;
-    const size_t spans = chat.render(before.dump(), false, variables).generation_spans.size();
+    const size_t spans = marked.render(before.dump(), false, variables).generation_spans.size();
     if (spans != answers)
       bad_row("an answer is marked as not to be learned, but the chat template has " +
               std::to_string(spans) + " {% generation %} blocks in the first " +

@@ -10,6 +10,7 @@ mod abi_template;
 mod abi_text_template;
 mod abi_tokenizer;
 mod abi_train;
+mod answers;
 mod files;
 mod jinja_source;
 mod json_cells;

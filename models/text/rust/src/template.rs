@@ -4,12 +4,14 @@ use std::collections::hash_map::RandomState;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::hash::{BuildHasher, Hasher};
+use std::sync::OnceLock;
 
 use chrono::{DateTime, Local, NaiveDate, NaiveTime, Utc};
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
 use serde_json::{Map, Value as Json};
 
+use crate::answers;
 use crate::jinja_source::{rewrite, FILTER};
 use crate::python;
 
@@ -23,6 +25,7 @@ pub struct ChatTemplate {
     variables: BTreeMap<String, Value>,
     day: Option<NaiveDate>,
     pub has_marks: bool,
+    keeps_beginnings: OnceLock<bool>, // asked for where there are no marks
 }
 
 pub struct Rendered {
@@ -213,15 +216,6 @@ struct Chat {
     moment: Moment,
 }
 
-/// Why an assistant's message cannot be found by rendering prefixes.
-fn differs(what: &str, index: usize) -> String {
-    format!(
-        "the chat template has no {{% generation %}} marks and renders the conversation {what} \
-         message {index} differently from the whole conversation, so what the assistant said \
-         cannot be located; add the marks to the template"
-    )
-}
-
 impl ChatTemplate {
     /// `day`: what strftime_now prints, as 2026-11-23; empty: the moment of each rendering.
     pub fn open(source: &str, variables_json: &str, day: &str) -> Result<ChatTemplate, String> {
@@ -234,7 +228,13 @@ impl ChatTemplate {
                 .map_err(|_| format!("'{day}' is not a day; expected one like 2026-11-23"))
         };
         let day = if day.is_empty() { None } else { Some(read_day(day)?) };
-        Ok(ChatTemplate { environment, variables, day, has_marks: source.has_marks })
+        Ok(ChatTemplate {
+            environment,
+            variables,
+            day,
+            has_marks: source.has_marks,
+            keeps_beginnings: OnceLock::new(),
+        })
     }
 
     fn run(
@@ -299,36 +299,31 @@ impl ChatTemplate {
         self.render_messages(&chat, &chat.messages, prompt)
     }
 
-    /// The whole conversation with the assistant's spans, from marks or from prefixes.
+    /// The whole conversation with the assistant's spans, from marks or as `answers` finds them.
     pub fn render_assistant(
         &self,
         messages_json: &str,
         variables_json: &str,
     ) -> Result<Rendered, String> {
         let chat = self.read(messages_json, variables_json)?;
-        let messages = &chat.messages;
-        let mut full = self.render_messages(&chat, messages, false)?;
+        let mut full = self.render_messages(&chat, &chat.messages, false)?;
         if self.has_marks {
             return Ok(full);
         }
-        for (index, message) in messages.iter().enumerate() {
-            if message.get("role").and_then(Json::as_str) != Some("assistant") {
-                continue;
-            }
-
-            // The message is what rendering up to it adds to rendering before it.
-            let before = self.render_messages(&chat, &messages[..index], true);
-            let before = before.map_err(|e| format!("{}: {e}", differs("before", index)))?.text;
-            let after = self.render_messages(&chat, &messages[..=index], false);
-            let after = after.map_err(|e| format!("{}: {e}", differs("up to", index)))?.text;
-            if !full.text.starts_with(&after) {
-                return Err(differs("up to", index));
-            }
-            if !after.starts_with(&before) {
-                return Err(differs("before", index));
-            }
-            full.spans.push((before.len(), after.len()));
-        }
+        let keeps = self.keeps_beginnings(chat.moment);
+        full.spans = answers::locate(&full.text, &chat.messages, keeps, &|messages, prompt| {
+            Ok(self.render_messages(&chat, messages, prompt)?.text)
+        })?;
         Ok(full)
+    }
+
+    /// Whether each beginning of a conversation is rendered as it stands in the whole.
+    fn keeps_beginnings(&self, moment: Moment) -> bool {
+        *self.keeps_beginnings.get_or_init(|| {
+            let chat = Chat { messages: Vec::new(), variables: BTreeMap::new(), moment };
+            answers::keeps_beginnings(&|messages, prompt| {
+                Ok(self.render_messages(&chat, messages, prompt)?.text)
+            })
+        })
     }
 }
