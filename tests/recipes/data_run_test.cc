@@ -1,5 +1,5 @@
 // What the data block does to whole runs: rows that are cut, rows that go on in the next pack, chat
-// templates that print a day, completions that end at a special token, heads with more rows than
+// templates that print a day or come from a file, completions that end at a special token, heads with more rows than
 // the tokenizer has ids.
 #include <gtest/gtest.h>
 
@@ -181,6 +181,39 @@ TEST(TemplateDay, IsThatOnWhichTheRunBegan) {
                                "data.template_date=2000-10-10", "train.max_steps=6"});
   EXPECT_NE(refused.exit_code, 0);
   EXPECT_NE(refused.output.find("the chat template's settings"), std::string::npos)
+      << refused.output;
+}
+
+TEST(ChatTemplateFile, IsTrainedOnAndSavedWithTheModel) {
+  TemporaryFolder folder;
+  const fs::path file = folder / "other.jinja";
+  const std::string text =
+      "w50 w51{% for m in messages %} {{ m.content }}{% if m.role == 'assistant' %} <eos>{% endif "
+      "%}"
+      "{% endfor %}";
+  std::ofstream(file) << text;
+  const std::string day = "  template_date: 1999-12-31\n";
+  const fs::path recipe =
+      dated_recipe(folder / "other", day + "  chat_template: " + file.string() + "\n");
+  const fs::path other = launch(recipe);
+  const fs::path own = launch(dated_recipe(folder / "own", day));
+  EXPECT_NE(column(other, "loss"), column(own, "loss")) << "it is trained on";
+
+  // So what is served renders as it was trained.
+  for (const char* saved : {"final", "checkpoint-2"})
+    EXPECT_EQ(read_file(other / saved / "chat_template.jinja"), text) << saved;
+  EXPECT_NE(read_file(own / "final/chat_template.jinja"), text);
+
+  for (const char* command : {"audit", "check"}) {
+    const auto told = retort({command, recipe.string()});
+    EXPECT_EQ(told.exit_code, 0) << told.output;
+    EXPECT_NE(told.output.find("of " + file.string() + "; answers: no marks"), std::string::npos)
+        << told.output;
+  }
+  const auto refused = retort({"audit", recipe.string(), "data.chat_template=chatlm"});
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_NE(refused.output.find("data.chat_template: no chat template is named 'chatlm'"),
+            std::string::npos)
       << refused.output;
 }
 
