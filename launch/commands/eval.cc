@@ -77,7 +77,8 @@ void evaluate_batch(const models::LoadedModel& model, std::vector<data::Sample> 
   }
 }
 
-// Share of problems whose greedily generated answer has the reference's number.
+// Share of problems whose greedily generated answer is the reference's, by the rules of the reward
+// `numeric`.
 double exact_match(const EvalCommand& command, const models::LoadedModel& model,
                    const data::Source& source) {
   const data::JsonlFile file(command.data);
@@ -90,6 +91,11 @@ double exact_match(const EvalCommand& command, const models::LoadedModel& model,
     if (prompt.reference.empty())
       throw Error(ErrorCode::kInvalidArgument,
                   origin + ": --exact-match needs an answer or completion to compare with");
+    if (!data::has_answer(prompt.reference))
+      throw Error(ErrorCode::kInvalidArgument,
+                  origin +
+                      ": --exact-match compares numbers, and the row's answer holds none that "
+                      "can be read; docs/rewards.md says which are");
     prompts.push_back(std::move(prompt.prompt_ids));
     references.push_back(std::move(prompt.reference));
   }

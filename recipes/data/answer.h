@@ -1,20 +1,25 @@
-// The final numeric answer of a worked solution, and whether two of them agree.
+// The final answer of a worked solution, and whether two of them agree.
 #pragma once
 
-#include <string>
 #include <string_view>
 
 namespace retort::data {
 
-// The first number after the last "####"; without that mark the last number in the last
-// \boxed{...}; without that the last number of the text; "" if there is none. A box with a fraction
-// or a root (\frac, \sqrt) has no answer that can be compared. The number is given in one canonical
-// spelling: no thousands commas, no leading + or zeros, no trailing fractional zeros ("1,200.50" ->
-// "1200.5", "-0" -> "0"). A minus that follows a digit, a letter or ")" is an operator, not a sign
-// ("20-5" ends in 5). No exponents, no fractions.
-std::string extract_answer(std::string_view text);
+// The answer of a text is the first formula behind the last "####"; without that mark what the last
+// \boxed{...} holds; without that the last formula. docs/rewards.md says in full which numbers are
+// read: signs, thousands separators, decimals, powers of ten, fractions, mixed numbers, powers,
+// roots, pi, percent, units, tuples, intervals, sets, times. Their values are exact. An answer that
+// was cut (a box without its end) is none.
+//
+// A box or a line that holds digits but no such number ("\boxed{x+3}") is an answer as it is
+// written.
 
-// True when both texts have an answer and it is the same number, exactly.
+// Whether the text has an answer.
+bool has_answer(std::string_view text);
+
+// True when both texts have an answer and it is the same: equal values, or, where neither can be
+// read, the same writing but for spaces and what TeX only sets in another way. Never true for two
+// texts of which only one can be read, nor where several numbers might be meant.
 bool same_answer(std::string_view completion, std::string_view reference);
 
 }  // namespace retort::data

@@ -2,63 +2,257 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
 namespace retort::data {
 namespace {
 
-TEST(Answer, AfterTheMark) {
-  EXPECT_EQ(extract_answer(" 12 + 7 = 19 #### 19"), "19");
-  EXPECT_EQ(extract_answer("#### 19 apples, not 20"), "19");
-  EXPECT_EQ(extract_answer("#### 1\n#### 2"), "2");
-  EXPECT_EQ(extract_answer("12 #### none"), "") << "the mark without a number is no answer";
-  EXPECT_EQ(extract_answer("####42"), "42");
-  EXPECT_EQ(extract_answer("#### $1,234.50."), "1234.5");
+using Pairs = std::vector<std::pair<std::string, std::string>>;
+
+// Both ways round: it is the same whose answer is the reference.
+void expect_same(const Pairs& pairs) {
+  for (const auto& [a, b] : pairs) {
+    EXPECT_TRUE(same_answer(a, b)) << a << " against " << b;
+    EXPECT_TRUE(same_answer(b, a)) << b << " against " << a;
+  }
+}
+void expect_different(const Pairs& pairs) {
+  for (const auto& [a, b] : pairs) {
+    EXPECT_FALSE(same_answer(a, b)) << a << " against " << b;
+    EXPECT_FALSE(same_answer(b, a)) << b << " against " << a;
+  }
 }
 
-TEST(Answer, LastNumberWithoutTheMark) {
-  EXPECT_EQ(extract_answer("3 and 4 make 7."), "7");
-  EXPECT_EQ(extract_answer("no number"), "");
-  EXPECT_EQ(extract_answer(""), "");
-  EXPECT_EQ(extract_answer("20-5"), "5");
-  EXPECT_EQ(extract_answer("20 - 25 = -5"), "-5");
-  EXPECT_EQ(extract_answer("it lost -$5"), "-5");
+std::string repeated(const std::string& text, int times) {
+  std::string result;
+  for (int i = 0; i < times; ++i)
+    result += text;
+  return result;
 }
 
-TEST(Answer, CanonicalSpelling) {
-  for (const char* text : {"42", "042", "+42", "42.0", "42.", "4 then 42.00", "42,"})
-    EXPECT_EQ(extract_answer(text), "42") << text;
-  EXPECT_EQ(extract_answer("0.50"), "0.5");
-  EXPECT_EQ(extract_answer(".5"), "0.5");
-  EXPECT_EQ(extract_answer("-0.0"), "0");
-  EXPECT_EQ(extract_answer("000"), "0");
-  EXPECT_EQ(extract_answer("1,000,000"), "1000000");
-  EXPECT_EQ(extract_answer("1,2"), "2") << "a list, not a thousands comma";
-  EXPECT_EQ(extract_answer("123456789012345678901234567890"), "123456789012345678901234567890");
-}
-
-TEST(Answer, BoxedNumbers) {
-  const std::pair<const char*, const char*> cases[] = {
-      {"so \\boxed{42}. Check: 6 * 7", "42"},
-      {"\\boxed{1} and then \\boxed{x = 2}", "2"},
-      {"$\\boxed{12{,}345}$", "12345"},
-      // a unit with an exponent: the last number counts, so say it without
-      {"\\boxed{12,\\!345\\,\\text{m}^{2}}", "2"},
-      {"\\boxed{\\text{the answer is } -3.50}", "-3.5"},
-      {"\\boxed{\\$1,200}", "1200"},
-      {"\\boxed{7", "7"},
-      {"\\boxed{}", ""},
-      {"\\boxed{\\frac{1}{2}}", ""},
-      {"5 \\boxed{2\\sqrt{3}}", ""},
-      {"\\boxed{3} #### 4", "4"},
-  };
-  for (const auto& [text, number] : cases)
-    EXPECT_EQ(extract_answer(text), number) << text;
-}
-
-TEST(Answer, SameNumber) {
-  EXPECT_TRUE(same_answer("so 1,200 #### 1200.0", "1200"));
-  EXPECT_FALSE(same_answer("#### 12", "120"));
+TEST(Answer, StandsBehindTheMarkOrInABoxOrLast) {
+  expect_same({{" 12 + 7 = 19 #### 19", "19"},
+               {"#### 19 apples, not 20", "19"},
+               {"#### 1\n#### 2", "2"},
+               {"####42", "42"},
+               {"####\n42", "42"},
+               {"#### The answer is 5", "5"},
+               {"#### \\boxed{42}", "42"},
+               {"so \\boxed{42}. Check: 6 * 7", "42"},
+               {"\\boxed{1} and then \\boxed{x = 2}", "2"},
+               {"\\boxed{3} #### 4", "4"},
+               {"3 and 4 make 7.", "7"},
+               {"There are 5 grams of CO2", "5"},
+               {"(the answer is 5)", "5"},
+               {"B) 5", "5"},
+               {"The answer is **42**.", "42"},
+               {"| 42 |", "42"},
+               {"It is 42!", "42"},
+               {"answer \u2192 5", "5"},
+               {"\u7b54\u6848\u662f42\u4e2a", "42"}});
+  expect_different({{"12 #### none", "12"}, {"\\boxed{}", "5"}, {"#### 12", "120"}});
+  EXPECT_FALSE(has_answer("12 #### none"));
+  EXPECT_FALSE(has_answer(""));
+  EXPECT_FALSE(has_answer("no number"));
   EXPECT_FALSE(same_answer("", "")) << "two missing answers do not agree";
-  EXPECT_FALSE(same_answer("none", "5"));
+  EXPECT_FALSE(same_answer("none", "none"));
+}
+
+TEST(Answer, OfACutTextIsNone) {
+  for (const char* text : {"\\boxed{42", "\\boxed{\\frac{1}{2}", "\\boxed{4} then \\boxed{42",
+                           "#### \\boxed{4", "\\boxed{"}) {
+    EXPECT_FALSE(has_answer(text)) << text;
+    EXPECT_FALSE(same_answer(text, text)) << text;
+  }
+  expect_different({{"\\boxed{42", "42"}, {"\\frac{3}{4", "4"}, {"it is (1, 2", "(1, 2)"}});
+}
+
+TEST(Answer, NumbersHaveTheirSigns) {
+  expect_same({{"\u22125", "-5"},
+               {"\u2013 7", "-7"},
+               {"it lost -$5", "-5"},
+               {"$-5$", "-5"},
+               {"negative 5", "-5"},
+               {"+42", "42"},
+               {"-0.0", "0"},
+               {"20 - 25 = -5", "-5"}});
+  expect_different({{"\u22125", "5"}, {"\u2013 7", "7"}, {"\\pm 5", "5"}, {"\u00b15", "5"}});
+}
+
+TEST(Answer, DigitsAreReadAsANumberIsWritten) {
+  for (const char* text : {"42", "042", "42.0", "42.", "4 then 42.00", "42,", "\uff14\uff12",
+                           "\u0664\u0662", "$42$", "`42`", "\\text{42}", "4.2e1", "420E-1"})
+    EXPECT_TRUE(same_answer(text, "42")) << text;
+  expect_same({{"0.50", ".5"},
+               {"000", "0"},
+               {"1,000,000", "1000000"},
+               {"1{,}234", "1234"},
+               {"12,\\!345", "12345"},
+               {"3\\,000", "3000"},
+               {"1\u202f234", "1234"},
+               {"#### $1,234.50.", "1234.5"},
+               {"1.5e3", "1500"},
+               {"1.5 \\times 10^3", "1500"},
+               {"1.5 \u00d7 10\u00b3", "1500"},
+               {"123456789012345678901234567890", "123,456,789,012,345,678,901,234,567,890"}});
+  expect_different({{"1.5e3", "2.5e3"},
+                    {"1,23", "23"},
+                    {"1,234,56", "56"},
+                    {"1 234", "234"},
+                    {"(1,234)", "(5,234)"},
+                    {"1.2.3", "2.3"},
+                    {"0.333...", "0.333"},
+                    {"123456789012345678901234567890", "123456789012345678901234567891"}});
+}
+
+TEST(Answer, FractionsPowersAndRootsAreExact) {
+  expect_same({{"3/4", "0.75"},
+               {"#### 3/4 cups", "0.75"},
+               {"\\boxed{-\\frac{1}{2}}", "-0.5"},
+               {"\\dfrac{10}{4}", "2.5"},
+               {"\\tfrac34", "0.75"},
+               {"2/6", "1/3"},
+               {"3 1/2", "3.5"},
+               {"-3\\frac{1}{2}", "-3.5"},
+               {"3\u00bd", "7/2"},
+               {"10^6", "1,000,000"},
+               {"10^{-2}", "0.01"},
+               {"10\u2076", "1000000"},
+               {"2**3", "8"},
+               {"-3^2", "-9"},
+               {"(-3)^2", "9"},
+               {"3 \\cdot 4", "12"},
+               {"3 times 4", "12"},
+               {"\\sqrt{16}", "4"},
+               {"2\\sqrt{3}", "\\sqrt{12}"},
+               {"\\frac{\\sqrt{2}}{2}", "\\frac{1}{\\sqrt{2}}"},
+               {"\\boxed{2\\pi}", "2\u03c0"}});
+  expect_different({{"3/4", "1/4"},
+                    {"#### 3/4", "3/5"},
+                    {"1/3", "0.3333333333"},
+                    {"10^6", "5^6"},
+                    {"3 1/2", "2 1/2"},
+                    {"\\boxed{2\\sqrt{3}}", "\\boxed{3}"},
+                    {"2\\pi", "3\\pi"},
+                    {"5/0", "0"},
+                    {"2^3^2", "2"},
+                    {"6/2*3", "9"},
+                    {"1/2/2020", "2020"},
+                    {"0.\\overline{3}", "3"},
+                    {"\\binom{5}{2}", "2"},
+                    {"log(5)", "5"},
+                    {"101_2", "2"}});
+}
+
+TEST(Answer, UnitsAreLeftOut) {
+  expect_same({{"50%", "50"},
+               {"50\\%", "50 percent"},
+               {"\\$5", "5"},
+               {"\u20ac5", "\u00a35"},
+               {"$5/hour", "5"},
+               {"60 km/h", "60"},
+               {"60 m/s^2", "60"},
+               {"12 cm^2", "12 m\u00b2"},
+               {"\\boxed{12,\\!345\\,\\text{m}^{2}}", "12345"},
+               {"90^\\circ", "90\u00b0"},
+               {"5-year-old", "5"},
+               {"3 times a day", "3"},
+               {"5 million dollars", "5,000,000"}});
+  expect_different({{"5 million", "5"},
+                    {"50%", "0.5"},
+                    {"5x", "5"},
+                    {"$5k", "5"},
+                    {"5 squared", "5"},
+                    {"5 and a half", "5"},
+                    {"5 feet 3 inches", "3"},
+                    {"5 cm x 7 cm", "7"},
+                    {"10 to the power of 6", "6"},
+                    {"the square root of 5", "5"},
+                    {"10 is 20% of 50", "50"}});
+}
+
+TEST(Answer, SeveralNumbersInAShapeAreComparedOneByOne) {
+  expect_same({{"(1,2)", "\\left( 1, 2 \\right)"},
+               {"x = (1, 1/2)", "(1, 0.5)"},
+               {"x \\in [1, 2)", "[1,2)"},
+               {"\\boxed{(-\\infty, 3)}", "(-\u221e, 3)"},
+               {"\\{1, 2\\}", "\\{2, 1\\}"},
+               {"at 12:30", "12:30"},
+               {"9 a.m.", "9am"},
+               {"9 pm", "9"},
+               {"3:4", "3 : 4"}});
+  expect_different({{"(1, 2)", "(5, 2)"},
+                    {"(1, 2)", "(2, 1)"},
+                    {"(1, 2)", "2"},
+                    {"(1; 2)", "(5; 2)"},
+                    {"[1, 2)", "(1, 2]"},
+                    {"\\{1, 1, 2\\}", "\\{1, 2, 2\\}"},
+                    {"at 12:30", "at 11:30"},
+                    {"9am", "9pm"},
+                    {"1,2", "2"}});
+}
+
+TEST(Answer, OfSeveralCandidatesIsNone) {
+  expect_different({{"x = 5 or x = 7", "7"},
+                    {"#### 42 or 43", "42"},
+                    {"#### 42 apples or 43", "42"},
+                    {"\\boxed{5 \\text{ or } 7}", "7"},
+                    {"x = 5, y = 7", "7"},
+                    {"5 to 7", "7"},
+                    {"5-10", "10-15"},
+                    {"5-10", "-5"},
+                    {"20-5", "15"},
+                    {"3, 4, and 5", "5"},
+                    {"3 out of 4", "1 out of 4"},
+                    {"x > 5", "5"},
+                    {"x <= 5", "5"},
+                    {"2020-01-15", "15"}});
+  // What is worked out says what it is.
+  expect_same({{"12 + 7 = 19, 19 - 4 = 15", "15"},
+               {"in 24 / 4 = 6 hours", "6"},
+               {"He pays 5 * 7 = $<<5*7=35>>35.", "35"},
+               {"5 = x", "5"}});
+}
+
+TEST(Answer, WithoutANumberIsComparedAsItIsWritten) {
+  expect_same({{"\\boxed{x+3}", "\\boxed{x + 3}"},
+               {"y+3", "so \\boxed{y+3}"},
+               {"\\boxed{1+\\dfrac{\\sqrt{2}}{x}}", "\\boxed{1 + \\frac{\\sqrt{2}}{x}}"}});
+  expect_different({{"\\boxed{x+3}", "\\boxed{y+3}"}, {"\\boxed{x+3}", "3"}, {"3+4i", "3+5i"}});
+  EXPECT_FALSE(has_answer("It is 5 or 7.\nOr so.")) << "several lines are no answer as written";
+  EXPECT_FALSE(has_answer("\\boxed{x}")) << "nor is what has no digits";
+}
+
+// No crash, no long time, and nothing equal by chance.
+TEST(Answer, HostileTextsAreRefused) {
+  const std::string refused[] = {
+      repeated("{", 10'000) + "5" + repeated("}", 10'000),
+      "\\boxed{" + repeated("{", 10'000) + "5" + repeated("}", 10'000) + "}",
+      repeated("(", 20'000) + "5" + repeated(")", 20'000),
+      repeated("\\sqrt", 10'000) + "5",
+      repeated("\\frac{1}{", 10'000) + "5" + repeated("}", 10'000),
+      repeated("\\text{", 20'000) + "5",
+      repeated("\\boxed{", 30'000),
+      repeated("9*", 20'000) + "9",
+      repeated("1,", 20'000) + "1",
+      repeated("-", 20'000) + "1"};
+  for (const std::string& text : refused)
+    EXPECT_FALSE(has_answer(text)) << text.substr(0, 20);
+
+  // Too large to be read, so equal only to themselves.
+  expect_different({{repeated("7", 50'000), repeated("7", 49'999) + "8"},
+                    {"1e999999999", "1e999999998"},
+                    {"9^999999", "9^999998"},
+                    {"9^999^999", "9"}});
+  // What is no UTF-8 may have been a digit.
+  expect_different({{"4\xff", "4"},
+                    {"4\xff"
+                     "2",
+                     "2"},
+                    {"4\ufffd", "4"},
+                    {"\xe2\x88 5", "5"}});
 }
 
 }  // namespace

@@ -8,6 +8,9 @@ namespace retort::fuzz {
 namespace adapter_config {
 Target target();
 }
+namespace answer {
+Target target();
+}
 namespace archive {
 Target target();
 }

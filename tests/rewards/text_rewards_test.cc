@@ -25,13 +25,21 @@ TEST(TextRewards, Numeric) {
     double expected;
   } cases[] = {
       {"6 * 7 = 42 #### 42", "long story #### 42", 1},
-      {"#### 42 or 43", "42", 1},
+      {"#### 42, not 43", "42", 1},
+      {"#### 42 or 43", "42", 0},
+      {"x = 5 or x = 7", "7", 0},
+      {"\xe2\x88\x92"
+       "5",
+       "5", 0},
+      {"3/4", "1/4", 0},
+      {"\\boxed{42", "42", 0},
+      {"\\boxed{x+3}", "\\boxed{y+3}", 0},
       {"The answer is \\boxed{1{,}200}. I checked 3 times.", "1200", 1},
       {"it is 42.0", "42", 1},
       {"42 #### 41", "42", 0},
       {"no idea", "42", 0},
       {"", "42", 0},
-      {"\\boxed{\\frac{4}{2}}", "2", 0},
+      {"\\boxed{\\frac{4}{2}}", "2", 1},
   };
   for (const auto& c : cases)
     EXPECT_EQ(score(options, input_of(c.completion, c.reference)), c.expected) << c.completion;
@@ -47,6 +55,11 @@ TEST(TextRewards, AMissingReferenceIsAnErrorAndNotAZero) {
               score({}, input_of("42", "forty-two"));
             }).find("train.jsonl:17 holds no number: 'forty-two'"),
             std::string::npos);
+  // A reference that holds numbers, but none that is its answer, would give 0 for ever.
+  const std::string unclear = message_of([] { score({}, input_of("7", "5 to 7\nin all")); });
+  EXPECT_NE(unclear.find("train.jsonl:17 holds no number that can be read as its answer: '5 to 7"),
+            std::string::npos)
+      << unclear;
   RewardInput anonymous = input_of("42");
   anonymous.origin.clear();
   EXPECT_NE(

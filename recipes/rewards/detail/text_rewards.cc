@@ -47,17 +47,25 @@ class Numeric final : public Scorer {
     Scores scores;
     for (const RewardInput& input : inputs) {
       require_reference(name_, input);
-      const std::string reference = data::extract_answer(input.reference);
-      if (reference.empty())
-        fail(ErrorCode::kInvalidArgument, name_,
-             "the reference of " + sample_name(input) +
-                 " holds no number: " + excerpt(input.reference));
-      scores.emplace_back(data::extract_answer(input.completion) == reference ? 1.0 : 0.0);
+      if (!data::has_answer(input.reference)) refuse_reference(input);
+      scores.emplace_back(data::same_answer(input.completion, input.reference) ? 1.0 : 0.0);
     }
     return scores;
   }
 
  private:
+  [[noreturn]] void refuse_reference(const RewardInput& input) const {
+    const bool has_digits = input.reference.find_first_of("0123456789") != std::string::npos;
+    fail(ErrorCode::kInvalidArgument, name_,
+         "the reference of " + sample_name(input) +
+             (has_digits ? " holds no number that can be read as its answer: "
+                         : " holds no number: ") +
+             excerpt(input.reference) +
+             (has_digits ? "; write the answer behind '####' or in \\boxed{} (docs/rewards.md says "
+                           "which numbers are read)"
+                         : ""));
+  }
+
   std::string name_;
 };
 
