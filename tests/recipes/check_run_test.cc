@@ -111,11 +111,11 @@ std::string scoring_program(const TemporaryFolder& folder, const std::string& sc
 }
 
 TEST(CheckRun, TakesPromptsWithAnAnswerWhereCompletionsAreDrawn) {
-  TemporaryFolder folder;
+  TemporaryFolder folder, held_out;
   const std::string rewards = "[{type: numeric}, {type: exact_match, weight: 0, name: exact}, " +
                               scoring_program(folder, "0.25") + "]";
   for (OnPolicyRecipe recipe : scoring_recipes(write_answers(folder, {1, 2, 3, 60}), rewards)) {
-    recipe.data_extra += "  eval: [{path: " + write_prompts(folder, 3).string() + "}]\n";
+    recipe.data_extra += "  eval: [{path: " + write_answers(held_out, {1, 2, 3}).string() + "}]\n";
     const fs::path path = write_on_policy(folder / recipe.recipe, recipe);
     const CommandResult result = retort({"check", path.string()});
     EXPECT_EQ(result.exit_code, 0) << result.output;
