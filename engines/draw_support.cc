@@ -11,12 +11,15 @@ std::optional<UnsupportedOption> unsupported_by_llamacpp(const models::DrawOptio
   const std::string counts =
       "llama.cpp counts the tokens of the prompt too, and we those of the completion alone; use 0, "
       "vLLM, SGLang";
-  if (how.sampling.presence_penalty != 0) return {{"presence_penalty", counts + kOurs}};
-  if (how.sampling.frequency_penalty != 0) return {{"frequency_penalty", counts + kOurs}};
+  if (how.sampling.presence_penalty != 0)
+    return UnsupportedOption{"presence_penalty", counts + kOurs};
+  if (how.sampling.frequency_penalty != 0)
+    return UnsupportedOption{"frequency_penalty", counts + kOurs};
   if (how.min_new_tokens > 0)
-    return {{"min_new_tokens",
-             "llama.cpp bars no end token for the first tokens alone; use 0, vLLM, SGLang" +
-                 std::string(kOurs)}};
+    return UnsupportedOption{
+        "min_new_tokens",
+        "llama.cpp bars no end token for the first tokens alone; use 0, vLLM, SGLang" +
+            std::string(kOurs)};
   return std::nullopt;
 }
 
@@ -26,15 +29,16 @@ std::optional<UnsupportedOption> unsupported_option(EngineKind engine,
                                                     const models::DrawOptions& how) {
   if (engine == EngineKind::kLlamacpp) return unsupported_by_llamacpp(how);
   if (how.sampling.typical_p < 1)
-    return {{"typical_p",
-             std::string(enum_name(engine)) + " does not draw so; use 1, llama.cpp" + kOurs}};
+    return UnsupportedOption{"typical_p", std::string(enum_name(engine)) +
+                                              " does not draw so; use 1, llama.cpp" + kOurs};
   // A stop text within the first tokens ends its completions, and ours not.
   const bool has_texts = !how.stop.empty();
   if (engine == EngineKind::kSglang && how.min_new_tokens > 0 && has_texts)
-    return {{"min_new_tokens",
-             "sglang ends a completion at a stop text within the first tokens too; use 0, no stop "
-             "texts (special tokens will do), vLLM" +
-                 std::string(kOurs)}};
+    return UnsupportedOption{
+        "min_new_tokens",
+        "sglang ends a completion at a stop text within the first tokens too; use 0, no "
+        "stop, vLLM" +
+            std::string(kOurs)};
   return std::nullopt;
 }
 

@@ -94,7 +94,7 @@ std::string why_ambiguous(std::string_view text) {
   return "";
 }
 
-std::string json_number(std::string_view text) {
+std::string json_number_of_yaml(std::string_view text) {
   if (text.starts_with("0x")) return of_base(text.substr(2), 16, text);
   if (text.starts_with("0o")) return of_base(text.substr(2), 8, text);
 

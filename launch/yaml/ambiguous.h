@@ -18,6 +18,6 @@ std::string why_ambiguous(std::string_view text);
 
 // A number of YAML 1.2 as JSON writes it: .5, 5., +1, 0x1f and 0o17 as 0.5, 5.0, 1, 31 and 15. Any
 // other text as it is.
-std::string json_number(std::string_view text);
+std::string json_number_of_yaml(std::string_view text);
 
 }  // namespace retort::launch

@@ -46,7 +46,7 @@ nlohmann::ordered_json json_scalar(const YamlNode& node) {
     if (text == word) return false;
 
   const auto number =
-      nlohmann::ordered_json::parse(json_number(text), nullptr, /*allow_exceptions=*/false);
+      nlohmann::ordered_json::parse(json_number_of_yaml(text), nullptr, /*allow_exceptions=*/false);
   return number.is_number() ? number : nlohmann::ordered_json(text);
 }
 

@@ -139,8 +139,10 @@ void keep_typical(const Row& row, double temperature, double share, SamplerScrat
   const double wanted = share * total;
   double before = 0;
   int64_t bin = 0;
-  while (bin + 1 < kBins && before + scratch.mass[static_cast<size_t>(bin)] < wanted)
-    before += scratch.mass[static_cast<size_t>(bin++)];
+  while (bin + 1 < kBins && before + scratch.mass[static_cast<size_t>(bin)] < wanted) {
+    before += scratch.mass[static_cast<size_t>(bin)];
+    ++bin;
+  }
   scratch.ids.clear();
   for (int64_t i = 0; i < row.size; ++i) {
     const double distance = distances[static_cast<size_t>(i)];

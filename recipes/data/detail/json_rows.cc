@@ -134,7 +134,9 @@ std::string first_line(std::string_view text) {
   std::string_view line = text.substr(0, text.find('\n'));
   if (line.ends_with('\r')) line.remove_suffix(1);
   constexpr size_t kShown = 60;
-  return line.size() <= kShown ? std::string(line) : std::string(line.substr(0, kShown)) + "...";
+  std::string shown(line.substr(0, kShown));
+  if (line.size() > kShown) shown += "...";
+  return shown;
 }
 
 // An object that begins with a brace alone on its line, as json.dump with an indent writes it.
