@@ -21,7 +21,7 @@ constexpr std::array<Entry, 7> kLater{{
 
 // Names that TRL, transformers and verl have for something, wherever they stand, and what it is
 // called here.
-constexpr std::array<Entry, 33> kElsewhere{{
+constexpr std::array<Entry, 31> kElsewhere{{
     {"batch_size", "the batch is train.per_device_train_batch_size or train.tokens_per_batch"},
     {"bf16", "a role's numbers are roles.<name>.dtype: bfloat16"},
     {"cliprange", "the clip is grpo.epsilon"},
@@ -34,7 +34,6 @@ constexpr std::array<Entry, 33> kElsewhere{{
     {"fp16", "a role's numbers are roles.<name>.dtype: float16"},
     {"fsdp", "how a role is split is roles.<name>.world"},
     {"kl_coef", "the KL's weight is grpo.beta"},
-    {"learner_rate", "it is train.learning_rate"},
     {"logging_dir", "all files of a run lie under output_dir"},
     {"lora_r", "it is roles.student.lora: {r: 16}"},
     {"lr", "it is train.learning_rate"},
@@ -43,7 +42,6 @@ constexpr std::array<Entry, 33> kElsewhere{{
     {"max_seq_length", "it is data.max_length"},
     {"model_name_or_path", "it is roles.student.model"},
     {"num_epochs", "it is train.num_train_epochs"},
-    {"packing", "rows are always packed, with attention inside each row"},
     {"peft_config", "it is roles.student.lora: {r: 16}"},
     {"ref_model",
      "the reference is a role, named by dpo.reference, kto.reference or grpo.reference"},

@@ -20,10 +20,14 @@ void expand_home(recipes::Recipe& recipe) {
   if (recipe.launch.backend == recipes::Backend::kKubernetes) return;
   expand(recipe.output_dir);
   expand(recipe.launch.secret_file);
+  for (auto& host : recipe.launch.hosts)
+    expand(host.identity_file);
+  expand(recipe.launch.ssh.identity_file);
   for (auto& [name, role] : recipe.roles) {
     expand(role.model);
     if (role.lora) expand(role.lora->adapter);
     if (!role.external) continue;
+    if (role.external->weights) expand(role.external->weights->folder);
     expand(role.external->tokenizer);
     expand(role.external->api_key_file);
     expand(role.external->ca_file);
@@ -33,6 +37,9 @@ void expand_home(recipes::Recipe& recipe) {
     for (data::Source& source : *sources)
       expand(source.path);
   expand(recipe.data.tokenized_cache);
+  expand(recipe.data.chat_template);
+  if (recipe.dpo) expand(recipe.dpo->reference_cache);
+  if (recipe.kto) expand(recipe.kto->reference_cache);
   for (rewards::RewardOptions& reward : recipe.rewards)
     expand(reward.template_file);
   if (!recipe.distill) return;

@@ -8,7 +8,8 @@
 namespace retort::models {
 
 // Why the sequence ends with its newest token; nothing when it goes on. An end token comes before a
-// stop token, that before a stop string, a stop string before the length. `detokenizer` is used for stop strings only.
+// stop token, that before a stop string, a stop string before the length. `detokenizer` is used for
+// stop strings only.
 std::optional<FinishReason> finish_reason_of(const Sequence& sequence,
                                              const Detokenizer& detokenizer);
 

@@ -13,8 +13,8 @@
 namespace retort::models {
 
 // From logits to a token, in this order: repetition penalty, frequency and presence penalty,
-// temperature, top_k, top_p, min_p, typical_p, draw. The texts of fields() say what each does. num_ids and seed are no fields of a recipe: its
-// run sets them.
+// temperature, top_k, top_p, min_p, typical_p, draw. The texts of fields() say what each does.
+// num_ids and seed are no fields of a recipe: its run sets them.
 struct SamplingOptions {
   double temperature = 1.0;  // 0: the first most probable token, no draw
   double top_p = 1.0;

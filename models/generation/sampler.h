@@ -36,8 +36,8 @@ struct SamplerScratch {
 };
 
 // `logits` [vocab_size] fp32; all ids of `history` are below vocab_size, the barred ones below
-// options.num_ids too, and leave at least one token. Greedy takes the first maximum. kCorrupt when the logits are not finite. Cost: a few passes over
-// the vocabulary, no sort of it.
+// options.num_ids too, and leave at least one token. Greedy takes the first maximum. kCorrupt when
+// the logits are not finite. Cost: a few passes over the vocabulary, no sort of it.
 Choice choose_token(const float* logits, int64_t vocab_size, const SamplingOptions& options,
                     const DrawHistory& history, uint64_t sample, uint64_t position,
                     SamplerScratch& scratch);

@@ -71,11 +71,10 @@ Answer answer_of(std::string_view text) {
     text.remove_prefix(mark + kMark.size());
   }
   if (const std::optional<Box> box = last_box(text)) {
+    // A box behind a mark is the answer: the mark may be a heading, which four hashes are, too.
     if (!box->ends) return {};
-    if (mark == std::string_view::npos) {
-      place = AnswerPlace::kWhole;
-      text = box->inside;
-    }
+    place = AnswerPlace::kWhole;
+    text = box->inside;
   }
 
   std::vector<Token> tokens = detail::answer_tokens(text);

@@ -55,7 +55,8 @@ struct GenerationOptions {
   }
   // kInvalidArgument naming the field: ranges.
   void validate() const;
-  // Whether tokens are drawn from the whole vocabulary at the temperature alone, the first ones too.
+  // Whether tokens are drawn from the whole vocabulary at the temperature alone, the first ones
+  // too.
   bool whole_distribution() const;
   // As the engine wants it; its validate() is part of ours.
   models::EngineOptions engine() const;

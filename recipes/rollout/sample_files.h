@@ -17,8 +17,8 @@ std::filesystem::path samples_folder(const GenerationOptions& generation,
                                      const std::filesystem::path& run_folder);
 
 // The first rank of each replica writes `<folder>/step-<step>-rank-<dp rank>.jsonl`; nothing is
-// written where `folder` is empty. A line is one JSON object for each sample: prompt, completion (as
-// rewards see it), prompt_ids, token_ids (as they were drawn), logps, sampling_logps (null: an
+// written where `folder` is empty. A line is one JSON object for each sample: prompt, completion
+// (as rewards see it), prompt_ids, token_ids (as they were drawn), logps, sampling_logps (null: an
 // engine did not say), reward, rewards (by `reward_names`; null: unscorable), finish_reason,
 // sample_id, weight_version; and of the row reference (its answer; null: it has none), fields (its
 // other columns) and origin. Written atomically; kResourceExhausted when the disk is full.

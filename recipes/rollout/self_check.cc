@@ -84,6 +84,7 @@ Begun begin_completion(const SelfCheck& check, const data::PromptSample& prompt,
                        models::DrawOptions draw) {
   const models::Decoder& decoder = check.student().decoder;
   draw.max_new_tokens = std::min(kDrawnTokens, draw.max_new_tokens);
+  draw.min_new_tokens = std::min(draw.min_new_tokens, draw.max_new_tokens);
   const int64_t max_length = static_cast<int64_t>(prompt.prompt_ids.size()) + draw.max_new_tokens;
   const int64_t block = models::EngineOptions{}.block_tokens;
   models::Engine engine(

@@ -42,8 +42,8 @@ class CheckpointStore {
     // - a parameter of 2 bytes: 14 (itself, its fp32 master and the moments)
     // - a dp rank but the first writes nothing, unless the optimizer is distributed
     bool async = false;
-    // what the tokenizer of every checkpoint has as its chat template, whatever the model has; none:
-    // the model's own
+    // what the tokenizer of every checkpoint has as its chat template, whatever the model has;
+    // none: the model's own
     std::optional<std::string> chat_template;
   };
   // What rank 0 tells and asks around a checkpoint that is complete, on the compute thread.

@@ -40,6 +40,7 @@ TEST(Answer, StandsBehindTheMarkOrInABoxOrLast) {
                {"####\n42", "42"},
                {"#### The answer is 5", "5"},
                {"#### \\boxed{42}", "42"},
+               {"#### Step 2: add\n2+3=5, so \\boxed{5}", "5"},
                {"so \\boxed{42}. Check: 6 * 7", "42"},
                {"\\boxed{1} and then \\boxed{x = 2}", "2"},
                {"\\boxed{3} #### 4", "4"},

@@ -5,7 +5,9 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "launch/yaml/key_paths.h"
 #include "launch/yaml/reference.h"
+#include "recipes/reserved_keys.h"
 #include "tests/support/source_folder.h"
 
 namespace retort::test {
@@ -17,6 +19,17 @@ TEST(RecipeReferenceTest, FileIsInStep) {
   const std::string text = launch::recipe_reference_markdown();
   if (std::getenv("RETORT_UPDATE_DOCS")) write_file_atomically(path, text);
   EXPECT_EQ(read_file(path), text) << "write it anew: RETORT_UPDATE_DOCS=1 ctest -R recipe_test";
+}
+
+// What is said of names of other programs must not hide a key of ours.
+TEST(RecipeReferenceTest, NoKeyIsTakenForOneOfAnotherProgram) {
+  const std::vector<std::string> keys = launch::recipe_key_paths();
+  EXPECT_GT(keys.size(), 300u);
+  for (const std::string& key : keys) {
+    EXPECT_EQ(recipes::reserved_key(key), "") << key;
+    EXPECT_EQ(recipes::reserved_key("elsewhere." + key.substr(key.rfind('.') + 1)), "") << key;
+  }
+  EXPECT_EQ(launch::places_of_key("max_length"), "data.max_length");
 }
 
 TEST(RecipeReferenceTest, EveryBlockHasItsTable) {

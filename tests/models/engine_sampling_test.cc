@@ -16,7 +16,8 @@ namespace {
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 
-// Of `candidates`, those that say about as much as is expected (Meister et al. 2022), in their order.
+// Of `candidates`, those that say about as much as is expected (Meister et al. 2022), in their
+// order.
 std::vector<size_t> typical(const std::vector<size_t>& candidates,
                             const std::vector<double>& weights, double mass) {
   double total = 0;

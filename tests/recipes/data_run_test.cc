@@ -1,6 +1,6 @@
 // What the data block does to whole runs: rows that are cut, rows that go on in the next pack, chat
-// templates that print a day or come from a file, completions that end at a special token, heads with more rows than
-// the tokenizer has ids.
+// templates that print a day or come from a file, completions that end at a special token, heads
+// with more rows than the tokenizer has ids.
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -131,8 +131,8 @@ TEST(OnPolicyLayouts, GrpoAsItIsUsed) {
   }
 }
 
-// The student is asked before a step, for its old policy and the entropies of all ranks; each reward
-// is compared by itself.
+// The student is asked before a step, for its old policy and the entropies of all ranks; each
+// reward is compared by itself.
 TEST(OnPolicyLayouts, GrpoThatAsksTheStudentFirst) {
   TemporaryFolder folder;
   OnPolicyRecipe one{.data = write_prompts(folder),

@@ -28,8 +28,8 @@ struct Term {
   double d_chosen = 0;
   double d_rejected = 0;
 };
-// The term of `loss`, unweighted, and its derivatives by the ratios as they are given. Cross-entropy on the chosen completion (sft, orpo's first term)
-// is not in it: chosen_nll_sum is.
+// The term of `loss`, unweighted, and its derivatives by the ratios as they are given.
+// Cross-entropy on the chosen completion (sft, orpo's first term) is not in it: chosen_nll_sum is.
 Term term_of(PreferenceLoss loss, const Pair& pair, const PreferenceOptions& options);
 
 // A completion's score and its slope by the log-ratio that it is made of: FDivergence.

@@ -96,8 +96,8 @@ fn common_end(a: &str, b: &str) -> usize {
 }
 
 /// `message` with `words` in place of what it thinks and says: first in the form that it has, which
-/// for a call without words is what the tools are given; then as plain content, for a template that does
-/// not print that form.
+/// for a call without words is what the tools are given; then as plain content, for a template that
+/// does not print that form.
 fn with_words(message: &Json, words: &str) -> [Json; 2] {
     let mut fields: Map<String, Json> = message.as_object().cloned().unwrap_or_default();
     for key in ["reasoning_content", "thinking", "reasoning"] {
@@ -128,11 +128,12 @@ fn with_words(message: &Json, words: &str) -> [Json; 2] {
             for call in calls {
                 let inner = call.get("function").is_some();
                 let named = if inner { &mut call["function"] } else { call };
+                let Some(named) = named.as_object_mut() else { continue };
                 // A tool's name may stand in front of what it answers, too.
                 match named.get_mut("arguments") {
                     Some(arguments) if arguments.is_object() => *arguments = json!({words: words}),
                     Some(arguments) => *arguments = words.into(),
-                    None => named["name"] = words.into(),
+                    None => drop(named.insert("name".into(), words.into())),
                 }
             }
         }
@@ -248,8 +249,8 @@ fn behind_last(messages: &[Json], index: usize, render: &Render) -> Result<Strin
     Err(format!("{}: {why}", cannot("refuses a conversation that ends with", index)))
 }
 
-/// Whether what changes with an answer, which ends at `end`, holds the question or the tool's output
-/// behind it.
+/// Whether what changes with an answer, which ends at `end`, holds the question or the tool's
+/// output behind it.
 fn reaches_next(full: &str, messages: &[Json], index: usize, end: usize, render: &Render) -> bool {
     let role = messages.get(index + 1).and_then(|next| next.get("role")).and_then(Json::as_str);
     if !matches!(role, Some("user" | "tool")) {
