@@ -117,7 +117,8 @@ TEST(CheckRun, TakesPromptsWithAnAnswerWhereCompletionsAreDrawn) {
   for (OnPolicyRecipe recipe : scoring_recipes(write_answers(folder, {1, 2, 3, 60}), rewards)) {
     recipe.data_extra += "  eval: [{path: " + write_answers(held_out, {1, 2, 3}).string() + "}]\n";
     const fs::path path = write_on_policy(folder / recipe.recipe, recipe);
-    const CommandResult result = retort({"check", path.string()});
+    // More tokens than a check draws.
+    const CommandResult result = retort({"check", path.string(), "generation.min_new_tokens=9"});
     EXPECT_EQ(result.exit_code, 0) << result.output;
     for (const char* part :
          {"3 of 4 rows of data.train can be used; the longest has 3 tokens, 13 with a",
