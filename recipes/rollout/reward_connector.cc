@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "recipes/rollout/answer_ending.h"
 #include "recipes/run/role_connections.h"
@@ -16,9 +17,13 @@ rewards::AskRole ask_model(RunContext& context, const rewards::RewardOptions& op
   const AnswerEnding ending(context.chat, context.tokenizer, context.recipe().data.max_length);
   const auto score = [client, ending, label = options.label.value_or(0)](
                          const std::vector<rewards::RewardInput>& inputs) {
-    std::vector<roles::RewardClient::Sequence> sequences;
+    std::vector<std::vector<int32_t>> completions;  // which the sequences look at
     for (const rewards::RewardInput& input : inputs)
-      sequences.push_back({.prompt = input.prompt_ids, .completion = ending.completion_of(input)});
+      completions.push_back(ending.completion_of(input));
+
+    std::vector<roles::RewardClient::Sequence> sequences;
+    for (size_t i = 0; i < inputs.size(); ++i)
+      sequences.push_back({.prompt = inputs[i].prompt_ids, .completion = completions[i]});
     return client->score(sequences, label);
   };
   return {.score = score, .stop = [client] { client->stop(); }};

@@ -74,7 +74,7 @@ std::vector<BadInput> table() {
          fs::resize_file(fs::path(folder / "broken") / "model.safetensors", 1000);
        },
        {"roles.student.model=$FOLDER/broken"},
-       1,
+       2,
        "model.safetensors"},
       {"truncated_line",
        [](const TemporaryFolder& folder, GoldenRecipe&) { copy_rows_and_a_truncated_line(folder); },
