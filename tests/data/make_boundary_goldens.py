@@ -101,7 +101,8 @@ def main():
         lines += [golden(tokenizer, name, template, row) for template, row in rows]
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     (HERE / "boundary_goldens.jsonl").write_text(text)
-    print(len(lines), "rows;", sum(line["prompt_differs"] for line in lines), "whose prompt differs")
+    differ = sum(line["prompt_differs"] for line in lines)
+    print(len(lines), "rows;", differ, "whose prompt differs")
 
 
 if __name__ == "__main__":

@@ -54,13 +54,6 @@ const RecipeErrorCase kSyntax[] = {
      "recipe: ppo",
      {},
      {"r.yaml:1: recipe: PPO with a critic (grpo", "is not in this version"}},
-    {"RoleThatIsMisspelt",
-     &kDistill,
-     "[{role: teacher}]",
-     "[{role: techer}]",
-     {},
-     {"r.yaml:14: distill.teachers.0.role: 'techer' is not declared under roles; did you mean "
-      "'teacher'?"}},
     {"TextForInteger",
      &kSft,
      "10",

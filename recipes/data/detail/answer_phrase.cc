@@ -231,11 +231,12 @@ std::optional<Value> find_value(Tokens tokens, AnswerPlace place) {
   const std::optional<Tokens> side = side_of_equation(whole);
   if (!side) return std::nullopt;
 
-  // The words behind it may hold its unit.
+  // The words behind it may hold its unit, but not those behind a comma: "42, not 43".
   std::vector<Token> formula(side->begin(), side->end());
   const size_t num_needed = formula.size();
+  const bool at_comma = phrase.end < math_end && tokens[phrase.end].is_sign(',');
   for (size_t i = math_end;
-       i < tokens.size() && tokens[i].kind != TokenKind::kStop && !tokens[i].is_sign(','); ++i)
+       !at_comma && i < tokens.size() && tokens[i].kind != TokenKind::kStop && !tokens[i].is_sign(','); ++i)
     formula.push_back(tokens[i]);
   std::optional<ReadValue> read = read_value(formula);
   if (!read || read->num_tokens < num_needed) return std::nullopt;

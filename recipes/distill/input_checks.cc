@@ -1,0 +1,49 @@
+#include "recipes/distill/input_checks.h"
+
+#include <algorithm>
+#include <string>
+
+#include "models/config.h"
+#include "models/text/tokenizer.h"
+#include "recipes/distill/cache_manifest.h"
+#include "recipes/distill/cached_teacher.h"
+
+namespace retort::recipes {
+
+void check_hidden_states(const Recipe& recipe, const RecipePlaces& places) {
+  if (recipe.distill->payload != roles::PayloadKind::kHiddenStates) return;
+  for (const TeacherOptions& teacher : recipe.distill->teachers) {
+    if (teacher.is_cached()) continue;
+    const RoleOptions& role = recipe.roles.at(teacher.role);
+    if (role.external || models::read_model_config(role.model).final_logit_softcapping == 0)
+      continue;
+    places.refuse({"roles", teacher.role, "model"},
+                  "the logits of " + role.model +
+                      " are capped (final_logit_softcapping in its config.json), which payload: "
+                      "hidden_states does not carry; use payload: topk, full or sampled");
+  }
+}
+
+void check_caches(const Recipe& recipe, const RecipePlaces& places) {
+  const auto& teachers = recipe.distill->teachers;
+  if (std::ranges::none_of(teachers, &TeacherOptions::is_cached)) return;
+  const std::string& model = recipe.student().model;
+  const models::Tokenizer tokenizer = models::Tokenizer::load(model);
+  const int64_t vocab_rows = models::read_model_config(model).vocab_size;
+  for (size_t i = 0; i < teachers.size(); ++i) {
+    const std::string& folder = teachers[i].cache;
+    if (folder.empty()) continue;
+    try {
+      const CacheManifest manifest = read_manifest(folder);
+      check_cached_payload(manifest, recipe.distill->payload_spec(recipe.seed),
+                           {.folder = folder, .tokenizer = tokenizer, .vocab_rows = vocab_rows});
+      check_cached_teacher(manifest, folder);
+    } catch (const Error& error) {
+      places.refuse(
+          {"distill", "teachers", std::to_string(i), "cache"}, error.message(),
+          error.code() == ErrorCode::kMismatch ? ErrorCode::kInvalidArgument : error.code());
+    }
+  }
+}
+
+}  // namespace retort::recipes
