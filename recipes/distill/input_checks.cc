@@ -24,7 +24,7 @@ void check_hidden_states(const Recipe& recipe, const RecipePlaces& places) {
   }
 }
 
-void check_caches(const Recipe& recipe, const RecipePlaces& places) {
+void open_caches(const Recipe& recipe, const RecipePlaces& places) {
   const auto& teachers = recipe.distill->teachers;
   if (std::ranges::none_of(teachers, &TeacherOptions::is_cached)) return;
   const std::string& model = recipe.student().model;

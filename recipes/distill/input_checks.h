@@ -10,6 +10,6 @@ namespace retort::recipes {
 void check_hidden_states(const Recipe& recipe, const RecipePlaces& places);
 
 // A cache must hold what the recipe asks for.
-void check_caches(const Recipe& recipe, const RecipePlaces& places);
+void open_caches(const Recipe& recipe, const RecipePlaces& places);
 
 }  // namespace retort::recipes

@@ -7,6 +7,8 @@
 #include "models/config.h"
 #include "parallel/vocab_shard.h"
 #include "recipes/audit.h"
+#include "recipes/distill/cache_manifest.h"
+#include "recipes/distill/cached_teacher.h"
 #include "recipes/distill/checks.h"
 #include "recipes/distill/input_checks.h"
 #include "recipes/distill/objective.h"
@@ -305,7 +307,7 @@ class DistillType : public RecipeType {
   void check_inputs(const Recipe& recipe, const RecipePlaces& places) const override {
     check_hidden_states(recipe, places);
     warn_of_more_ids(recipe, places);
-    check_caches(recipe, places);
+    open_caches(recipe, places);
   }
 
   void check_cache(const Recipe& recipe) const override { check_cache_recipe(recipe); }
