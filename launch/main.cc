@@ -8,6 +8,7 @@
 #include <iostream>
 
 #include "base/descriptor_limit.h"
+#include "base/end_process.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "launch/backends/child_process.h"
@@ -357,6 +358,20 @@ class Program {
   RoleCommand role_;
 };
 
+// The exit code; errors are written to standard error.
+int run(int argc, char** argv) {
+  try {
+    raise_descriptor_limit();
+    return Program().run(argc, argv);
+  } catch (const Error& e) {
+    std::cerr << "retort: error: " << e.what() << "\n";
+    return exit_code_for(e.code());
+  } catch (const std::exception& e) {
+    std::cerr << "retort: error: " << e.what() << "\n";
+    return 1;
+  }
+}
+
 }  // namespace
 }  // namespace retort::launch
 
@@ -364,14 +379,5 @@ int main(int argc, char** argv) {
   // a closed pipe and a file-size limit are errors of write(2), reported like any other
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
-  try {
-    retort::raise_descriptor_limit();
-    return retort::launch::Program().run(argc, argv);
-  } catch (const retort::Error& e) {
-    std::cerr << "retort: error: " << e.what() << "\n";
-    return retort::exit_code_for(e.code());
-  } catch (const std::exception& e) {
-    std::cerr << "retort: error: " << e.what() << "\n";
-    return 1;
-  }
+  retort::end_process(retort::launch::run(argc, argv));
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/end_process.h"
 #include "tests/launch/supervised_child.h"
 
 namespace retort::test {
@@ -13,8 +14,8 @@ int run_launcher(const std::filesystem::path& folder, const std::string& scene);
 
 int main(int argc, char** argv) {
   const std::string_view what = argc > 1 ? argv[1] : "";
-  if (what == "child") return retort::test::run_child(argc, argv);
-  if (what == "launcher") return retort::test::run_launcher(argv[2], argv[3]);
+  if (what == "child") retort::end_process(retort::test::run_child(argc, argv));
+  if (what == "launcher") retort::end_process(retort::test::run_launcher(argv[2], argv[3]));
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -5,6 +5,7 @@
 
 #include <cstdio>
 
+#include "base/end_process.h"
 #include "tests/support/sanitizer.h"
 
 namespace retort::parallel::testing {
@@ -52,10 +53,10 @@ int ranks_or_tests(int argc, char** argv, const std::map<std::string, Scenario>&
   if (const auto role = test::spawned_role()) {
     try {
       scenarios.at (*role)();
-      return 0;
+      end_process(0);
     } catch (const std::exception& e) {
       std::fprintf(stderr, "%s: %s\n", role->c_str(), e.what());
-      return 1;
+      end_process(1);
     }
   }
   ::testing::InitGoogleTest(&argc, argv);

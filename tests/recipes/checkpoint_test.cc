@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include "base/end_process.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
@@ -313,7 +314,7 @@ TEST_F(Checkpoints, TheLayoutIsToldInWords) {
 }  // namespace retort::recipes::testing
 
 int main(int argc, char** argv) {
-  if (retort::test::spawned_role()) return retort::recipes::testing::run_student();
+  if (retort::test::spawned_role()) retort::end_process(retort::recipes::testing::run_student());
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/end_process.h"
 #include "rpc/peer_links.h"
 #include "tests/roles/generator_fixture.h"
 #include "tests/support/process.h"
@@ -245,7 +246,7 @@ TEST_F(Push, OneThatIsKilledHoldsNobody) {
 
 int main(int argc, char** argv) {
   using namespace retort;
-  if (test::spawned_role()) return roles::generate(test::spawned_args());
+  if (test::spawned_role()) end_process(roles::generate(test::spawned_args()));
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -1,6 +1,7 @@
 // The program of the fault tests: the tests themselves, or one of the peers that they spawn.
 #include <gtest/gtest.h>
 
+#include "base/end_process.h"
 #include "base/log.h"
 #include "tests/rpc/echo.h"
 #include "tests/support/process.h"
@@ -48,8 +49,8 @@ int main(int argc, char** argv) {
   if (const auto role = test::spawned_role()) {
     const auto args = test::spawned_args();
     set_log_identity(*role);
-    return *role == "server" ? rpc::testing::run_server(args.at(0))
-                             : rpc::testing::run_caller(args.at(0), args.at(1));
+    end_process(*role == "server" ? rpc::testing::run_server(args.at(0))
+                                  : rpc::testing::run_caller(args.at(0), args.at(1)));
   }
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
