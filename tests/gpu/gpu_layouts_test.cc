@@ -61,7 +61,9 @@ int main(int argc, char** argv) {
   std::map<std::string, retort::parallel::testing::Scenario> scenarios;
   for (size_t i = 0; i < cases().size(); ++i)
     scenarios[scenario_of(i)] = [i] {
-      retort::roles::testing::compare_with_one_process(cases()[i], sharing_world_options());
+      retort::roles::testing::SingleRuns singles;
+      retort::roles::testing::compare_with_one_process(cases()[i], sharing_world_options(),
+                                                       singles);
     };
   return retort::parallel::testing::ranks_or_tests(argc, argv, scenarios);
 }

@@ -2,7 +2,7 @@
 // over five steps.
 //
 // Four child processes run all layouts one after the other, each in a world of its own; each
-// compares its slices with a trainer of one process that it runs itself.
+// compares its slices with a trainer of one process that it runs itself, once for each model.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -78,10 +78,12 @@ std::vector<LayoutCase> cases() {
 void matrix_scenario() {
   const World::Options given = parallel::testing::child_world_options();
   int64_t index = 0;
+  testing::SingleRuns singles;
   for (const LayoutCase& c : cases()) {
     World::Options options = given;
     options.store_prefix += "case-" + std::to_string(index++) + "/";
-    if (options.rank < c.layout.world_size()) testing::compare_with_one_process(c, options);
+    if (options.rank < c.layout.world_size())
+      testing::compare_with_one_process(c, options, singles);
   }
 }
 

@@ -105,9 +105,8 @@ std::map<std::string, double> part_norms(Trainer& trainer) {
 }
 
 // In proportion to one another, as the reference's are clipped; their squares sum to grad_norm's.
-void compare_parts(const std::string& where, Trainer& single, Trainer& trainer,
-                   const Trainer::Update& update) {
-  const std::map<std::string, double> expected = part_norms(single);
+void compare_parts(const std::string& where, const std::map<std::string, double>& expected,
+                   Trainer& trainer, const Trainer::Update& update) {
   const auto got = trainer.layer_grad_norms();
   check(got.size() == expected.size(), where + "number of parts", 1);
   double square = 0, whole = 0;
@@ -123,30 +122,43 @@ void compare_parts(const std::string& where, Trainer& single, Trainer& trainer,
   }
 }
 
-void compare(const Case& c, World& world) {
-  const at::Device device = world.device();
+SingleRun run_as_one_process(const Case& c, const World& world) {
   World single_world({.role = "single",
                       .layout = {.device = c.layout.device},
                       .device_module = world.options().device_module});
-  Trainer single(decoder_of(c, {}, device), single_world, layout_trainer_options({}));
+  Trainer single(decoder_of(c, {}, world.device()), single_world, layout_trainer_options({}));
+  SingleRun run;
+  for (int step = 0; step < kSteps; ++step) {
+    const StepResult result = run_step(single, single_world, step);
+    SingleStep& kept = run.steps.emplace_back();
+    kept.loss = result.loss;
+    kept.grad_norm = result.update.grad_norm;
+    kept.part_norms = part_norms(single);
+    for (size_t i = 0; i < single.buckets().size(); ++i)
+      kept.gradients[single.buckets().parameter(i).name] = single.buckets().main_grad(i).clone();
+  }
+  for (const auto& [name, value, shard] : single.decoder().trained_parameters())
+    run.parameters[name] = value.detach().clone();
+  return run;
+}
+
+void compare(const Case& c, World& world, const SingleRun& single) {
+  const at::Device device = world.device();
   models::Decoder decoder = decoder_of(c, models::Placement::of(world), device);
   decoder.set_gradient_checkpointing(c.checkpointing);
   Trainer trainer(std::move(decoder), world, layout_trainer_options(c.layout));
 
   for (int step = 0; step < kSteps; ++step) {
-    const StepResult expected = run_step(single, single_world, step);
+    const SingleStep& expected = single.steps.at(static_cast<size_t>(step));
     const StepResult got = run_step(trainer, world, step);
     const std::string where = name_of(c) + " step " + std::to_string(step) + " ";
     check(std::abs(got.loss - expected.loss) <= kTolerance * expected.loss, where + "loss",
           got.loss - expected.loss);
-    check(std::abs(got.update.grad_norm - expected.update.grad_norm) <=
-              kTolerance * expected.update.grad_norm,
-          where + "grad_norm", got.update.grad_norm - expected.update.grad_norm);
-    compare_parts(where, single, trainer, got.update);
+    check(std::abs(got.update.grad_norm - expected.grad_norm) <= kTolerance * expected.grad_norm,
+          where + "grad_norm", got.update.grad_norm - expected.grad_norm);
+    compare_parts(where, expected.part_norms, trainer, got.update);
 
-    std::map<std::string, at::Tensor> gradients;
-    for (size_t i = 0; i < single.buckets().size(); ++i)
-      gradients[single.buckets().parameter(i).name] = single.buckets().main_grad(i);
+    const std::map<std::string, at::Tensor>& gradients = expected.gradients;
     // gradients that are rounding noise (a key bias has none) are measured against the largest
     double largest = 0;
     for (const auto& [name, gradient] : gradients)
@@ -166,13 +178,10 @@ void compare(const Case& c, World& world) {
     }
   }
 
-  std::map<std::string, at::Tensor> values;
-  for (const auto& [name, value, shard] : single.decoder().trained_parameters())
-    values[name] = value.detach();
   std::vector<at::Tensor> mine, whole;
   for (const parallel::NamedParameter& parameter : trainer.decoder().trained_parameters()) {
     mine.push_back(parameter.value.detach().reshape({-1}));
-    whole.push_back(slice_of(values.at(parameter.name), parameter).reshape({-1}));
+    whole.push_back(slice_of(single.parameters.at(parameter.name), parameter).reshape({-1}));
   }
   const double off = test::relative_difference(at::cat(mine), at::cat(whole), test::kMayBeZero);
   check(off <= kTolerance, name_of(c) + " parameters after the last step", off);
@@ -227,7 +236,7 @@ Trainer::Options layout_trainer_options(const Layout& layout) {
           .bucket_bytes = 4096};
 }
 
-void compare_with_one_process(const LayoutCase& c, World::Options options) {
+void compare_with_one_process(const LayoutCase& c, World::Options options, SingleRuns& singles) {
   const parallel::Device device = options.layout.device;
   options.layout = c.layout;
   options.layout.device = device;
@@ -235,7 +244,9 @@ void compare_with_one_process(const LayoutCase& c, World::Options options) {
   there.layout.device = device;
   World world(options);
   try {
-    compare(there, world);
+    const auto key = std::tuple(c.tied, c.family, c.lora);
+    if (!singles.contains(key)) singles[key] = run_as_one_process(there, world);
+    compare(there, world, singles.at(key));
   } catch (const std::exception& e) {
     throw std::runtime_error(name_of(c) + ", rank " + std::to_string(options.rank) + ": " +
                              e.what());

@@ -5,7 +5,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "models/decoder.h"
 #include "parallel/world.h"
@@ -30,9 +33,26 @@ at::Tensor loss_of(const models::Head& head, const at::Tensor& hidden,
                    const models::PackedTokens& tokens);
 Trainer::Options layout_trainer_options(const parallel::Layout& layout);
 
-// Trains the case in this rank's world, and as one process beside it; throws, naming the case and
-// the rank, where a loss, a norm, a gradient or a parameter at the end differs by more than 1e-5.
-// `options` are the world's but for its layout, whose device they name.
-void compare_with_one_process(const LayoutCase& c, parallel::World::Options options);
+// What one process computes, on a device: the loss and the norms of each step, its gradients as
+// they are after clipping, by name, and the parameters at the end.
+struct SingleStep {
+  double loss = 0, grad_norm = 0;
+  std::map<std::string, double> part_norms;
+  std::map<std::string, at::Tensor> gradients;
+};
+struct SingleRun {
+  std::vector<SingleStep> steps;
+  std::map<std::string, at::Tensor> parameters;
+};
+// By what a case says of its model: tied, family, lora. Neither its layout nor what is recomputed
+// concerns one process, so that many cases have one run.
+using SingleRuns = std::map<std::tuple<bool, models::Family, bool>, SingleRun>;
+
+// Trains the case in this rank's world, and as one process where `singles`, all of one device, has
+// no such run yet; throws, naming the case and the rank, where a loss, a norm, a gradient or a
+// parameter at the end differs by more than 1e-5. `options` are the world's but for its layout,
+// whose device they name.
+void compare_with_one_process(const LayoutCase& c, parallel::World::Options options,
+                              SingleRuns& singles);
 
 }  // namespace retort::roles::testing
