@@ -4,6 +4,9 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
+#include <optional>
 
 #include "base/file.h"
 #include "tests/recipes/on_policy_support.h"
@@ -13,6 +16,9 @@ namespace {
 
 constexpr auto kDeadline = std::chrono::seconds(120);
 constexpr auto kWait = std::chrono::seconds(60);
+// Of a run that one launcher after another takes over, and of the others. Those that are over
+// before they are disturbed are tried again.
+constexpr int64_t kLongRun = 600, kShortRun = 300;
 
 class Attach : public testing::Test {
  protected:
@@ -21,15 +27,28 @@ class Attach : public testing::Test {
     EXPECT_TRUE(wait_until([&] { return all_gone(run()); }, kWait));
   }
 
-  // Two student ranks and two teachers.
-  CommandResult undisturbed(int64_t steps) {
-    return retort({"launch", recipe("whole", steps), "train.save_steps=20"}, kDeadline);
+  // The folder of a run of so many steps that nobody disturbs; one for all tests.
+  static const fs::path& undisturbed(int64_t steps) {
+    const auto [found, is_new] = undisturbed_.try_emplace(steps);
+    if (is_new) {
+      const fs::path place = *whole_ / std::to_string(steps);
+      const auto result =
+          retort({"launch", recipe(place, steps), "train.save_steps=20"}, kDeadline);
+      EXPECT_EQ(result.exit_code, 0) << result.output;
+      found->second = place / "run";
+    }
+    return found->second;
+  }
+  static void SetUpTestSuite() { whole_ = new TemporaryFolder; }
+  static void TearDownTestSuite() {
+    delete whole_;
+    undisturbed_.clear();
   }
   void launch(int64_t steps) {
     steps_ = static_cast<size_t>(steps);
     place_ = "disturbed" + std::to_string(++launches_);
     launcher_.emplace(std::vector<std::string>{
-        retort_binary(), "launch", recipe(place_, steps), "train.save_steps=20",
+        retort_binary(), "launch", recipe(folder_ / place_, steps), "train.save_steps=20",
         "launch.launcher_lost=continue", "launch.secret_file=" + (folder_ / "secret").string(),
         "launch.max_restarts=1", "rpc.heartbeat_interval=200ms", "rpc.peer_timeout=6s"});
     wait_for_rows(5);
@@ -67,26 +86,24 @@ class Attach : public testing::Test {
     EXPECT_TRUE(wait_until(found_or_over, kWait)) << launcher.output();
     return launcher.running() && found();
   }
-  void wait_for_second_life(const std::string& role, int64_t rank) {
+  // False: the run was over before.
+  bool wait_for_second_life(const Command& launcher, const std::string& role, int64_t rank) {
     const auto is_there = [&](const nlohmann::json& process) {
       const std::string state = process.at("state");
       return process.at("role") == role && process.at("rank") == rank &&
              process.at("restarts") == 1 && (state == "ready" || state == "running");
     };
-    ASSERT_TRUE(wait_until(
-        [&] {
-          const auto status = nlohmann::json::parse(read_file(fs::path(run()) / "status.json"));
-          return std::ranges::any_of(status.at("processes"), is_there);
-        },
-        kWait));
-  }
-  void wait_for_words(const Command& launcher, const std::string& words) {
-    ASSERT_TRUE(
-        wait_until([&] { return launcher.output().find(words) != std::string::npos; }, kWait))
-        << words << "\n"
+    const auto found = [&] {
+      const auto status = nlohmann::json::parse(read_file(fs::path(run()) / "status.json"));
+      return std::ranges::any_of(status.at("processes"), is_there);
+    };
+    EXPECT_TRUE(wait_until([&] { return found() || !launcher.running(); }, kWait))
         << launcher.output();
+    return launcher.running() && found();
   }
-  void wait_for_more_rows(size_t more) { wait_for_rows(metrics_rows(run()) + more); }
+  void wait_for_more_rows(size_t more) {
+    wait_for_rows(std::min(metrics_rows(run()) + more, steps_));
+  }
   void wait_for_rows(size_t rows) {
     ASSERT_TRUE(wait_until([&] { return metrics_rows(run()) >= rows; }, kWait));
   }
@@ -98,9 +115,10 @@ class Attach : public testing::Test {
   // But for what follows the last step.
   bool is_over() const { return metrics_rows(run()) >= steps_; }
   void expect_undisturbed_numbers() const {
-    EXPECT_EQ(timeless_metrics(run()), timeless_metrics(folder_ / "whole/run"));
+    const fs::path& whole = undisturbed(static_cast<int64_t>(steps_));
+    EXPECT_EQ(timeless_metrics(run()), timeless_metrics(whole));
     EXPECT_TRUE(read_file(fs::path(run()) / "final/model.safetensors") ==
-                read_file(folder_ / "whole/run/final/model.safetensors"));
+                read_file(whole / "final/model.safetensors"));
   }
   std::string run() const { return (folder_ / place_ / "run").string(); }
 
@@ -112,35 +130,44 @@ class Attach : public testing::Test {
   int launches_ = 0;
   size_t steps_ = 0;
 
-  std::string recipe(const std::string& name, int64_t steps) {
-    return write_recipe(folder_ / name, {.teacher = "teacher",
-                                         .dp = 2,
-                                         .rows = 2,
-                                         .steps = steps,
-                                         .teacher_replicas = 2,
-                                         .distill = {{"payload", "topk"}}})
+  // Two student ranks and two teachers.
+  static std::string recipe(const fs::path& place, int64_t steps) {
+    return write_recipe(place, {.teacher = "teacher",
+                                .dp = 2,
+                                .rows = 2,
+                                .steps = steps,
+                                .teacher_replicas = 2,
+                                .distill = {{"payload", "topk"}}})
         .string();
   }
+
+  static TemporaryFolder* whole_;
+  static std::map<int64_t, fs::path> undisturbed_;
 };
+TemporaryFolder* Attach::whole_ = nullptr;
+std::map<int64_t, fs::path> Attach::undisturbed_;
 
 TEST_F(Attach, TakesOverARunAndStartsWhatItLosesAgain) {
-  const auto whole = undisturbed(1500);
-  ASSERT_EQ(whole.exit_code, 0) << whole.output;
-  launch(1500);
-  lose_launcher();
-  wait_for_more_rows(20);
-
-  Command second = attach();
-  ASSERT_TRUE(wait_for_all(second));
-  ASSERT_TRUE(kill_rank("teacher", 1));
-  wait_for_words(second, "it is started again, 1 of 3 times");
-  // A third one knows that process by its second life.
-  wait_for_second_life("teacher", 1);
-  second.signal(SIGKILL);
-  second.wait();
-  Command third = attach();
-  ASSERT_TRUE(wait_for_all(third));
-  const auto result = third.wait(kDeadline);
+  CommandResult result;
+  launch_until(kLongRun, [&] {
+    lose_launcher();
+    wait_for_more_rows(20);
+    Command second = attach();
+    // A third one knows that process by its second life.
+    if (!wait_for_all(second) || !kill_rank("teacher", 1) ||
+        !wait_for_second_life(second, "teacher", 1)) {
+      second.wait(kDeadline);
+      return false;
+    }
+    EXPECT_NE(second.output().find("it is started again, 1 of 3 times"), std::string::npos)
+        << second.output();
+    second.signal(SIGKILL);
+    second.wait();
+    Command third = attach();
+    const bool found = wait_for_all(third);
+    result = third.wait(kDeadline);
+    return found;
+  });
   ASSERT_EQ(result.exit_code, 0) << result.output;
   EXPECT_EQ(result.output.find("lost"), std::string::npos) << result.output;
   EXPECT_NE(result.output.find("done: " + run() + "/final"), std::string::npos) << result.output;
@@ -149,9 +176,7 @@ TEST_F(Attach, TakesOverARunAndStartsWhatItLosesAgain) {
 
 // A replica that is lost meanwhile is not started again; the other one answers for it.
 TEST_F(Attach, IsNotNeededForARunToGetDone) {
-  const auto whole = undisturbed(400);
-  ASSERT_EQ(whole.exit_code, 0) << whole.output;
-  launch_until(400, [&] {
+  launch_until(kShortRun, [&] {
     lose_launcher();
     return kill_rank("teacher", 1);
   });
@@ -164,19 +189,17 @@ TEST_F(Attach, IsNotNeededForARunToGetDone) {
 }
 
 TEST_F(Attach, StopsARunWithACheckpointThatGoesOn) {
-  const auto whole = undisturbed(200);
-  ASSERT_EQ(whole.exit_code, 0) << whole.output;
   CommandResult stopped;
-  launch_until(200, [&] {
+  launch_until(kShortRun, [&] {
     lose_launcher();
     Command second = attach();
-    const bool found = wait_for_all(second) && metrics_rows(run()) + 1 < 200;
+    const bool found = wait_for_all(second) && metrics_rows(run()) + 1 < size_t{kShortRun};
     if (found) second.signal(SIGTERM);
     stopped = second.wait(kDeadline);
     return found;
   });
   ASSERT_EQ(stopped.exit_code, 4) << stopped.output;
-  EXPECT_LT(metrics_rows(run()), 200u);
+  EXPECT_LT(metrics_rows(run()), size_t{kShortRun});
   EXPECT_NE(stopped.output.find("--resume"), std::string::npos) << stopped.output;
 
   const auto resumed = retort({"launch", run() + "/recipe.resolved.yaml", "--resume"}, kDeadline);
@@ -186,10 +209,8 @@ TEST_F(Attach, StopsARunWithACheckpointThatGoesOn) {
 
 // As the launcher before would have (launch.max_restarts).
 TEST_F(Attach, GoesOnFromACheckpointAfterALostStudent) {
-  const auto whole = undisturbed(500);
-  ASSERT_EQ(whole.exit_code, 0) << whole.output;
   CommandResult result;
-  launch_until(500, [&] {
+  launch_until(kShortRun, [&] {
     wait_for_rows(25);
     lose_launcher();
     Command second = attach();
@@ -217,9 +238,9 @@ TEST_F(Attach, IsRefusedWhileALauncherLives) {
 }
 
 TEST_F(Attach, IsRefusedForARunThatEndsWithItsLauncher) {
-  const auto whole = undisturbed(5);
-  ASSERT_EQ(whole.exit_code, 0) << whole.output;
-  const auto second = retort({"launch", "--attach", (folder_ / "whole/run").string()});
+  const fs::path& whole = undisturbed(kShortRun);
+  ASSERT_FALSE(HasFailure());
+  const auto second = retort({"launch", "--attach", whole.string()});
   EXPECT_EQ(second.exit_code, 2);
   EXPECT_NE(second.output.find("launch.launcher_lost: stop"), std::string::npos) << second.output;
 }
