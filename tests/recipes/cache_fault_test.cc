@@ -37,9 +37,29 @@ fs::path changed_rows(const fs::path& folder) {
   return folder / "changed.jsonl";
 }
 
-class CacheRefuses : public testing::Test {
+// A cache of the golden recipe, written once; folder/writer has its recipe.
+class WrittenCache : public testing::Test {
  protected:
-  void SetUp() override { cache_ = write_cache(folder_ / "writer", golden()); }
+  static void SetUpTestSuite() {
+    written_ = new TemporaryFolder;
+    write_cache(*written_ / "writer", golden());
+  }
+  static void TearDownTestSuite() { delete written_; }
+  static fs::path whole() { return *written_ / "writer/cache"; }
+  static fs::path recipe() { return *written_ / "writer/recipe.yaml"; }
+
+ private:
+  static TemporaryFolder* written_;
+};
+TemporaryFolder* WrittenCache::written_ = nullptr;
+
+class CacheRefuses : public WrittenCache {
+ protected:
+  // A copy, that some of them damage.
+  void SetUp() override {
+    cache_ = folder_ / "cache";
+    copy_folder(whole(), cache_);
+  }
   CommandResult reads(const Overrides& overrides, const GoldenRecipe& recipe = golden()) {
     return run_cached(folder_ / ("reader" + std::to_string(readers_++)), recipe, cache_, overrides);
   }
@@ -165,23 +185,22 @@ TEST_F(CacheRefuses, DamagedFiles) {
 }
 
 // Killed while it writes: what is finished stays, what is torn goes, and the same command goes on.
-TEST(KilledCache, IsGoneOnWith) {
+class KilledCache : public WrittenCache {};
+
+TEST_F(KilledCache, IsGoneOnWith) {
   TemporaryFolder folder;
-  const fs::path whole = write_cache(folder / "whole", golden());
-  ASSERT_FALSE(testing::Test::HasFailure());
-  const fs::path recipe = folder / "whole" / "recipe.yaml";
-  const std::string records = read_file(whole / "payloads/rank-0.payloads");
+  const std::string records = read_file(whole() / "payloads/rank-0.payloads");
 
   for (const size_t cut : {records.size() / 3, records.size() - 7}) {
     const fs::path cache = folder / ("cut" + std::to_string(cut));
-    copy_folder(whole, cache);
+    copy_folder(whole(), cache);
     fs::remove(cache / "manifest.json");
     fs::resize_file(cache / "payloads/rank-0.payloads", cut);
     const CommandResult early =
         run_cached(folder / ("early" + cache.filename().string()), golden(), cache);
     expect_refused(early, 2, "is not complete; run the same `retort cache` again");
 
-    const CommandResult again = retort(cache_command(recipe, cache));
+    const CommandResult again = retort(cache_command(recipe(), cache));
     ASSERT_EQ(again.exit_code, 0) << again.output;
     EXPECT_EQ(manifest_of(cache).at("packs").at("sequences"), 20);
     EXPECT_EQ(read_file(cache / "payloads/rank-0.payloads").substr(0, records.size() / 4),
@@ -192,14 +211,12 @@ TEST(KilledCache, IsGoneOnWith) {
 }
 
 // With SIGKILL to the launcher at some moment; the cache that is gone on with has the same bytes.
-TEST(KilledCache, SurvivesItsLauncher) {
+TEST_F(KilledCache, SurvivesItsLauncher) {
   TemporaryFolder folder;
-  const fs::path whole = write_cache(folder / "whole", golden());
-  ASSERT_FALSE(testing::Test::HasFailure());
-  const fs::path recipe = folder / "whole" / "recipe.yaml", cache = folder / "killed";
+  const fs::path cache = folder / "killed";
   int killed = 0;
   for (const int delay : {300, 700, 1500}) {
-    std::vector<std::string> args = cache_command(recipe, cache);
+    std::vector<std::string> args = cache_command(recipe(), cache);
     args.insert(args.begin(), retort_binary());
     Command command(args);
     std::this_thread::sleep_for(std::chrono::milliseconds(delay));
@@ -208,12 +225,12 @@ TEST(KilledCache, SurvivesItsLauncher) {
     if (!fs::exists(cache / "manifest.json")) ++killed;
   }
   EXPECT_GT(killed, 0) << "the writer was never killed early enough";
-  const CommandResult again = retort(cache_command(recipe, cache));
+  const CommandResult again = retort(cache_command(recipe(), cache));
   ASSERT_EQ(again.exit_code, 0) << again.output;
   const CommandResult trained = run_cached(folder / "reader", golden(), cache);
   EXPECT_EQ(trained.exit_code, 0) << trained.output;
   EXPECT_EQ(read_file(cache / "payloads/rank-0.payloads"),
-            read_file(whole / "payloads/rank-0.payloads"));
+            read_file(whole() / "payloads/rank-0.payloads"));
 }
 
 }  // namespace

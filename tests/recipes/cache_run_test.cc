@@ -3,7 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <map>
+#include <string>
+#include <vector>
 
 #include "base/file.h"
 #include "tests/recipes/cache_support.h"
@@ -25,24 +26,51 @@ GoldenRecipe recipe_of(const std::string& payload) {
 
 std::string model_of(const fs::path& run) { return read_file(run / "final/model.safetensors"); }
 
-class CachedRun : public testing::TestWithParam<std::string> {};
+// What several tests read, each made when it is first asked for: a run whose teacher answers, and
+// a cache of its payloads, with its recipe in the folder above.
+class Made {
+ public:
+  fs::path live(const std::string& payload) {
+    const fs::path place = folder_ / payload / "live";
+    if (fs::exists(place)) return place / "run";
+    const CommandResult result =
+        retort({"launch", write_recipe(place, recipe_of(payload)).string()});
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    return place / "run";
+  }
+  fs::path cache(const std::string& payload) {
+    const fs::path place = folder_ / payload / "writer";
+    return fs::exists(place) ? place / "cache" : write_cache(place, recipe_of(payload));
+  }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+class CachedRun : public testing::TestWithParam<std::string> {
+ protected:
+  static void SetUpTestSuite() { made_ = new Made; }
+  static void TearDownTestSuite() { delete made_; }
+  static Made* made_;
+};
+Made* CachedRun::made_ = nullptr;
 
 TEST_P(CachedRun, HasTheBitsOfItsTeacher) {
   TemporaryFolder folder;
-  const GoldenRecipe recipe = recipe_of(GetParam());
-  const CommandResult live = retort({"launch", write_recipe(folder / "live", recipe).string()});
-  ASSERT_EQ(live.exit_code, 0) << live.output;
-  const fs::path cache = write_cache(folder / "writer", recipe);
+  const fs::path live = made_->live(GetParam()), cache = made_->cache(GetParam());
   ASSERT_FALSE(HasFailure());
   EXPECT_FALSE(fs::exists(cache / "metrics.jsonl")) << "nobody trains";
 
-  // Two students from one cache, and no teacher beside them.
-  for (const std::string name : {"first", "second"}) {
-    const CommandResult result = run_cached(folder / name, recipe, cache);
+  // No teacher is beside the students. That a cache serves another one does not depend on what it
+  // holds.
+  std::vector<std::string> students{"first"};
+  if (GetParam() == "topk") students.emplace_back("second");
+  for (const std::string& name : students) {
+    const CommandResult result = run_cached(folder / name, recipe_of(GetParam()), cache);
     ASSERT_EQ(result.exit_code, 0) << result.output;
     const fs::path run = folder / name / "run";
-    EXPECT_EQ(timeless_metrics(run), timeless_metrics(folder / "live" / "run"));
-    EXPECT_EQ(model_of(run), model_of(folder / "live" / "run"));
+    EXPECT_EQ(timeless_metrics(run), timeless_metrics(live));
+    EXPECT_EQ(model_of(run), model_of(live));
     const auto status = nlohmann::json::parse(read_file(run / "status.json"));
     EXPECT_EQ(status.at("processes").size(), 1u);
   }
@@ -50,9 +78,7 @@ TEST_P(CachedRun, HasTheBitsOfItsTeacher) {
 
 // The formula of `retort plan`, of the recipe that writes and of the one that reads.
 TEST_P(CachedRun, TakesAsManyBytesAsThePlanSays) {
-  TemporaryFolder folder;
-  const GoldenRecipe recipe = recipe_of(GetParam());
-  const fs::path cache = write_cache(folder.path(), recipe);
+  const fs::path cache = made_->cache(GetParam());
   ASSERT_FALSE(HasFailure());
   const auto packs = manifest_of(cache).at("packs");
   const int64_t sequences = packs.at("sequences"), tokens = packs.at("target_tokens");
@@ -60,7 +86,8 @@ TEST_P(CachedRun, TakesAsManyBytesAsThePlanSays) {
   EXPECT_EQ(packs.at("bytes"), bytes_on_disk(cache));
 
   const auto plan_of = [&](Overrides overrides) {
-    overrides.insert(overrides.begin(), {"plan", (folder / "recipe.yaml").string(), "--json"});
+    overrides.insert(overrides.begin(),
+                     {"plan", (cache.parent_path() / "recipe.yaml").string(), "--json"});
     const CommandResult result = retort(overrides);
     EXPECT_EQ(result.exit_code, 0) << result.output;
     return nlohmann::json::parse(result.output.substr(result.output.find('{')));
