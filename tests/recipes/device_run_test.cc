@@ -50,7 +50,8 @@ Whereabouts where(const fs::path& folder, const char* devices,
   const StandInModule module;
   const Setting count("STAND_IN_DEVICES", devices);
   std::vector<std::string> settings{"roles.student.world.device=cuda",
-                                    "roles.teacher.world.device=cuda", "roles.teacher.world.dp=2"};
+                                    "roles.teacher.world.device=cuda", "roles.teacher.world.dp=2",
+                                    "train.max_steps=1"};
   settings.insert(settings.end(), more.begin(), more.end());
   const fs::path run =
       run_recipe_text(folder, recipe_of(golden_cases("expected").at("jsd_topk_bucket")), settings);

@@ -3,6 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "tests/recipes/run_support.h"
 
@@ -55,21 +59,56 @@ class Runs {
   GoldenRecipe one_;
 };
 
-class DistillLayouts : public testing::TestWithParam<const char*> {};
+// A teacher's layout, a student's and the payload between them: every two of the three meet in some
+// run. RETORT_ALL_LAYOUTS=1 runs all layouts with each payload.
+struct Layouts {
+  std::string name, teacher_world, student_world;
+  int64_t dp = 1, teacher_replicas = 1;
+  std::set<std::string> payloads;
+  std::string teacher_extra = {};
+};
+
+bool is_chosen(const Layouts& layouts, const std::string& payload) {
+  return std::getenv("RETORT_ALL_LAYOUTS") != nullptr || layouts.payloads.contains(payload);
+}
+
+class DistillLayouts : public testing::TestWithParam<std::string> {
+ protected:
+  static void expect_same_run(const GoldenRecipe& one, const std::vector<Layouts>& all) {
+    Runs runs(one);
+    for (const Layouts& some : all) {
+      if (HasFatalFailure()) return;
+      if (is_chosen(some, GetParam()))
+        runs.expect_equal(some.name, some.teacher_world, some.student_world, some.dp,
+                          some.teacher_replicas, some.teacher_extra);
+    }
+  }
+};
 
 TEST_P(DistillLayouts, GiveTheSameRun) {
   GoldenRecipe one{
       .teacher = "teacher",
       .distill = {{"payload", GetParam()}, {"kd_ratio", "0.7"}, {"temperature", "1.5"}}};
-  if (std::string(GetParam()) != "topk") one.distill["loss_type"] = "jsd";
-  Runs runs(one);
-  runs.expect_equal("teacher1_tp2", "", ", tp: 2");
-  runs.expect_equal("teacher1_pp2", "", ", pp: 2");
-  runs.expect_equal("teacher2_one", ", tp: 2", "");
-  runs.expect_equal("teacher2_tp2", ", tp: 2", ", tp: 2");
-  runs.expect_equal("teacher2_pp2", ", tp: 2", ", pp: 2");
-  runs.expect_equal("teacher2_dp2", ", tp: 2", "", 2);
-  runs.expect_equal("teacher2x2_tp2_dp2", ", tp: 2", ", tp: 2, sequence_parallel: true", 2, 2);
+  if (GetParam() != "topk") one.distill["loss_type"] = "jsd";
+  expect_same_run(
+      one, {{.name = "teacher1_tp2", .student_world = ", tp: 2", .payloads = {"hidden_states"}},
+            {.name = "teacher1_pp2", .student_world = ", pp: 2", .payloads = {"topk", "full"}},
+            {.name = "teacher2_one", .teacher_world = ", tp: 2", .payloads = {"full"}},
+            {.name = "teacher2_tp2",
+             .teacher_world = ", tp: 2",
+             .student_world = ", tp: 2",
+             .payloads = {"topk", "full"}},
+            {.name = "teacher2_pp2",
+             .teacher_world = ", tp: 2",
+             .student_world = ", pp: 2",
+             .payloads = {"hidden_states"}},
+            {.name = "teacher2_dp2", .teacher_world = ", tp: 2", .dp = 2, .payloads = {"topk"}},
+            {.name = "teacher2x2_tp2_dp2",
+             .teacher_world = ", tp: 2",
+             .student_world = ", tp: 2, sequence_parallel: true",
+             .dp = 2,
+             .teacher_replicas = 2,
+             .payloads = {"hidden_states", "full"}}});
 }
 
 // Teachers of several stages, and vocabularies that neither fit each other nor their ranks.
@@ -77,15 +116,25 @@ TEST_P(DistillLayouts, GiveTheSameRunWithPaddedVocabularies) {
   GoldenRecipe one{.student = "padded",
                    .teacher = "padded_teacher",
                    .distill = {{"payload", GetParam()}, {"kd_ratio", "0.7"}}};
-  one.distill["loss_type"] = std::string(GetParam()) == "topk" ? "forward_kl" : "reverse_kl";
-  Runs runs(one);
-  runs.expect_equal("teacher_pp2", ", pp: 2", ", tp: 2");
-  runs.expect_equal("teacher_tp2_pp2", ", tp: 2, pp: 2", ", tp: 2, pp: 2");
-  runs.expect_equal("dynamic", ", tp: 2", ", tp: 2", 2, 1, "\n    batching: dynamic");
+  one.distill["loss_type"] = GetParam() == "topk" ? "forward_kl" : "reverse_kl";
+  expect_same_run(one, {{.name = "teacher_pp2",
+                         .teacher_world = ", pp: 2",
+                         .student_world = ", tp: 2",
+                         .payloads = {"topk"}},
+                        {.name = "teacher_tp2_pp2",
+                         .teacher_world = ", tp: 2, pp: 2",
+                         .student_world = ", tp: 2, pp: 2",
+                         .payloads = {"hidden_states", "full"}},
+                        {.name = "dynamic",
+                         .teacher_world = ", tp: 2",
+                         .student_world = ", tp: 2",
+                         .dp = 2,
+                         .payloads = {"hidden_states", "topk"},
+                         .teacher_extra = "\n    batching: dynamic"}});
 }
 
 INSTANTIATE_TEST_SUITE_P(Payloads, DistillLayouts, testing::Values("hidden_states", "topk", "full"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace retort::test

@@ -33,7 +33,7 @@ TEST(Float16Run, DistillFollowsFloat32) {
                             .distill = {{"payload", "hidden_states"}, {"kd_ratio", "0.7"}}};
   expect_float16_follows(
       [&](const std::string& name) { return write_recipe(folder / name, recipe); }, kTexts,
-      {"student", "teacher"}, {kWhole, {"tp", {"tp=2"}}});
+      {"student", "teacher"}, {{"tp", {"tp=2"}}});
 }
 
 TEST(Float16Run, DpoFollowsFloat32) {
@@ -45,7 +45,7 @@ TEST(Float16Run, DpoFollowsFloat32) {
                               .block = {{"beta", "0.3"}}};
   expect_float16_follows(
       [&](const std::string& name) { return write_on_policy(folder / name, recipe); }, kPairsOfStep,
-      {"student", "reference"}, {kWhole, {"pp-zero", {"pp=2", "distributed_optimizer=true"}, 2, 2}},
+      {"student", "reference"}, {{"pp-zero", {"pp=2", "distributed_optimizer=true"}, 2, 2}},
       {"roles.student.model=" + exact_model(folder, "qwen3").string()});
 }
 
@@ -58,7 +58,7 @@ TEST(Float16Run, KtoFollowsFloat32) {
                               .block = {{"beta", "0.3"}}};
   expect_float16_follows(
       [&](const std::string& name) { return write_on_policy(folder / name, recipe); }, kTexts,
-      {"student", "reference"}, {kWhole, {"tp", {"tp=2"}}},
+      {"student", "reference"}, {{"tp", {"tp=2"}}},
       {"roles.student.model=" + exact_model(folder, "qwen3").string()});
 }
 
