@@ -60,7 +60,7 @@ class Runs {
 };
 
 // A teacher's layout, a student's and the payload between them: every two of the three meet in some
-// run. RETORT_ALL_LAYOUTS=1 runs all layouts with each payload.
+// run. RETORT_FULL_MATRIX=1 runs all layouts with each payload.
 struct Layouts {
   std::string name, teacher_world, student_world;
   int64_t dp = 1, teacher_replicas = 1;
@@ -69,7 +69,7 @@ struct Layouts {
 };
 
 bool is_chosen(const Layouts& layouts, const std::string& payload) {
-  return std::getenv("RETORT_ALL_LAYOUTS") != nullptr || layouts.payloads.contains(payload);
+  return std::getenv("RETORT_FULL_MATRIX") != nullptr || layouts.payloads.contains(payload);
 }
 
 class DistillLayouts : public testing::TestWithParam<std::string> {

@@ -45,12 +45,31 @@ void expect_near_columns(const fs::path& run, const fs::path& other, double tole
   }
 }
 
-class SupportRun : public testing::TestWithParam<const char*> {};
+// Runs of one process that several tests compare with, each made when it is first asked for.
+class SupportRun : public testing::TestWithParam<const char*> {
+ protected:
+  static void SetUpTestSuite() { made_ = new TemporaryFolder; }
+  static void TearDownTestSuite() { delete made_; }
+  static fs::path one_process(const std::string& support) {
+    const fs::path place = *made_ / support;
+    return fs::exists(place) ? place / "run" : launch_supported(place, supported(support));
+  }
+  static fs::path of_full_payload() {
+    const fs::path place = *made_ / "full";
+    if (fs::exists(place)) return place / "run";
+    GoldenRecipe recipe = supported("teacher");
+    recipe.distill = {{"payload", "full"}, {"loss_type", "reverse_kl"}, {"temperature", "1.3"}};
+    return launch_supported(place, recipe);
+  }
+
+  static TemporaryFolder* made_;
+};
+TemporaryFolder* SupportRun::made_ = nullptr;
 
 TEST_P(SupportRun, ResumesAndIsTheSameFromTwoReplicas) {
   TemporaryFolder folder;
   GoldenRecipe recipe = supported(GetParam());
-  const fs::path whole = launch_supported(folder / "whole", recipe);
+  const fs::path whole = one_process(GetParam());
   ASSERT_FALSE(HasFailure());
   launch_supported(folder / "stopped", recipe, {"train.exit_interval=2"}, 4);
   const fs::path resumed = launch_supported(folder / "stopped", recipe, {"--resume"});
@@ -64,7 +83,7 @@ TEST_P(SupportRun, ResumesAndIsTheSameFromTwoReplicas) {
 TEST_P(SupportRun, IsThatOfOneProcessInOtherLayouts) {
   TemporaryFolder folder;
   GoldenRecipe recipe = supported(GetParam());
-  const fs::path one = launch_supported(folder / "one", recipe);
+  const fs::path one = one_process(GetParam());
   recipe.student_world = ", tp: 2";
   recipe.teacher_world = ", tp: 2";
   expect_near_columns(launch_supported(folder / "tp", recipe), one, 1e-3);
@@ -81,7 +100,7 @@ TEST_P(SupportRun, IsThatOfOneProcessInOtherLayouts) {
 TEST_P(SupportRun, OfTwoTeachersWithOneModelIsThatOfOne) {
   TemporaryFolder folder;
   const GoldenRecipe recipe = supported(GetParam());
-  const fs::path one = launch_supported(folder / "one", recipe);
+  const fs::path one = one_process(GetParam());
   const std::string second =
       "roles.second={model: " + (goldens() / "teacher").string() + ", world: {threads: 1}}";
   const std::string mixed =
@@ -131,9 +150,7 @@ TEST_P(SupportRun, OfDrawnBatchesIsThatOfOneProcessInOtherLayouts) {
 TEST_P(SupportRun, OfAllIdsIsTheFullPayload) {
   TemporaryFolder folder;
   const fs::path named = launch_supported(folder / "named", supported(GetParam(), "4096"));
-  GoldenRecipe recipe = supported(GetParam());
-  recipe.distill = {{"payload", "full"}, {"loss_type", "reverse_kl"}, {"temperature", "1.3"}};
-  expect_near_columns(named, launch_supported(folder / "full", recipe), 1e-4);
+  expect_near_columns(named, of_full_payload(), 1e-4);
 }
 
 // The first step starts from the same student: what differs is whose ids they are.
