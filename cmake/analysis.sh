@@ -4,8 +4,9 @@
 FUZZ_CLANG=16   # the first one of Debian that has std::source_location
 FUZZ_PACKAGES=("clang-$FUZZ_CLANG" "libclang-rt-$FUZZ_CLANG-dev")
 
-# cmd_fuzz [--seconds N] [TARGET]: N seconds for all targets together, or for that one. What a run
-# finds on the way is kept in build/fuzz/corpus, where the next run begins.
+# cmd_fuzz [--seconds N] [TARGET]: N seconds for all targets together, as many at once as there are
+# jobs, or for that one. What a run finds on the way is kept in build/fuzz/corpus, where the next
+# run begins.
 cmd_fuzz() {
   local seconds=60 wanted=()
   while [[ $# -gt 0 ]]; do
@@ -34,12 +35,26 @@ cmd_fuzz() {
     [[ " ${targets[*]} " == *" $target "* ]] || die "no fuzz target '$target': ${targets[*]}"
   done
   "$fuzzer" --seeds="$corpus"
+
+  local jobs running=0 status=0 each
+  jobs=$(num_jobs)
+  if [[ $jobs -gt ${#wanted[@]} ]]; then jobs=${#wanted[@]}; fi
+  each=$(((seconds * jobs + ${#wanted[@]} - 1) / ${#wanted[@]}))
   for target in "${wanted[@]}"; do
-    fuzz_one "$target" $(((seconds + ${#wanted[@]} - 1) / ${#wanted[@]}))
+    fuzz_one "$target" "$each" &
+    running=$((running + 1))
+    if [[ $running -eq $jobs ]]; then
+      wait -n || status=1
+      running=$((running - 1))
+    fi
+    if [[ $status -ne 0 ]]; then break; fi
   done
+  for (( ; running > 0; running--)); do wait -n || status=1; done
+  return $status
 }
 
-# Stops at the first input that breaks something, and says where that input lies.
+# Stops at the first input that breaks something, and says where that input lies. In a shell of its
+# own, which it may end.
 fuzz_one() {
   local target=$1 seconds=$2 found=$BUILD/found/$1 folders=("$BUILD/corpus/$1") log
   log=$BUILD/$target.log
@@ -59,13 +74,13 @@ fuzz_one() {
 
 # ---- sanitizers ----------------------------------------------------------------------------------
 # cmake/RetortSanitize.cmake says what is run and what is left out, with reasons. The short form is
-# for CI: programs that compile quickly and read bytes of strangers.
-SANITIZED_SHORT=(base_test http_test rpc_unit_test)
+# for CI: programs that compile quickly, without LibTorch's headers, and read bytes of strangers.
+SANITIZED_SHORT=(base_test http_test)
 
-# cmd_sanitize [asan|tsan] [--short] [CTEST ARGUMENTS]
+# cmd_sanitize [asan|tsan] [--short | --program NAME]... [CTEST ARGUMENTS]
 cmd_sanitize() {
   local kind=asan sanitizers targets=(sanitized_tests) chosen=(-L '^sanitized_tests$')
-  local built status=0 short=
+  local built status=0 programs=()
   if [[ $# -gt 0 && $1 != -* ]]; then
     kind=$1
     shift
@@ -75,17 +90,25 @@ cmd_sanitize() {
     tsan) sanitizers=thread ;;
     *) usage "sanitize knows asan and tsan, not '$kind'" ;;
   esac
-  if [[ ${1:-} == --short ]]; then
-    short=1
+  while [[ ${1:-} == --short || ${1:-} == --program ]]; do
+    if [[ $1 == --short ]]; then
+      programs+=("${SANITIZED_SHORT[@]}")
+    else
+      [[ $# -gt 1 ]] || usage "--program needs a name"
+      programs+=("$2")
+      shift
+    fi
     shift
-    targets=("${SANITIZED_SHORT[@]}")
+  done
+  if [[ ${#programs[@]} -gt 0 ]]; then
+    targets=("${programs[@]}")
     chosen=(-R "^($(IFS='|' && printf '%s' "${targets[*]}"))\$")
   fi
 
   BUILD=$ROOT/build/sanitize-$kind
   CMAKE_EXTRA=(-DCMAKE_BUILD_TYPE=Debug -DRETORT_SANITIZE="$sanitizers" -DRETORT_BENCH=OFF)
   SECONDS=0
-  if [[ $kind == asan && -z $short ]]; then setup_llamacpp; fi
+  if [[ $kind == asan && ${#programs[@]} -eq 0 ]]; then setup_llamacpp; fi
   build "${targets[@]}"
   built=$SECONDS
   ctest --test-dir "$BUILD" --output-on-failure --parallel "$(num_jobs)" --no-tests=error \
