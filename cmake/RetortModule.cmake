@@ -98,10 +98,10 @@ function(retort_test name)
   if(T_LABEL STREQUAL "gpu")
     set_property(GLOBAL APPEND PROPERTY RETORT_GPU_TESTS ${name}) # RetortPackage.cmake
   endif()
-  # ctest begins with the dearest: tests of many processes, those that may take longest first. What
-  # it measures itself counts from the second time on.
+  # ctest begins with the dearest: tests of whole runs, those that may take longest first, so that
+  # short ones fill the end. What it measures itself counts from the second time on.
   set(cost 1)
-  if(T_LABEL MATCHES "^(multiproc|fault|engines_light)$")
+  if(T_LABEL MATCHES "^(multiproc|parity|fault|engines_light)$")
     set(cost ${T_TIMEOUT})
   endif()
   set(
