@@ -87,7 +87,7 @@ class Attach : public testing::Test {
     return launcher.running() && found();
   }
   // False: the run was over before.
-  bool wait_for_second_life(const Command& launcher, const std::string& role, int64_t rank) {
+  bool wait_for_second_life(Command& launcher, const std::string& role, int64_t rank) {
     const auto is_there = [&](const nlohmann::json& process) {
       const std::string state = process.at("state");
       return process.at("role") == role && process.at("rank") == rank &&
