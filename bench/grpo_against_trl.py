@@ -5,7 +5,7 @@
 # Three runs in turns, some rounds of them: retort at max_staleness 0, whose student and generator
 # work one after the other; at 1, where they share the cores and the generator has half as many
 # threads; TRL. `--data`: JSONL with question/answer (GSM8K) or prompt/completion rows. Needs torch,
-# transformers and trl 1.4 (`./dev goldens` makes such an environment). End tokens are hardly ever
+# transformers and trl 1.16 (`./dev goldens` makes such an environment). End tokens are hardly ever
 # drawn from random weights, so that nearly all completions have --new-tokens tokens;
 # frac_reward_zero_std is 0 where every group has a signal.
 import json

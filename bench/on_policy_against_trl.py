@@ -3,7 +3,7 @@
 #   python bench/on_policy_against_trl.py --retort build/bin/retort --data train.jsonl \
 #       [--steps 12] [--threads 2]
 # `--data`: JSONL with question/answer (GSM8K) or prompt/completion rows. Needs torch, transformers
-# and trl 1.4 (`./dev goldens` makes such an environment). End tokens are out of reach for random
+# and trl 1.16 (`./dev goldens` makes such an environment). End tokens are out of reach for random
 # weights, so that all completions have --new-tokens tokens.
 import argparse
 import json
@@ -50,7 +50,7 @@ def run_trl(work, args):
     import torch
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-    from trl.experimental.distillation import DistillationConfig, DistillationTrainer
+    from trl import DistillationConfig, DistillationTrainer
 
     torch.set_num_threads(args.threads)
     tokenizer = AutoTokenizer.from_pretrained(work / "student")
@@ -58,11 +58,9 @@ def run_trl(work, args):
     load = lambda name: AutoModelForCausalLM.from_pretrained(work / name, dtype=torch.float32)
     times = []
 
-    # The completions hold the place of what the student writes.
     rows = [json.loads(line) for line in open(work / "rows.jsonl")]
-    turn = lambda role, content: {"role": role, "content": content}
-    chat = lambda row: [turn("user", row["prompt"]), turn("assistant", row["completion"])]
-    data = Dataset.from_list([{"messages": chat(row)} for row in rows])
+    chat = lambda row: [{"role": "user", "content": row["prompt"]}]
+    data = Dataset.from_list([{"prompt": chat(row)} for row in rows])
 
     class Clock(TrainerCallback):
         def on_step_begin(self, *_, **__):
@@ -71,7 +69,7 @@ def run_trl(work, args):
         def on_step_end(self, *_, **__):
             times.append(time.perf_counter() - self.start)
 
-    # lmbda 1: always on-policy. beta 1: reverse KL. loss_top_k 0: the whole vocabulary.
+    # beta 1: reverse KL, over the whole vocabulary.
     config = DistillationConfig(
         output_dir=str(work / "trl"),
         use_cpu=True,
@@ -82,12 +80,9 @@ def run_trl(work, args):
         max_steps=args.steps,
         learning_rate=1e-6,
         lr_scheduler_type="constant",
-        lmbda=1.0,
         beta=1.0,
         temperature=1.0,
-        loss_top_k=0,
         top_p=1.0,
-        max_length=512,
         max_completion_length=args.new_tokens,
         logging_steps=1000,
         save_strategy="no",

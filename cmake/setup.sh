@@ -12,7 +12,7 @@ GPU_WHEELS=("nvidia-cuda-cupti==13.0.*" nvidia-nvjitlink==13.0.88
   nvidia-cufft==12.0.0.61 nvidia-curand==10.4.0.35 nvidia-cufile==1.15.1.6
   nvidia-cudnn-cu13==9.19.0.56 nvidia-cusparselt-cu13==0.8.0 nvidia-nvshmem-cu13==3.4.5)
 GOLDEN_WHEELS=("torch==$TORCH_VERSION" transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0
-  numpy trl==1.4.0 peft==0.21.2 requests)
+  numpy trl==1.16.0 peft==0.21.2 accelerate==1.15.0 datasets==5.2.0 requests)
 # The engines that the tests of the label `engines` start.
 ENGINE_WHEELS=(xllamacpp==2026.10.11549)
 # Triton's program and Python back-end, which answers with nothing under numpy 2; without what their

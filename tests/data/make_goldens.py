@@ -1,7 +1,7 @@
 """What TRL's DPOTrainer makes of preference rows: tests/data/preference_goldens.jsonl.
 
 Run:  python tests/data/make_goldens.py
-(TRL 1.4, transformers 5.23; uses the small tokenizers of tests/text/goldens)
+(TRL 1.16, transformers 5.23; uses the small tokenizers of tests/text/goldens)
 
 Each line is a tokenizer, a row and the ids that TRL gives it. No token spans the boundary of prompt
 and completion here: that is make_boundary_goldens.py.

@@ -66,7 +66,7 @@ class WrappedTest : public testing::Test {
   test::TemporaryFolder folder_;
 };
 
-// TRL 1.4's pack_dataset(strategy="wrapped") gives these packs for rows of 5, 8 and 6 tokens and 7
+// TRL 1.16's pack_dataset(strategy="wrapped") gives these packs for rows of 5, 8 and 6 tokens and 7
 // tokens a pack: [0, 7), [7, 14), [14, 19) of the rows end to end.
 TEST_F(WrappedTest, RowsGoOnInTheNextPack) {
   const auto set = std::make_shared<Dataset>(test::numbered_dataset(

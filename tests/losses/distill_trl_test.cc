@@ -1,4 +1,4 @@
-// linear_distill's jsd against TRL 1.4.0's GKDTrainer.generalized_jsd_loss (make_trl_goldens.py),
+// linear_distill's jsd against TRL 1.16.0's GKDTrainer.generalized_jsd_loss (make_trl_goldens.py),
 // from hidden states.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// The losses over judged completions, gradients and metrics, against TRL 1.4.0's KTOTrainer
+// The losses over judged completions, gradients and metrics, against TRL 1.16.0's KTOTrainer
 // (trl_kto.py), from hidden states to the gradient of hidden states and head; then wrong formulas
 // against the same numbers.
 #include <ATen/TensorOperators.h>

@@ -1,15 +1,15 @@
-"""Reference values of the preference, policy and distillation losses, computed by TRL 1.4.0's own
+"""Reference values of the preference, policy and distillation losses, computed by TRL 1.16.0's own
 methods.
 
 Run:  python tests/losses/make_trl_goldens.py
-(trl 1.4.0, torch 2.11; writes trl_goldens.txt and trl_goldens.bin beside itself)
+(trl 1.16.0, torch 2.11; writes trl_goldens.txt and trl_goldens.bin beside itself)
 
 TRL's trainers are made without their constructors and given the attributes that their loss methods
 read; the model is a linear head on hidden states that are the leaves. Called as they are:
 DPOTrainer._compute_loss, CPOTrainer.get_batch_loss_metrics and cpo_loss,
 ORPOTrainer.get_batch_loss_metrics, GKDTrainer.generalized_jsd_loss,
 GRPOTrainer._generate_and_score_completions (advantages, old and generator ratios) and
-_compute_loss, RLOOTrainer._generate_and_score_completions, KTOTrainer.get_batch_loss_metrics.
+_compute_loss, RLOOTrainer._generate_and_score_completions, KTOTrainer._compute_loss.
 
 trl_goldens.txt, one record a line:
   tensor NAME OFFSET DIM...     float32 data at OFFSET (in floats) of trl_goldens.bin
@@ -35,7 +35,7 @@ HERE = pathlib.Path(__file__).parent
 
 
 def main():
-    assert trl.__version__ == "1.4.0", trl.__version__
+    assert trl.__version__ == "1.16.0", trl.__version__
     pairs = make_pairs()
     make_preferences(pairs)
     make_jsd(pairs)

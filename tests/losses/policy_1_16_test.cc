@@ -1,6 +1,6 @@
-// Policy losses and gradients against TRL 1.16.0's GRPOTrainer, where it differs from TRL 1.4, of
-// which the golden files are: the KL's ratio, divisors after masking, tokens of high entropy. The
-// numbers are those that print_policy_1_16.py prints.
+// Policy losses and gradients against TRL 1.16.0's GRPOTrainer with the gradient of each token's
+// log-probability: the KL's ratio, divisors after masking, tokens of high entropy. The numbers are
+// those that print_policy_1_16.py prints; policy_parity_test.cc has more cases, from hidden states.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/tensor.h>

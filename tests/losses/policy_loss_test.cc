@@ -246,7 +246,7 @@ TEST(Advantages, UnscorableSamplesAreLeftOutAndCounted) {
   EXPECT_EQ(got.advantages.narrow(0, 3, 9).abs().sum().item<double>(), 0);
   EXPECT_NEAR(got.frac_reward_zero_std, 3.0 / 5, 1e-12);
   EXPECT_NEAR(got.reward_mean, 3.2, 1e-6);
-  // As reward 0, which TRL 1.4 took it for, it would be another number.
+  // As reward 0, which TRL took it for before 1.16, it would be another number.
   const Advantages zeros = group_advantages(at::nan_to_num(rewards, 0.0), 3, ScaleRewards::kGroup);
   EXPECT_GT(relative_difference(zeros.advantages, got.advantages), 0.1);
   EXPECT_EQ(

@@ -1,4 +1,4 @@
-// Policy losses, gradients, metrics and advantages against TRL 1.4.0's GRPOTrainer and RLOOTrainer
+// Policy losses, gradients, metrics and advantages against TRL 1.16.0's GRPOTrainer and RLOOTrainer
 // (make_trl_goldens.py), from hidden states to the gradient of hidden states and head; then wrong
 // formulas against the same numbers.
 #include <ATen/TensorOperators.h>
@@ -54,7 +54,7 @@ PolicyOptions options_of(const TrlRecord& c) {
   if (c.text("delta") != "-") options.delta = c.number("delta");
   if (c.text("off_policy") != "-") options.off_policy_mask_threshold = c.number("off_policy");
   options.beta = c.number("beta");
-  options.use_bias_correction_kl = options.beta == 0;  // TRL 1.4's k3; policy_1_16_test.cc
+  options.use_bias_correction_kl = c.number("bias_correction") != 0;
   options.sampling_correction = parse_enum<SamplingCorrection>(c.text("correction"));
   options.importance_sampling_cap = c.number("cap");
   return options;
@@ -83,15 +83,9 @@ PolicyCounts counts_of(const TrlRecord& c, const Batch& batch) {
           .max_completion_tokens = static_cast<int64_t>(c.number("max_completion"))};
 }
 
-bool divides_by_items(PolicyLossType type) {
-  return type == PolicyLossType::kDapo || type == PolicyLossType::kCispo;
-}
-
-// What TRL 1.4 divides by. Its dapo and cispo count the tokens before completions that were cut off
-// are masked, TRL 1.16 and policy_divisor those that are left.
-double divisor_1_4(const TrlRecord& c, PolicyLossType type, const PolicyCounts& counts) {
-  if (divides_by_items(type)) return c.number("num_items");
-  return policy_divisor(type, counts);
+bool divides_by_tokens(PolicyLossType type) {
+  return type == PolicyLossType::kDapo || type == PolicyLossType::kCispo ||
+         type == PolicyLossType::kBnpo;
 }
 
 struct Measured {
@@ -116,7 +110,7 @@ Measured run(const TrlRecord& c, const PolicyOptions& options,
   measured.result = policy_loss(in, options);
   measured.counts = counts_of(c, batch);
   const at::Tensor loss =
-      measured.result.loss_sum / divisor_1_4(c, options.loss_type, measured.counts);
+      measured.result.loss_sum / policy_divisor(options.loss_type, measured.counts);
   loss.backward();
   measured.loss = loss.item<double>();
   measured.dh = at::constant_pad_nd(batch.packing.padded(hidden.grad()), {0, 0, kPrompt - 1, 1});
@@ -221,10 +215,11 @@ TEST(PolicyMutation, AWrongCountIsDetected) {
     const PolicyOptions options = options_of(c);
     const Measured got = run(c, options);
     const double sum = got.result.loss_sum.item<double>();
-    const double truth = divisor_1_4(c, options.loss_type, got.counts);
+    const double truth = policy_divisor(options.loss_type, got.counts);
     const auto n = [](int64_t count) { return static_cast<double>(count); };
-    for (double wrong : {n(got.counts.sequences), n(got.counts.tokens), c.number("num_items"),
-                         n(kSamples * kLongest),  // padding counted as zeros
+    for (double wrong : {n(got.counts.sequences), n(got.counts.tokens),
+                         n(Batch(false).packing.count()),  // of completions that were cut off, too
+                         n(kSamples * kLongest),           // padding counted as zeros
                          n(got.counts.sequences - 2), n(2)})
       if (wrong != truth) {
         expect_detected(c, sum / wrong);
@@ -234,8 +229,8 @@ TEST(PolicyMutation, AWrongCountIsDetected) {
   EXPECT_GE(checked, 100);
 }
 
-// In grpo a sequence without rows counts; leaving it out gives another mean. In bnpo it must not
-// count.
+// In grpo a sequence without rows counts; leaving it out gives another mean. In the losses that
+// divide by tokens it must not count, as it did in dapo and cispo before TRL 1.16.
 TEST(PolicyMutation, SequencesWithoutRowsAreCountedAsTrlDoes) {
   int checked = 0;
   for (const TrlRecord& c : trl_goldens().of_kind("policy")) {
@@ -243,9 +238,9 @@ TEST(PolicyMutation, SequencesWithoutRowsAreCountedAsTrlDoes) {
     const PolicyOptions options = options_of(c);
     const Measured got = run(c, options);
     PolicyCounts wrong = got.counts;
-    if (options.loss_type == PolicyLossType::kBnpo)
-      wrong.tokens = static_cast<int64_t>(c.number("num_items"));
-    else if (!divides_by_items(options.loss_type))
+    if (divides_by_tokens(options.loss_type))
+      wrong.tokens = Batch(false).packing.count();
+    else
       wrong.sequences -= 2;
     expect_detected(c,
                     got.result.loss_sum.item<double>() / policy_divisor(options.loss_type, wrong));

@@ -1,6 +1,6 @@
-// Preference losses, gradients and metrics against TRL 1.4.0's trainers (make_trl_goldens.py), from
-// hidden states to the gradient of hidden states and head; then wrong formulas against the same
-// numbers.
+// Preference losses, gradients and metrics against TRL 1.16.0's trainers (make_trl_goldens.py),
+// from hidden states to the gradient of hidden states and head; then wrong formulas against the
+// same numbers.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/constant_pad_nd.h>

@@ -1,5 +1,5 @@
-"""Numbers of policy_1_16_test.cc: what TRL 1.16 says of options that TRL 1.4, of which the golden
-files are, has not or has otherwise.
+"""Numbers of policy_1_16_test.cc: what TRL 1.16 says of each token's log-probability, where no
+model stands between.
 
 Run:  python tests/losses/print_policy_1_16.py   (trl 1.16, torch 2.11)
 

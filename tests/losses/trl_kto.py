@@ -8,7 +8,7 @@ reference change places on the mismatched ones, so that their mean log-ratio has
 import types
 
 import torch
-from trl.experimental.kto import KTOTrainer
+from trl import KTOTrainer
 
 from trl_stand_ins import PAD, VOCAB, WIDTH, Head, bare, in_both_precisions, leaf, put, record
 
@@ -17,7 +17,14 @@ PROMPTS = torch.tensor([1, 3, 2, 1, 2, 1])
 OWN = torch.tensor([9, 5, 7, 2, 6, 8])
 OTHER = torch.tensor([7, 9, 3, 5, 9, 4])
 LABELS = [True, False, True, True, False, True]
-METRICS = ["rewards/chosen", "rewards/rejected", "logps/chosen", "logps/rejected"]
+METRICS = [
+    "kl",
+    "rewards/chosen",
+    "rewards/rejected",
+    "rewards/margins",
+    "logps/chosen",
+    "logps/rejected",
+]
 
 
 def completions(name, lengths, spread, g):
@@ -53,18 +60,21 @@ class TwoHeads(Head):
         super().__init__(hidden, weight)
         self.other_ids, self.other_hidden = other_ids, other_hidden
 
-    def forward(self, input_ids=None, **kwargs):
+    def hidden_of(self, input_ids):
         if input_ids is not self.other_ids and not torch.equal(input_ids, self.other_ids):
-            return super().forward(input_ids)
-        return types.SimpleNamespace(logits=self.other_hidden @ self.weight.T)
+            return super().hidden_of(input_ids)
+        return self.other_hidden
 
 
 def bare_kto(loss_type, beta, desirable_weight, undesirable_weight, **attributes):
     """A KTOTrainer, as make_kto_goldens.py of tests/recipes trains with."""
     return bare(
         KTOTrainer,
-        args=types.SimpleNamespace(use_liger_kernel=False),
+        args=types.SimpleNamespace(gradient_checkpointing_kwargs=None),
+        precompute_ref_logps=False,
         aux_loss_enabled=False,
+        _tp_size=1,
+        _total_train_tokens=0,
         loss_type=loss_type,
         calculate_KL=loss_type == "kto",
         beta=beta,
@@ -75,21 +85,12 @@ def bare_kto(loss_type, beta, desirable_weight, undesirable_weight, **attributes
 
 
 def kto_batch(s):
-    batch = {"label": LABELS}
-    for prefix, part in (("completion", s["own"]), ("KL_completion", s["other"])):
-        batch[f"{prefix}_input_ids"] = part["ids"]
-        batch[f"{prefix}_attention_mask"] = part["attention"]
-        batch[f"{prefix}_labels"] = part["ids"].masked_fill(part["mask"] == 0, -100)
+    batch = {"label": torch.tensor(LABELS)}
+    for prefix, part in (("", s["own"]), ("KL_", s["other"])):
+        batch[f"{prefix}input_ids"] = part["ids"]
+        batch[f"{prefix}attention_mask"] = part["attention"]
+        batch[f"{prefix}completion_mask"] = part["mask"]
     return batch
-
-
-def means(metrics):
-    """What KTOTrainer.log makes of a batch's sums."""
-    values = {"kl": metrics["kl"]}
-    for key in METRICS:
-        side = key.split("/")[1]
-        values[key] = metrics[f"{key}_sum"] / metrics[f"count/{side}"]
-    return values
 
 
 def run_kto(s, flipped, **options):
@@ -101,9 +102,10 @@ def run_kto(s, flipped, **options):
         reference = s["own"]["reference"].to(dtype)
         model = TwoHeads(hidden, weight, s["other"]["ids"], other)
         frozen = TwoHeads(reference, s["weight"].to(dtype), s["other"]["ids"], other_reference)
-        trainer = bare_kto(ref_model=frozen, **options)
-        loss, metrics = trainer.get_batch_loss_metrics(model, kto_batch(s))
-        return loss, hidden, weight, {key: repr(value) for key, value in means(metrics).items()}
+        trainer = bare_kto(model=model, ref_model=frozen, **options)
+        loss = trainer._compute_loss(model, kto_batch(s), False)
+        metrics = trainer._metrics["train"]
+        return loss, hidden, weight, {key: repr(metrics[key][-1]) for key in METRICS}
 
     return run
 

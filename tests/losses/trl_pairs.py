@@ -58,6 +58,8 @@ def bare_dpo(losses, weights, discopop_tau=0.05, **attributes):
     return bare(
         DPOTrainer,
         precompute_ref_logps=False,
+        aux_loss_enabled=False,
+        _tp_size=1,
         ld_alpha=None,
         f_divergence_type="reverse_kl",
         loss_types=losses,

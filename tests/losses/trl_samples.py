@@ -63,7 +63,7 @@ class Samples:
         sampled = None
         if self.use_vllm:
             sampled = [logps[:n].tolist() for logps, n in zip(s["generator"], lengths)]
-        return prompt_ids, completions, None, completions, lengths.sum(), sampled, {}, None, []
+        return prompt_ids, completions, None, completions, sampled, {}, None, []
 
     def _calculate_rewards(self, *args):
         return self.rewards[:, None]
@@ -77,24 +77,26 @@ class SampledRLOO(Samples, RLOOTrainer):
     _tokenizer = types.SimpleNamespace(pad_token_id=PAD, eos_token_id=EOS)
 
 
-def sampled(trainer_class, s, dtype, delta=None, **changes):
+def sampled(trainer_class, s, dtype, delta=None, use_bias_correction_kl=True, **changes):
     """A trainer on the samples `s`, with TRL's default options but for `changes`."""
     weight = s["weight"].to(dtype)
+    temperature = changes.pop("temperature", 1.0)
     logs = {key: [] for key in ("prompt", "completion", "advantages")}
     attributes = dict(
         # The samples and the models.
         samples=s,
         rewards=s["rewards"],
-        model=Head(s["old"].to(dtype), weight),
-        ref_model=Head(s["reference"].to(dtype), weight),
+        model=Head(s["old"].to(dtype), weight, temperature),
+        ref_model=Head(s["reference"].to(dtype), weight, temperature),
         # Generation.
         environments=None,
         tools=None,
         pad_to_multiple_of=None,
         num_generations=GENERATIONS,
         max_completion_length=MAX_COMPLETION,
-        temperature=1.0,
-        model_kwarg_keys=set(),
+        eos_token_ids=[EOS],
+        environment_factories=None,
+        chat_template_kwargs={},
         processing_class=types.SimpleNamespace(
             batch_decode=lambda ids, skip_special_tokens: [""] * len(ids)
         ),
@@ -102,7 +104,8 @@ def sampled(trainer_class, s, dtype, delta=None, **changes):
         use_vllm=False,
         vllm_importance_sampling_correction=False,
         vllm_importance_sampling_mode="sequence_mask",
-        vllm_importance_sampling_cap=3.0,
+        vllm_importance_sampling_clip_min=None,
+        vllm_importance_sampling_clip_max=3.0,
         # Rewards and advantages.
         multi_objective_aggregation="sum_then_normalize",
         reward_weights=torch.ones(1),
@@ -122,7 +125,10 @@ def sampled(trainer_class, s, dtype, delta=None, **changes):
         off_policy_mask_threshold=None,
         num_iterations=1,
         current_gradient_accumulation_steps=1,
+        aux_loss_enabled=False,
+        _entropy_bonus_enabled=False,
         # Reports.
+        log_multimodal=False,
         _pending_extra_logs={},
         _pending_metrics={},
         _logs={**logs, "rewards": defaultdict(list)},
@@ -135,7 +141,7 @@ def sampled(trainer_class, s, dtype, delta=None, **changes):
         steps_per_generation=1,
         gradient_accumulation_steps=1,
         gradient_checkpointing_kwargs=None,
-        use_bias_correction_kl=False,
+        use_bias_correction_kl=use_bias_correction_kl,
         delta=delta,
     )
     return trainer
@@ -149,6 +155,7 @@ POLICY = {
     "delta": None,
     "off_policy": None,
     "beta": 0.0,
+    "bias_correction": True,
     "old": True,  # ratios to older weights; otherwise they are 1
     "correction": "none",
     "cap": 3.0,
@@ -176,11 +183,12 @@ def record_policy(s, name, case):
         epsilon_low=epsilon,
         epsilon_high=epsilon if epsilon_high is None else epsilon_high,
         beta=case["beta"],
+        use_bias_correction_kl=case["bias_correction"],
         num_iterations=2 if case["old"] else 1,
         use_vllm=corrected,
         vllm_importance_sampling_correction=corrected,
         vllm_importance_sampling_mode=case["correction"],
-        vllm_importance_sampling_cap=case["cap"],
+        vllm_importance_sampling_clip_max=case["cap"],
         mask_truncated_completions=case["masked"],
         temperature=case["temperature"],
         delta=case["delta"],
@@ -194,7 +202,7 @@ def record_policy(s, name, case):
         with torch.no_grad():
             batch = trainer._generate_and_score_completions([{"prompt": "p"}] * len(s["ids"]))
         assert ("old_per_token_logps" in batch) == (case["old"] or corrected)
-        loss = trainer._compute_loss(Head(hidden, weight), batch)
+        loss = trainer._compute_loss(Head(hidden, weight, case["temperature"]), batch)
         metrics = trainer._metrics["train"]
         metrics = {key: repr(float(metrics[key][-1])) for key in metrics}
         metrics = {key: metrics[key] for key in metrics if key.startswith(POLICY_METRICS)}
@@ -206,7 +214,7 @@ def record_policy(s, name, case):
         return loss, hidden, weight, metrics
 
     values = in_both_precisions(name, run)
-    written = {"old": int(case["old"]), "masked": int(case["masked"])}
+    written = {key: int(case[key]) for key in ("old", "masked", "bias_correction")}
     written["epsilon_high"] = "-" if epsilon_high is None else epsilon_high
     for key in ("delta", "off_policy"):
         written[key] = "-" if case[key] is None else case[key]
@@ -245,6 +253,8 @@ def make_policies(s):
         add("dapo", off_policy=off_policy)
         add("grpo", off_policy=off_policy, beta=0.1, masked=True)
         add("dapo", off_policy=off_policy, correction="token_truncate", level="sequence")
+    for level in ("token", "sequence"):
+        add("dapo", level=level, epsilon=0.03, beta=0.3, bias_correction=False)
 
 
 def make_advantages(s):

@@ -1,10 +1,12 @@
 """What make_trl_goldens.py and its parts share: the goldens so far, and stand-ins for what TRL's
 trainers are given by their constructors."""
 
+import contextlib
 import types
 from collections import defaultdict
 
 import torch
+from trl.trainer.utils import add_fused_lm_head
 
 VOCAB, WIDTH, PAD, EOS = 11, 5, 0, 1
 floats, lines = [], []
@@ -21,25 +23,57 @@ def record(kind, name, values):
     lines.append(f"{kind} {name} " + " ".join(f"{key}={value}" for key, value in values.items()))
 
 
+def fused_output(logits, labels):
+    """What a model says to fused_lm_head=True, as TRL's FusedCausalLMOutput describes it. TRL's own
+    add_fused_lm_head is in float32 whatever the hidden states are."""
+    logits, labels = logits[:, :-1], labels[:, 1:]
+    counted = labels != -100
+    at_labels = lambda of_tokens: torch.where(counted, of_tokens, torch.zeros_like(of_tokens))
+    logps = torch.log_softmax(logits, -1)
+    picked = logps.gather(2, labels.clamp(min=0)[..., None])[..., 0]
+    return types.SimpleNamespace(
+        log_probs=at_labels(picked),
+        entropy=at_labels(-(logps.exp() * logps).sum(-1)),
+        mean_logits=at_labels(logits.detach().mean(-1)),
+        is_top1=counted & (logits.argmax(-1) == labels),
+    )
+
+
+def with_fused_head(model, temperature=1.0):
+    """The model, with the head that TRL's trainers give theirs."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    outputs = ("log_probs", "entropy", "mean_logits", "is_top1")
+    add_fused_lm_head(base, temperature=temperature, outputs=outputs)
+    return model
+
+
 class Head(torch.nn.Module):
     """Logits of given hidden states, whatever the tokens are."""
 
     is_gradient_checkpointing = False
 
-    def __init__(self, hidden, weight):
+    def __init__(self, hidden, weight, temperature=1.0):
         super().__init__()
-        self.hidden, self.weight = hidden, weight
+        self.hidden, self.weight, self.temperature = hidden, weight, temperature
 
-    def forward(self, input_ids=None, **kwargs):
+    def hidden_of(self, input_ids):
         assert input_ids.shape == self.hidden.shape[:2]
-        return types.SimpleNamespace(logits=self.hidden @ self.weight.T)
+        return self.hidden
+
+    def forward(self, input_ids=None, labels=None, fused_lm_head=False, **kwargs):
+        logits = self.hidden_of(input_ids) @ self.weight.T / self.temperature
+        if fused_lm_head:
+            return fused_output(logits, labels)
+        return types.SimpleNamespace(logits=logits)
 
 
 class OneProcess:
     """What the trainers ask of accelerate."""
 
     device, num_processes, process_index, is_main_process = torch.device("cpu"), 1, 0, True
+    autocast = staticmethod(contextlib.nullcontext)
     gather = gather_for_metrics = staticmethod(lambda tensor: tensor)
+    reduce = staticmethod(lambda tensor, reduction: tensor)
 
 
 def bare(trainer_class, **attributes):

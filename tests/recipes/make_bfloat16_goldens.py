@@ -2,7 +2,7 @@
 transformers' models in bfloat16 on the CPU, one process.
 
 Run:  python tests/recipes/make_bfloat16_goldens.py
-after make_goldens.py, whose models and rows it uses (transformers 5, trl 1.4.0, torch 2.11)
+after make_goldens.py, whose models and rows it uses (transformers 5, trl 1.16.0, torch 2.11)
 
 Writes into tests/recipes/goldens/: bfloat16.json with each case's recipe ($GOLDENS and $RUN stand
 for folders) and the loss; bfloat16_gradients.safetensors with the gradients as transformers has
@@ -23,7 +23,9 @@ from make_preference_goldens import batch_of as pair_batch
 from make_preference_goldens import make_pairs
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
+from transformers.modeling_outputs import CausalLMOutputWithPast
 from trl_pairs import bare_dpo
+from trl_stand_ins import with_fused_head
 
 KD_RATIO, BETA = 0.7, 0.3
 
@@ -63,7 +65,8 @@ RECIPES = {
 
 
 def float32_logits(module, arguments, output):
-    output.logits = output.logits.float()
+    if isinstance(output, CausalLMOutputWithPast):  # TRL's own head makes them float32 itself
+        output.logits = output.logits.float()
 
 
 def load(name, dtype):
@@ -96,6 +99,7 @@ def rows_loss(student, teacher, rows):
 
 
 def pairs_loss(student, reference, pairs):
+    student, reference = with_fused_head(student), with_fused_head(reference)
     options = dict(beta=BETA, label_smoothing=0.0)
     trainer = bare_dpo(["sigmoid"], [1.0], model=student, ref_model=reference, **options)
     return trainer._compute_loss(student, pair_batch(pairs), False)
@@ -122,7 +126,7 @@ def furthest(got, wanted):
 
 
 def main():
-    assert trl.__version__ == "1.4.0", trl.__version__
+    assert trl.__version__ == "1.16.0", trl.__version__
     rows = [json.loads(line) for line in (OUT / "rows.jsonl").read_text().splitlines()]
     pairs = make_pairs(OUT / "pairs.jsonl", 4)
     expected, gradients = {}, {}

@@ -1,17 +1,17 @@
-"""Goldens for whole kto runs: 5 AdamW steps of a plain loop around TRL 1.4.0's own KTOTrainer
+"""Goldens for whole kto runs: 5 AdamW steps of a plain loop around TRL 1.16.0's own KTOTrainer
 methods, fp32, one process.
 
 Run:  python tests/recipes/make_kto_goldens.py
-after make_goldens.py, whose models it uses (trl 1.4.0, torch 2.11)
+after make_goldens.py, whose models it uses (trl 1.16.0, torch 2.11)
 
 Writes into tests/recipes/goldens/: labels.jsonl, kto.json with each case's recipe ($GOLDENS and
 $RUN stand for folders) and what a run of it reports, kto_changes.safetensors as make_goldens.py's.
-Mismatched completions: _get_kl_dataset on each batch, which is a global batch here. Batches:
-DataCollatorForUnpairedPreference. Losses: KTOTrainer.get_batch_loss_metrics. A string's completion
-ends with EOS. A metric of a label is listed for the steps that have rows of it.
+Mismatched completions: the one before in each batch, which is a global batch here, as
+KTOTrainer._prepare_dataset takes them. Batches: DataCollatorForUnpairedPreference. Losses:
+KTOTrainer._compute_loss. A string's completion ends with EOS. A metric of a label is listed for the
+steps that have rows of it. make_trainer_goldens.py has the whole trainer.
 """
 
-import copy
 import json
 import pathlib
 import sys
@@ -20,11 +20,12 @@ import torch
 import trl
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
-from trl.experimental.kto.kto_trainer import DataCollatorForUnpairedPreference, _get_kl_dataset
+from trl.trainer.kto_trainer import DataCollatorForUnpairedPreference
 
 sys.path.append(str(pathlib.Path(__file__).parent.parent / "losses"))
 from make_goldens import LR, OUT, STEPS, VOCAB, change_of, own_parameters, write_cases  # noqa: E402
-from trl_kto import bare_kto  # noqa: E402
+from trl_kto import METRICS, bare_kto  # noqa: E402
+from trl_stand_ins import with_fused_head  # noqa: E402
 
 ROWS, PAD, EOS = 4, VOCAB - 2, VOCAB - 1
 
@@ -69,44 +70,31 @@ def make_rows(path):
 
 def batch_of(rows, max_length):
     """What TRL trains on, where these rows are one of its batches."""
-    columns = {"completion_ids": [completion for _, completion, _ in rows]}
-    mismatched = _get_kl_dataset(copy.deepcopy(columns))["completion_ids"]
     examples = []
-    for (prompt, completion, label), other in zip(rows, mismatched):
+    for (prompt, completion, label), (_, other, _) in zip(rows, rows[-1:] + rows[:-1]):
         ids = {"prompt_ids": prompt, "completion_ids": completion, "KL_completion_ids": other}
         examples.append(ids | {"label": label})
     return DataCollatorForUnpairedPreference(PAD, max_length).torch_call(examples)
 
 
-def reported(metrics):
-    """What KTOTrainer.log makes of a batch's sums."""
-    values = {"kl": metrics["kl"]}
-    for side in ("chosen", "rejected"):
-        if f"count/{side}" not in metrics:
-            continue
-        for key in ("rewards", "logps"):
-            values[f"{key}/{side}"] = metrics[f"{key}/{side}_sum"] / metrics[f"count/{side}"]
-    if "rewards/chosen" in values and "rewards/rejected" in values:
-        values["rewards/margins"] = values["rewards/chosen"] - values["rewards/rejected"]
-    return values
-
-
 def train(rows, case, max_length):
     model = AutoModelForCausalLM.from_pretrained(OUT / "qwen3").float().train()
     frozen = AutoModelForCausalLM.from_pretrained(OUT / case["reference"]).float().eval()
-    start, trainer = own_parameters(model), bare_kto(ref_model=frozen, **case["kto"])
+    start = own_parameters(model)
+    models = dict(model=with_fused_head(model), ref_model=with_fused_head(frozen))
+    trainer = bare_kto(**models, **case["kto"])
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.0)
     record = {"loss": [], "grad_norm": []}
     for step in range(STEPS):
         batch = batch_of(rows[step * ROWS : (step + 1) * ROWS], max_length)
-        loss, metrics = trainer.get_batch_loss_metrics(model, batch)
+        loss = trainer._compute_loss(model, batch, False)
         optimizer.zero_grad()
         loss.backward()
         record["grad_norm"].append(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item())
         optimizer.step()
         record["loss"].append(loss.item())
-        for key, value in reported(metrics).items():
-            record.setdefault(key, []).append(float(value))
+    for key in METRICS:
+        record[key] = trainer._metrics["train"][key]
     if case["kto"]["loss_type"] != "kto":
         del record["kl"]  # TRL's is always 0 there
     return record, change_of(model, start)
@@ -130,7 +118,7 @@ CASES = {
 
 
 def main():
-    assert trl.__version__ == "1.4.0", trl.__version__
+    assert trl.__version__ == "1.16.0", trl.__version__
     rows = make_rows(OUT / "labels.jsonl")
     expected, changes = {}, {}
     for name, case in CASES.items():

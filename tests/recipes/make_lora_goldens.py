@@ -3,7 +3,7 @@ process, on padded batches.
 
 Run:  python tests/recipes/make_lora_goldens.py
 after make_goldens.py and make_preference_goldens.py, whose models and rows it uses (peft 0.21,
-transformers 5, trl 1.4.0, torch 2.11)
+transformers 5, trl 1.16.0, torch 2.11)
 
 Writes into tests/recipes/goldens/: lora_qwen3/ and lora_llama/, adapters as PEFT saves them, whose
 B's are away from zero (their base model is named from their own folder, "../qwen3"); lora.json with
@@ -29,6 +29,7 @@ from peft.utils.save_and_load import get_peft_model_state_dict
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 from trl_pairs import METRICS, bare_dpo
+from trl_stand_ins import with_fused_head
 
 # name: r, lora_alpha, target_modules as a recipe has them
 ADAPTERS = {
@@ -125,7 +126,7 @@ def train(name, rows, pairs=None):
     assert len(trained) == len(start), (len(trained), len(start))
     optimizer = torch.optim.AdamW(trained, lr=LR, weight_decay=0.0)
     if pairs is not None:
-        reference = open_adapter(name).eval()
+        model, reference = with_fused_head(model), with_fused_head(open_adapter(name).eval())
         options = dict(beta=0.1, label_smoothing=0.0, discopop_tau=0.05)
         trainer = bare_dpo(["sigmoid"], [1.0], model=model, ref_model=reference, **options)
 

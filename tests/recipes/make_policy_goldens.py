@@ -1,8 +1,8 @@
 """Goldens for whole grpo and on_policy_distill runs: recorded samples, replayed in a plain loop
-around TRL 1.4.0's own code, fp32.
+around TRL 1.16.0's own code, fp32.
 
 Run:  RETORT_BIN=/path/to/retort python tests/recipes/make_policy_goldens.py all
-after make_goldens.py (trl 1.4.0, torch 2.11)
+after make_goldens.py (trl 1.16.0, torch 2.11)
 
 With RETORT_BIN the program runs the recipes of the named cases, or of all, and the samples it drew
 are recorded; those of the others, and of all without it, are in policy.json and replayed again. The
@@ -50,6 +50,7 @@ from policy_cases import (  # noqa: E402
     grpo_recipe,
 )
 from trl_samples import SampledGRPO, sampled  # noqa: E402
+from trl_stand_ins import with_fused_head  # noqa: E402
 
 SAMPLE = ("prompt_ids", "token_ids", "reward", "logp")
 
@@ -115,11 +116,10 @@ class Replay(SampledGRPO):
 
     def _generate(self, prompts):
         completions = [s["token_ids"] for s in self.samples]
-        tokens = torch.tensor(sum(map(len, completions)))
         prompt_ids = [s["prompt_ids"] for s in self.samples]
         drawn = [row[: len(c)].tolist() for row, c in zip(self.drawn, completions)]
         drawn = drawn if self.use_vllm else None
-        return prompt_ids, completions, None, completions, tokens, drawn, {}, None, []
+        return prompt_ids, completions, None, completions, drawn, {}, None, []
 
 
 def make_replay(model, frozen, num_samples, **changes):
@@ -129,17 +129,6 @@ def make_replay(model, frozen, num_samples, **changes):
     sizes = dict(num_generations=GENERATIONS, max_completion_length=MAX_NEW_TOKENS)
     models = dict(model=model, ref_model=frozen)
     return sampled(Replay, stub, torch.float32, **models, **sizes, **changes)
-
-
-class Ends:
-    """Equal to each id that a completion may end with if it was not cut off, whereas TRL knows
-    one."""
-
-    def __init__(self, case):
-        self.ids = [EOS, *(int(word[1:]) for word in case["stop"])]
-
-    def __eq__(self, other):
-        return other in self.ids
 
 
 def rloo_advantages(rewards):
@@ -184,6 +173,7 @@ def grpo_loss(model, frozen, case):
     parts, in_reward = case.get("num_mini_batches", 1), case.get("kl_in_reward", False)
     corrected, staleness = "sampling_correction" in case, case.get("max_staleness", 0)
     generator, versions = copy.deepcopy(model), []
+    model, frozen = (with_fused_head(m, case.get("temperature", 1.0)) for m in (model, frozen))
     trainer = make_replay(
         model,
         frozen,
@@ -200,12 +190,12 @@ def grpo_loss(model, frozen, case):
         use_vllm=corrected,
         vllm_importance_sampling_correction=corrected,
         vllm_importance_sampling_mode=case.get("sampling_correction"),
-        vllm_importance_sampling_cap=case.get("importance_sampling_cap", 3.0),
+        vllm_importance_sampling_clip_max=case.get("importance_sampling_cap", 3.0),
         scale_rewards=case.get("scale_rewards", "group"),
-        temperature=case.get("temperature", 1.0),
+        use_bias_correction_kl=case.get("use_bias_correction_kl", True),
     )
-    if case.get("mask_truncated_completions"):
-        trainer._tokenizer = types.SimpleNamespace(pad_token_id=PAD, eos_token_id=Ends(case))
+    # What a completion may end with if it was not cut off.
+    trainer.eos_token_ids = [EOS, *(int(word[1:]) for word in case.get("stop", ()))]
     kept = {}
 
     def reference_kl(batch):
@@ -214,7 +204,7 @@ def grpo_loss(model, frozen, case):
         mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
         width = batch["completion_ids"].shape[1]
         with torch.no_grad():
-            logps, _ = trainer._get_per_token_logps_and_entropies(frozen, ids, mask, width)
+            logps, *_ = trainer._get_per_token_logps_and_entropies(frozen, ids, mask, width)
         kl = (trainer.drawn - logps) * batch["completion_mask"]
         return kl.sum(1), kl.sum() / batch["completion_mask"].sum()
 
@@ -240,8 +230,6 @@ def grpo_loss(model, frozen, case):
             trainer.rewards -= case["beta"] * of_sample
             batch = trainer._generate_and_score_completions([{"prompt": "p"}] * len(samples))
         assert ("old_per_token_logps" in batch) == (iterations > 1 or corrected)
-        if case.get("mask_truncated_completions"):  # as TRL 1.16 counts them
-            batch["num_items_in_batch"] = batch["completion_mask"].sum()
         if (staleness or parts > 1) and not corrected:
             batch["old_per_token_logps"] = trainer.drawn
         if case.get("advantage") == "rloo":
@@ -256,7 +244,7 @@ def grpo_loss(model, frozen, case):
         mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
         width = batch["completion_ids"].shape[1]
         with torch.no_grad():
-            logps, _ = trainer._get_per_token_logps_and_entropies(model, ids, mask, width)
+            logps, *_ = trainer._get_per_token_logps_and_entropies(model, ids, mask, width)
         own = "top_p" in case or staleness > 0 or "mask_truncated_completions" in case
         check_samples(samples, trainer.drawn if own else logps, case.get("rewards", REWARDS))
 
@@ -308,7 +296,7 @@ def token_batch(samples, ids, labels, advantages):
 
 
 def distill_loss(model, frozen, case):
-    trainer = make_replay(model, None, 4, loss_type="dapo")
+    trainer = make_replay(with_fused_head(model), None, 4, loss_type="dapo")
 
     def run(samples):
         ids, mask, labels = batch_of(samples)
@@ -358,7 +346,7 @@ def train(make_loss, case, samples, steps):
 
 
 def main():
-    assert trl.__version__ == "1.4.0", trl.__version__
+    assert trl.__version__ == "1.16.0", trl.__version__
     make_prompts(OUT / "prompts.jsonl")
     before = json.loads((OUT / "policy.json").read_text())
     recorded = sys.argv[1:] if "RETORT_BIN" in os.environ else []

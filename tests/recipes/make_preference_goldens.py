@@ -1,8 +1,8 @@
-"""Goldens for whole dpo runs: 5 AdamW steps of a plain loop around TRL 1.4.0's own loss methods,
+"""Goldens for whole dpo runs: 5 AdamW steps of a plain loop around TRL 1.16.0's own loss methods,
 fp32, one process.
 
 Run:  python tests/recipes/make_preference_goldens.py
-after make_goldens.py, whose models it uses (trl 1.4.0, torch 2.11)
+after make_goldens.py, whose models it uses (trl 1.16.0, torch 2.11)
 
 Writes into tests/recipes/goldens/: pairs.jsonl and short_pairs.jsonl (prompts of one token),
 preference.json with each case's recipe ($GOLDENS and $RUN stand for folders) and what a run of it
@@ -24,7 +24,7 @@ from trl.experimental.orpo import ORPOTrainer
 sys.path.append(str(pathlib.Path(__file__).parent.parent / "losses"))
 from make_goldens import LR, OUT, STEPS, VOCAB, change_of, own_parameters, write_cases  # noqa: E402
 from trl_pairs import METRICS, bare_dpo  # noqa: E402
-from trl_stand_ins import bare  # noqa: E402
+from trl_stand_ins import bare, with_fused_head  # noqa: E402
 
 PAIRS, PAD, EOS = 4, VOCAB - 2, VOCAB - 1
 
@@ -105,6 +105,7 @@ def loss_function(model, reference, dpo):
             trainer = bare(CPOTrainer, **common, **simpo)
         return lambda batch: trainer.get_batch_loss_metrics(model, two_sided(batch))
 
+    model, reference = with_fused_head(model), with_fused_head(reference)
     weights = dpo.get("loss_weights", [1.0] * len(losses))
     options = dict(beta=beta, label_smoothing=dpo.get("label_smoothing", 0.0))
     options["discopop_tau"] = dpo.get("discopop_tau", 0.05)
@@ -156,7 +157,7 @@ IN_TWO = ("sigmoid_sft", "aot", "aot_unpaired")
 
 
 def main():
-    assert trl.__version__ == "1.4.0", trl.__version__
+    assert trl.__version__ == "1.16.0", trl.__version__
     # ORPOTrainer's cross-entropy is over prompt and completion: with one prompt token, which
     # nothing predicts, over the completion.
     rows = {

@@ -1,8 +1,8 @@
-"""Goldens for whole reward_model runs: 5 AdamW steps of a plain loop around TRL 1.4.0's own
+"""Goldens for whole reward_model runs: 5 AdamW steps of a plain loop around TRL 1.16.0's own
 RewardTrainer.compute_loss, fp32, one process.
 
 Run:  python tests/recipes/make_reward_goldens.py
-after make_preference_goldens.py, whose models and pairs it uses (trl 1.4.0, torch 2.11)
+after make_preference_goldens.py, whose models and pairs it uses (trl 1.16.0, torch 2.11)
 
 Writes into tests/recipes/goldens/: reward_one, reward_two and reward_eos, classifiers of one and
 two labels and one that pads with its end token, as transformers saves them; reward_pairs.jsonl, the
@@ -95,6 +95,7 @@ def loss_of(model, rows, options, pad):
             model=model,
             args=types.SimpleNamespace(center_rewards_coefficient=coefficient),
             _total_train_tokens=0,
+            _tp_size=1,
         )
         mode = "train" if model.training else "eval"
         loss = trainer.compute_loss(model, batch)
@@ -157,7 +158,7 @@ CASES = {
 
 
 def main():
-    assert trl.__version__ == "1.4.0", trl.__version__
+    assert trl.__version__ == "1.16.0", trl.__version__
     save_model("reward_one", 1, PAD)
     save_model("reward_two", 2, PAD)
     save_model("reward_eos", 1, EOS)

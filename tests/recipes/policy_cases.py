@@ -47,7 +47,7 @@ GENERATION = {
 GRPO = {
     "dapo": {"loss_type": "dapo"},
     "iterations": {"loss_type": "grpo", "num_iterations": 2, "epsilon": 0.05},
-    # TRL 1.4's KL.
+    # TRL's KL before 1.16.
     "reference": {
         "loss_type": "dr_grpo",
         "beta": 0.04,

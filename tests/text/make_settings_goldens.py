@@ -1,7 +1,7 @@
 # Writes tests/text/goldens/settings.json: what transformers renders of conversations with tools,
 # template variables and a fixed day, by the templates of real models as TRL ships them.
 #   python tests/text/make_settings_goldens.py
-# (needs transformers 5 and TRL 1.4; no model is downloaded)
+# (needs transformers 5 and TRL 1.16; no model is downloaded)
 import datetime
 import json
 import os
