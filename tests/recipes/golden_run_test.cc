@@ -1,5 +1,5 @@
 // Whole runs of `retort launch` against a single-process PyTorch loop: losses, gradient norms and
-// parameters of 5 AdamW steps.
+// parameters of 5 AdamW steps; and against TRL's whole trainers.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -54,6 +54,30 @@ TEST_P(GoldenRun, MatchesPyTorch) {
   expect_same_parameters(folder / "run", recipe.student, "changes", name);
   expect_done(folder / "run", distills ? 2 : 1);
 }
+
+// What TRL's whole trainers log on the same rows: their tokens, batches, losses and updates.
+class TrainerRun : public testing::TestWithParam<std::string> {};
+
+TEST_P(TrainerRun, MatchesTrl) {
+  TemporaryFolder folder;
+  const nlohmann::json golden = golden_cases("trainers").at(GetParam());
+  const fs::path run = run_recipe_text(folder.path(), golden.at("recipe"));
+  ASSERT_FALSE(HasFailure());
+  if (golden.contains("samples")) expect_recorded_samples(run, golden);
+  ASSERT_FALSE(HasFailure()) << "other samples: the rest cannot agree";
+
+  std::vector<std::string> keys;
+  for (const auto& [key, values] : golden.items())
+    if (key != "recipe" && key != "samples") keys.push_back(key);
+  ASSERT_GE(keys.size(), 2u);
+  // Losses of a policy's first step are 0, margins differences of numbers of about 36.
+  expect_columns(run, golden, keys, 4e-6);
+}
+
+// meeting_run_test.cc has grpo_correction.
+INSTANTIATE_TEST_SUITE_P(Cases, TrainerRun,
+                         testing::Values("sft", "dpo", "kto", "reward_model", "grpo", "grpo_kl"),
+                         [](const auto& info) { return info.param; });
 
 std::vector<std::string> names() {
   // The test binary lists its cases before ctest's environment is needed; the goldens are beside

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <numeric>
+#include <sstream>
 
 #include "base/file.h"
 #include "models/safetensors.h"
@@ -55,6 +57,24 @@ void expect_columns(const fs::path& run, const nlohmann::json& golden,
                     const std::vector<std::string>& keys, double absolute) {
   for (const std::string& key : keys)
     expect_close(column(run, key), golden.at(key), key, absolute);
+}
+
+void expect_recorded_samples(const fs::path& run, const nlohmann::json& golden) {
+  for (const auto& [step, samples] : golden.at("samples").items()) {
+    std::istringstream lines(read_file(run / "samples" / ("step-" + step + "-rank-0.jsonl")));
+    size_t count = 0;
+    for (std::string line; std::getline(lines, line); ++count) {
+      ASSERT_LT(count, samples.size()) << "step " << step;
+      const nlohmann::json got = nlohmann::json::parse(line), &want = samples[count];
+      ASSERT_EQ(got.at("prompt_ids"), want[0]) << "step " << step << ", sample " << count;
+      ASSERT_EQ(got.at("token_ids"), want[1]) << "step " << step << ", sample " << count;
+      ASSERT_EQ(got.at("reward"), want[2]) << "step " << step << ", sample " << count;
+      const auto logps = got.at("sampling_logps").get<std::vector<double>>();
+      ASSERT_NEAR(std::accumulate(logps.begin(), logps.end(), 0.0), want[3].get<double>(), 5e-5)
+          << "step " << step << ", sample " << count;
+    }
+    ASSERT_EQ(count, samples.size()) << "step " << step;
+  }
 }
 
 ParameterError tensor_error(const fs::path& got_in, const fs::path& start_in,

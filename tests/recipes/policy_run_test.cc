@@ -3,34 +3,10 @@
 // and the metrics and parameters of the training on them.
 #include <gtest/gtest.h>
 
-#include <numeric>
-#include <sstream>
-
-#include "base/file.h"
 #include "tests/recipes/golden_support.h"
 
 namespace retort::test {
 namespace {
-
-// Every sample of the run is the recorded one, and has the log-probability that PyTorch gives it at
-// that step's weights.
-void expect_recorded_samples(const fs::path& run, const nlohmann::json& golden) {
-  for (const auto& [step, samples] : golden.at("samples").items()) {
-    std::istringstream lines(read_file(run / "samples" / ("step-" + step + "-rank-0.jsonl")));
-    size_t count = 0;
-    for (std::string line; std::getline(lines, line); ++count) {
-      ASSERT_LT(count, samples.size()) << "step " << step;
-      const nlohmann::json got = nlohmann::json::parse(line), &want = samples[count];
-      ASSERT_EQ(got.at("prompt_ids"), want[0]) << "step " << step << ", sample " << count;
-      ASSERT_EQ(got.at("token_ids"), want[1]) << "step " << step << ", sample " << count;
-      ASSERT_EQ(got.at("reward"), want[2]) << "step " << step << ", sample " << count;
-      const auto logps = got.at("sampling_logps").get<std::vector<double>>();
-      ASSERT_NEAR(std::accumulate(logps.begin(), logps.end(), 0.0), want[3].get<double>(), 5e-5)
-          << "step " << step << ", sample " << count;
-    }
-    ASSERT_EQ(count, samples.size()) << "step " << step;
-  }
-}
 
 // TRL's is over all samples, ours over those that are computed.
 void expect_entropy(const fs::path& run, const nlohmann::json& golden) {
