@@ -23,6 +23,14 @@ double cooldown_share(LrCooldownType type, double progress) {
   return 0;
 }
 
+// How much of the peak is left `since` steps after the warm-up.
+double inverse_root(const LrSchedule& schedule, int64_t since) {
+  constexpr int64_t kWithoutWarmup = 10'000;
+  const int64_t usual = schedule.warmup_steps > 0 ? schedule.warmup_steps : kWithoutWarmup;
+  const int64_t timescale = schedule.timescale > 0 ? schedule.timescale : usual;
+  return 1.0 / std::sqrt(ratio(since + timescale, timescale));
+}
+
 // The same between the warm-up and the end of a schedule.
 double share_of_peak(const LrSchedule& schedule, int64_t step) {
   const int64_t decay_steps = schedule.max_steps - schedule.warmup_steps;
@@ -35,6 +43,10 @@ double share_of_peak(const LrSchedule& schedule, int64_t step) {
     case LrSchedulerType::kCosineWithRestarts:
       if (progress >= 1.0) return 0;
       return half_cosine(std::fmod(static_cast<double>(schedule.num_cycles) * progress, 1.0));
+    case LrSchedulerType::kCosineWarmupWithMinLr:
+      return half_cosine(std::min(1.0, ratio(step - schedule.warmup_steps + 1, decay_steps)));
+    case LrSchedulerType::kPolynomial: return std::pow(1.0 - progress, schedule.power);
+    case LrSchedulerType::kInverseSqrt: return inverse_root(schedule, step - schedule.warmup_steps);
     case LrSchedulerType::kWarmupStableDecay: {
       const int64_t into = step - (schedule.max_steps - schedule.cooldown_steps);
       if (into < 0) return 1;
@@ -48,7 +60,8 @@ double share_of_peak(const LrSchedule& schedule, int64_t step) {
 }  // namespace
 
 double LrSchedule::at(int64_t step) const {
-  if (step < warmup_steps) return learning_rate * ratio(step, warmup_steps);
+  const bool one_ahead = type == LrSchedulerType::kCosineWarmupWithMinLr;
+  if (step < warmup_steps) return learning_rate * ratio(one_ahead ? step + 1 : step, warmup_steps);
   if (type == LrSchedulerType::kConstant) return learning_rate;
   return min_lr + (learning_rate - min_lr) * share_of_peak(*this, step);
 }

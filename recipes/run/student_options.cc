@@ -71,6 +71,8 @@ roles::Trainer::Options trainer_options(const TrainOptions& train, int64_t max_s
                        .warmup_steps = warmup,
                        .max_steps = schedule_steps,
                        .num_cycles = train.lr_num_cycles,
+                       .power = train.lr_power,
+                       .timescale = train.lr_timescale.value_or(0),
                        .cooldown_steps = cooldown,
                        .cooldown_type = train.lr_cooldown_type},
           .max_grad_norm = train.max_grad_norm,

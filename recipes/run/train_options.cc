@@ -25,6 +25,22 @@ bool is_type(const TrainOptions& train, parallel::LrSchedulerType type) {
   return train.lr_scheduler_type == type;
 }
 
+// Those of the end of a schedule, which some do not have.
+void check_end_of_schedule(const TrainOptions& train) {
+  const bool constant = is_type(train, parallel::LrSchedulerType::kConstant);
+  const bool endless = constant || is_type(train, parallel::LrSchedulerType::kInverseSqrt);
+  const std::string type = constant ? "constant" : "inverse_sqrt";
+  if (train.min_lr != 0 && endless)
+    refuse("min_lr has no effect with lr_scheduler_type " + type +
+           ": remove it or choose linear or cosine");
+  if (!train.lr_decay_steps) return;
+  if (endless)
+    refuse("lr_decay_steps has no effect with lr_scheduler_type " + type + ": remove it");
+  at_least("lr_decay_steps", *train.lr_decay_steps, 1);
+  if (*train.lr_decay_steps <= train.warmup_steps)
+    refuse("lr_decay_steps must be above warmup_steps, with which the schedule begins");
+}
+
 // The schedule's own keys, each of one type.
 void check_schedule(const TrainOptions& train) {
   const TrainOptions defaults;
@@ -32,6 +48,16 @@ void check_schedule(const TrainOptions& train) {
     at_least("lr_num_cycles", train.lr_num_cycles, 1);
   else if (train.lr_num_cycles != defaults.lr_num_cycles)
     refuse("lr_num_cycles has no effect without lr_scheduler_type: cosine_with_restarts");
+
+  if (is_type(train, parallel::LrSchedulerType::kPolynomial)) {
+    if (!(train.lr_power > 0) || !std::isfinite(train.lr_power))
+      refuse("lr_power must be a finite number above 0");
+  } else if (train.lr_power != defaults.lr_power) {
+    refuse("lr_power has no effect without lr_scheduler_type: polynomial");
+  }
+  if (train.lr_timescale && !is_type(train, parallel::LrSchedulerType::kInverseSqrt))
+    refuse("lr_timescale has no effect without lr_scheduler_type: inverse_sqrt");
+  if (train.lr_timescale) at_least("lr_timescale", *train.lr_timescale, 1);
 
   if (!is_type(train, parallel::LrSchedulerType::kWarmupStableDecay)) {
     if (train.lr_cooldown_steps || train.lr_cooldown_type != defaults.lr_cooldown_type)
@@ -104,17 +130,7 @@ void TrainOptions::validate() const {
   below_one("warmup_ratio", warmup_ratio);
   not_negative("min_lr", min_lr);
   if (learning_rate && min_lr > *learning_rate) refuse("min_lr must not be above learning_rate");
-  if (min_lr != 0 && lr_scheduler_type == parallel::LrSchedulerType::kConstant)
-    refuse(
-        "min_lr has no effect with lr_scheduler_type constant: remove it or choose linear or "
-        "cosine");
-  if (lr_decay_steps) {
-    if (lr_scheduler_type == parallel::LrSchedulerType::kConstant)
-      refuse("lr_decay_steps has no effect with lr_scheduler_type constant: remove it");
-    at_least("lr_decay_steps", *lr_decay_steps, 1);
-    if (*lr_decay_steps <= warmup_steps)
-      refuse("lr_decay_steps must be above warmup_steps, with which the schedule begins");
-  }
+  check_end_of_schedule(*this);
   check_schedule(*this);
   below_one("adam_beta1", adam_beta1);
   below_one("adam_beta2", adam_beta2);

@@ -36,6 +36,8 @@ struct TrainOptions {
   double min_lr = 0.0;
   std::optional<int64_t> lr_decay_steps;     // null: all steps of the run
   int64_t lr_num_cycles = 1;                 // cosine_with_restarts
+  double lr_power = 1.0;                     // polynomial
+  std::optional<int64_t> lr_timescale;       // inverse_sqrt; null: by the warm-up
   std::optional<int64_t> lr_cooldown_steps;  // warmup_stable_decay, which needs it
   parallel::LrCooldownType lr_cooldown_type = parallel::LrCooldownType::kCosine;
   double adam_beta1 = 0.9;
@@ -97,6 +99,12 @@ struct TrainOptions {
     visit("lr_num_cycles", lr_num_cycles,
           "lr_scheduler_type: cosine_with_restarts: how often the rate falls from its peak to "
           "min_lr");
+    visit("lr_power", lr_power,
+          "lr_scheduler_type: polynomial: power of the share of steps that is left, which the way "
+          "down to min_lr goes by");
+    visit("lr_timescale", lr_timescale,
+          "lr_scheduler_type: inverse_sqrt: steps after the warm-up in which the rate falls to "
+          "the peak divided by the root of 2; null: those of the warm-up, 10000 without one");
     visit("lr_cooldown_steps", lr_cooldown_steps,
           "lr_scheduler_type: warmup_stable_decay: the last steps of the schedule, in which the "
           "rate falls; before them it stays at its peak");

@@ -33,6 +33,7 @@ std::vector<KeyRow> length_rows() {
 
 std::vector<KeyRow> optimizer_rows() {
   const std::string restarts = "train.lr_scheduler_type=cosine_with_restarts";
+  const std::string inverse = "train.lr_scheduler_type=inverse_sqrt";
   const std::string stable = "train.lr_scheduler_type=warmup_stable_decay";
   return {
       acts(kSftBase, "train.learning_rate=1.0e-3", trainer),
@@ -58,6 +59,16 @@ std::vector<KeyRow> optimizer_rows() {
       acts(kSftBase, "train.lr_num_cycles=3", trainer, {restarts}),
       refused(kSftBase, "train.lr_num_cycles=3", "has no effect without lr_scheduler_type"),
       refused(kSftBase, "train.lr_num_cycles=0", "must be at least 1", {restarts}),
+      acts(kSftBase, "train.lr_power=2", trainer, {"train.lr_scheduler_type=polynomial"}),
+      refused(kSftBase, "train.lr_power=2", "has no effect without lr_scheduler_type: polynomial"),
+      refused(kSftBase, "train.lr_power=0", "above 0", {"train.lr_scheduler_type=polynomial"}),
+      acts(kSftBase, "train.lr_timescale=3", trainer, {inverse}),
+      refused(kSftBase, "train.lr_timescale=3", "without lr_scheduler_type: inverse_sqrt"),
+      refused(kSftBase, "train.lr_timescale=0", "must be at least 1", {inverse}),
+      refused(kSftBase, "train.min_lr=1.0e-5", "has no effect with lr_scheduler_type inverse_sqrt",
+              {inverse}),
+      refused(kSftBase, "train.lr_decay_steps=7", "has no effect with lr_scheduler_type inverse",
+              {inverse}),
       acts(kSftBase, "train.lr_cooldown_steps=4", trainer, {stable, "train.lr_cooldown_steps=3"}),
       refused(kSftBase, stable, "needs lr_cooldown_steps"),
       refused(kSftBase, "train.lr_cooldown_steps=4", "has no effect without lr_scheduler_type"),

@@ -105,6 +105,18 @@ def schedule_lines():
                 get = t.get_cosine_with_hard_restarts_schedule_with_warmup
                 restarts = lambda o: get(o, warmup, total, num_cycles=cycles)
                 yield f"lr/restarts_{cycles}/{tag}", rates(restarts, 3e-4, steps)
+            for power in (1.0, 2.0, 0.5):
+                get = t.get_polynomial_decay_schedule_with_warmup
+                polynomial = lambda o: get(o, warmup, total, lr_end=2e-5, power=power)
+                yield f"lr/polynomial_{power:g}/{tag}", rates(polynomial, 3e-4, steps)
+
+            # One step less: past the end the rate of transformers rises again.
+            get = t.optimization.get_cosine_with_min_lr_schedule_with_warmup_lr_rate
+            ahead = lambda o: get(o, warmup, total, min_lr=2e-5)
+            yield f"lr/cosine_warmup_min/{tag}", rates(ahead, 3e-4, total)
+        for timescale in (None, 5):
+            root = lambda o: t.get_inverse_sqrt_schedule(o, warmup, timescale)
+            yield f"lr/inverse_sqrt_{timescale or 0}/{tag}", rates(root, 3e-4, steps)
 
     # The last steps of each: some, all that the warm-up leaves, and with a rate that stays.
     for warmup, total, cooldown in ((0, 10, 4), (3, 17, 5), (3, 17, 14), (2, 9, 1)):
