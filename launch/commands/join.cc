@@ -98,6 +98,7 @@ MeetingAccess access_of(const JoinPlace& place, const recipes::LaunchOptions& la
 std::string last_line_of(const SupervisorResult& result, const fs::path& run_folder) {
   if (result.cause || result.killed) return "";
   if (!result.stopped_early) return last_line({}, result, run_folder);
+  if (result.exit_code == kExitDiverged) return "stopped, because " + result.warning;
   return recipes::latest_checkpoint(run_folder)
              ? "stopped; start all processes again with --resume to go on"
              : "stopped before a checkpoint was complete; start all processes again with --resume";

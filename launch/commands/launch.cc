@@ -300,13 +300,17 @@ std::string last_line(const LaunchCommand& command, const SupervisorResult& resu
   if (!command.cache.empty()) return last_line_of_cache(command, result);
   if (!result.stopped_early) {
     const bool done = result.exit_code == 0 || result.exit_code == kExitInterrupted;
-    return done ? "done: " + (run_folder / "final").string() : "";
+    const std::string but =
+        result.warning.empty() ? "done: " : "done, but " + result.warning + ": ";
+    return done ? but + (run_folder / "final").string() : "";
   }
 
   // Without a checkpoint --resume begins at the first step, in the folder that is there.
   std::string line = recipes::latest_checkpoint(run_folder)
                          ? "stopped; continue with: "
                          : "stopped before a checkpoint was complete; begin again with: ";
+  if (result.exit_code == kExitDiverged)
+    line = "stopped, because " + result.warning + "; to go on all the same: ";
   line += "retort launch " + shell_word(command.recipe);
   line += command.submitted ? " --submit --resume" : " --resume";
   for (const std::string& one : command.overrides)

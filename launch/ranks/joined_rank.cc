@@ -48,6 +48,7 @@ class SignalForwarder {
 int exit_code(const JoinedRank& rank, std::optional<int> worked) {
   if (!worked) return rank.driving ? 1 : 0;
   if (*worked != 0) return *worked;
+  if (rank.driving && rank.state() == "diverged") return kExitDiverged;
   if (rank.driving) return rank.state() == "done" ? 0 : kExitStoppedEarly;
   return rank.launcher.lost() ? 1 : 0;
 }
@@ -63,7 +64,7 @@ int run_joined_rank(const JoinedRank& rank) {
 
   // To the launcher a rank without a checkpoint ends by the signal that asked it to.
   const int code = exit_code(rank, worked);
-  const int saved = code == kExitStoppedEarly ? 0 : code;
+  const int saved = code == kExitStoppedEarly || code == kExitDiverged ? 0 : code;
   rank.launcher.report({.state = "ended", .ended = worked ? saved : -SIGTERM});
   return code;
 }

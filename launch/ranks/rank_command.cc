@@ -169,14 +169,22 @@ void Rank::work(LauncherLink& launcher) {
   if (context.recipe.deterministic) use_deterministic_algorithms();
 
   context.stop_requested = [this] { return is_stopping(); };
-  context.report = [&](const std::string& state, int64_t step, const std::string& message) {
+  const auto say = [&](const std::string& state, int64_t step, const std::string& message,
+                       bool warning) {
     // From its first step on the student has something to save.
     if (is_driving() && state == "training" && !lock_) {
       lock_.emplace(command_.run_folder);
       launcher.set_grace(child_.stop_timeout);
     }
     state_ = state;
-    launcher.report({.state = state, .step = step, .message = message, .error = ""});
+    launcher.report(
+        {.state = state, .step = step, .message = message, .error = "", .warning = warning});
+  };
+  context.report = [say](const std::string& state, int64_t step, const std::string& message) {
+    say(state, step, message, /*warning=*/false);
+  };
+  context.warn = [say](const std::string& state, int64_t step, const std::string& message) {
+    say(state, step, message, /*warning=*/true);
   };
 
   if (!is_driving())

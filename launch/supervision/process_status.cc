@@ -38,6 +38,7 @@ std::string encode_status(const ProcessStatus& status) {
       .add("of_another_rank", status.of_another_rank)
       .raw("ended", status.ended ? std::to_string(*status.ended) : "null")
       .add("signal", status.signal)
+      .add("warning", status.warning)
       .str();
 }
 
@@ -66,6 +67,9 @@ std::optional<ProcessStatus> decode_status(std::string_view text) {
   const auto signal = json.find("signal");
   if (signal == json.end() || !signal->is_number_integer()) return std::nullopt;
   status.signal = signal->get<int64_t>();
+  const auto warning = json.find("warning");
+  if (warning == json.end() || !warning->is_boolean()) return std::nullopt;
+  status.warning = warning->get<bool>();
   return status;
 }
 

@@ -9,7 +9,8 @@
 namespace retort::launch {
 
 struct ProcessStatus {
-  // loading | waiting | training | saving | serving | done | stopped | interrupted | failed
+  // loading | waiting | training | saving | serving | done | stopped | interrupted | diverged |
+  // failed
   std::string state;
   int64_t step = 0;
   // One line for people; cut at 1000 bytes, and bytes that are not UTF-8 are replaced. State
@@ -23,6 +24,8 @@ struct ProcessStatus {
   std::optional<int64_t> ended;
   // A signal that it got and that is meant for the run; 0: none.
   int64_t signal = 0;
+  // The message is for somebody to look at, and is kept until there is another such one.
+  bool warning = false;
 
   bool operator==(const ProcessStatus&) const = default;
 };

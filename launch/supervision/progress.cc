@@ -91,6 +91,7 @@ std::vector<std::string> render_progress(const ProgressState& state, int columns
 
   for (const auto& process : state.processes)
     lines.push_back(process_line(process));
+  if (!state.warning.empty()) lines.push_back("warning: " + state.warning);
   if (!state.notice.empty()) lines.push_back(state.notice);
   for (auto& line : lines)
     line = cut_to_columns(line, columns);
@@ -131,6 +132,10 @@ void Progress::on_status(const ProcessSpec& spec, const ProcessStatus& status) {
   const bool saves =
       status.state == "saving" || (shown.state == "saving" && status.state == "training");
   const bool news = shown.state != status.state && !saves;
+  if (status.warning && !status.message.empty()) {
+    state_.warning = shown.name + ": " + status.message;
+    if (!news && !options_.live) print("warning: " + state_.warning + "\n");
+  }
   shown.state = status.state;
   shown.message = status.step > 0 && status.state == "training"
                       ? "step " + std::to_string(status.step) + " " + status.message

@@ -36,11 +36,12 @@ struct ProgressState {
   // them.
   std::vector<std::pair<std::string, double>> watched;
   std::optional<std::chrono::seconds> eta;
-  std::string notice;  // "stopping ..."
+  std::string notice;   // "stopping ..."
+  std::string warning;  // the last one of a process, with its name
 };
 
 // The lines of the live display, none wider than `columns`: title, bar with position, ETA and rate,
-// the other numbers of the last logged step, the last evaluation, processes, notice.
+// the other numbers of the last logged step, the last evaluation, processes, warning, notice.
 std::vector<std::string> render_progress(const ProgressState& state, int columns);
 // "step 10/200  loss 2.3456  reward 0.2500  tokens/s 1234  lr 1.0e-04  eta 1m05s"; rows of an
 // evaluation: "eval at step 50  eval_loss ...".
@@ -50,7 +51,7 @@ std::string plain_step(const LoggedStep& row, const std::string& position,
 
 // Shows what a supervisor reports and what the run writes into metrics.jsonl.
 //
-// Plain lines: every change of a process's state and every evaluation, and of the logged steps the
+// Plain lines: every change of a process's state, every warning and every evaluation, and of the logged steps the
 // first, the last, and in between at most one every plain_interval; metrics.jsonl has them all.
 //
 // A reader that does not read (a pager, Ctrl-S) keeps nobody waiting: a live display is drawn again

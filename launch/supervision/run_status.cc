@@ -99,6 +99,7 @@ RunStatus status_of(const Json& json) {
                    .max_steps = optional_of<int64_t>(json.at("max_steps")),
                    .fraction = json.at("fraction"),
                    .loss = optional_of<double>(json.at("loss")),
+                   .warning = json.value("warning", ""),
                    .notice = json.at("notice"),
                    .exit_code = optional_of<int>(json.at("exit_code"))};
   if (const auto eta = optional_of<int64_t>(json.at("eta_seconds")))
@@ -125,6 +126,7 @@ std::string encode_run_status(const RunStatus& status) {
             {"fraction", status.fraction},
             {"eta_seconds", status.eta ? Json(status.eta->count()) : Json(nullptr)},
             {"loss", or_null(status.loss)},
+            {"warning", status.warning},
             {"notice", status.notice},
             {"exit_code", or_null(status.exit_code)},
             {"cause", status.cause ? to_json(*status.cause) : Json(nullptr)},

@@ -75,6 +75,7 @@ struct RunStatus {
   double fraction = 0;               // of the run, 0 to 1
   std::optional<std::chrono::seconds> eta;
   std::optional<double> loss;      // of the last logged step
+  std::string warning;             // the last one of a process, with its name
   std::string notice;              // what the launcher said last, like "stopping ..."
   std::optional<int> exit_code;    // of the launcher, once the run has ended
   std::optional<Cause> cause;      // of a run that failed

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/host_name.h"
 #include "base/log.h"
+#include "base/process_name.h"
 
 namespace retort::launch {
 namespace {
@@ -26,6 +27,7 @@ ProcessState state_of(const ProcessStatus& status) {
                                     {"done", ProcessState::kStopped},
                                     {"stopped", ProcessState::kStopped},
                                     {"interrupted", ProcessState::kStopped},
+                                    {"diverged", ProcessState::kStopped},
                                     {"failed", ProcessState::kFailed}})
     if (status.state == word) return state;
   return ProcessState::kLoading;
@@ -106,6 +108,10 @@ void StatusFile::on_status(const ProcessSpec& spec, const ProcessStatus& status)
   heard.message = status.state == "waiting" ? "waiting " + status.message : status.message;
   heard.error = status.error;
   enter(heard, state_of(status));
+  if (status.warning && !status.message.empty()) {
+    status_.warning = process_name(heard.role, heard.rank) + ": " + status.message;
+    changed_ = true;
+  }
 
   const bool trains = spec.driving && heard.state == ProcessState::kRunning;
   if (trains && status_.state == RunState::kStarting) enter(RunState::kRunning);
@@ -161,7 +167,7 @@ void StatusFile::finish(const SupervisorResult& result, bool goes_on) {
   }
   status_.exit_code = result.exit_code;
   const int code = result.exit_code;
-  if (code != 0 && code != kExitStoppedEarly && code != kExitInterrupted)
+  if (code != 0 && code != kExitStoppedEarly && code != kExitInterrupted && code != kExitDiverged)
     enter(RunState::kFailed);
   else
     enter(result.stopped_early ? RunState::kStopped : RunState::kDone);

@@ -97,6 +97,7 @@ std::vector<std::string> render_status(const RunStatus& status, RunStatus::Time 
     lines.push_back(std::move(line));
 
   // What explains the state.
+  if (!status.warning.empty()) lines.push_back("warning: " + status.warning);
   if (!status.notice.empty()) lines.push_back(status.notice);
   if (const auto& cause = status.cause) {
     lines.push_back(cause->process + " failed first: it " + cause->what);

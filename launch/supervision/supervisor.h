@@ -115,6 +115,7 @@ struct ProcessFailure {
 
 // Exit codes of a run that did not fail, besides 0; those of errors: exit_code_for in base/error.h.
 constexpr int kExitStoppedEarly = 4;   // a checkpoint was saved: run again with --resume
+constexpr int kExitDiverged = 5;       // a checkpoint was saved, but going on from it is no use
 constexpr int kExitInterrupted = 130;  // by a person's Ctrl-C (128 + SIGINT), as shells expect it
 
 struct SupervisorResult {
@@ -126,6 +127,8 @@ struct SupervisorResult {
   std::optional<ProcessFailure> cause;       // the first failure in time
   std::vector<ProcessFailure> consequences;  // failures after it
   std::vector<std::string> remarks;          // what went wrong without failing the run
+  // what the driving processes warned of with their last word; with kExitDiverged why they ended
+  std::string warning;
 
   // One readable block for stderr; empty after a run without failure.
   std::string report() const;

@@ -203,7 +203,8 @@ void Supervisor::Impl::end_held() {
 // The driving processes ended well and did not get through with how: this process stood still, or
 // the connection was cut, when they said it.
 bool Supervisor::Impl::cut_off() {
-  const bool said = driver_said("done") || driver_said("stopped") || driver_said("interrupted");
+  const bool said = driver_said("done") || driver_said("stopped") || driver_said("interrupted") ||
+                    driver_said("diverged");
   const bool under_way = driver_said("training") || driver_said("saving");
   if (said || !under_way || !driver_succeeded() || result.signal != 0) return false;
   result.remarks.push_back(
@@ -217,7 +218,11 @@ void Supervisor::Impl::finish() {
   if (result.signal == 0 && interrupted) result.signal = SIGTERM;
   // A run that is asked to stop during its last step is done all the same.
   const bool asked = result.signal != 0 && !driver_said("done");
-  result.stopped_early = interrupted || driver_said("stopped") || asked || cut_off();
+  const bool diverged = driver_said("diverged");
+  result.stopped_early = interrupted || diverged || driver_said("stopped") || asked || cut_off();
+  for (const Watched& child : children)
+    if (child.spec->driving && child.last.warning && result.warning.empty())
+      result.warning = child.last.message;
 
   if (!failures.empty()) {
     // The first in time of those that are nearest to it.
@@ -229,6 +234,8 @@ void Supervisor::Impl::finish() {
     result.exit_code = code == 2 || code == 3 ? code : 1;
   } else if (result.killed || !driver_succeeded()) {
     result.exit_code = 1;
+  } else if (diverged) {
+    result.exit_code = kExitDiverged;
   } else if (result.signal == SIGINT) {
     result.exit_code = kExitInterrupted;
   } else {

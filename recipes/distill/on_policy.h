@@ -69,6 +69,7 @@ class SampledTokenObjective : public BatchObjective {
                         Options options);
   ~SampledTokenObjective() override;
   size_t num_values() const override { return kValues; }
+  bool loss_falls() const override { return false; }
 
  protected:
   void announce(int64_t step, const data::BatchStream::Step& batches) override;

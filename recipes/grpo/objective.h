@@ -80,6 +80,7 @@ class GrpoObjective : public Objective {
   at::Tensor loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index,
                       StepSums& sums) override;
   double divisor(const StepSums& sums) const override;
+  bool loss_falls() const override { return false; }  // advantages are around 0
   void finish_step(const StepSums& sums, MetricsRow& row) override;
 
  private:

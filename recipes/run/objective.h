@@ -68,6 +68,9 @@ class Objective {
                               StepSums& sums) = 0;
   // What the step's loss and gradient are divided by, once; from global sums.
   virtual double divisor(const StepSums& sums) const { return sums.count; }
+  // Whether learning shows in the loss: it falls, and is no difference around 0 such as a policy
+  // gradient's.
+  virtual bool loss_falls() const { return true; }
   // The step is done: forgets its batches and adds this recipe's metrics to the row. `sums` are
   // global. Called on every rank.
   virtual void finish_step(const StepSums& sums, MetricsRow& row) = 0;

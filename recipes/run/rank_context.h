@@ -38,8 +38,12 @@ struct RankContext {
   // of a role with world.device: cuda
   std::shared_ptr<parallel::DeviceModule> device_module;
   std::function<bool()> stop_requested;
-  // state: loading | waiting | training | saving | serving | done | stopped | interrupted
+  // state: loading | waiting | training | saving | serving | done | stopped | interrupted |
+  // diverged
   std::function<void(const std::string& state, int64_t step, const std::string& message)> report;
+  // As report(), of what somebody should look at: it stays on the screen and in status.json until
+  // there is another.
+  std::function<void(const std::string& state, int64_t step, const std::string& message)> warn;
 
   const RoleOptions& role_options() const { return recipe.roles.at(role); }
   std::string name() const { return process_name(role, rank); }

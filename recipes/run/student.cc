@@ -139,16 +139,26 @@ models::Decoder load_student(const RankContext& context, parallel::World& world,
   return decoder;
 }
 
+// Into the log, and to whoever watches the run.
+void warn(const RankContext& context, int64_t step, const std::string& message) {
+  RETORT_LOG(kWarning) << message;
+  context.warn("training", step, message);
+}
+
 // Of the ranks that stop early, only the one that got a signal knows of it.
 void report_end(const RankContext& context, const TrainLoopResult& result) {
   std::string state = "done";
   if (result.stopped_early) state = context.stop_requested() ? "interrupted" : "stopped";
+  if (result.stopped_by_divergence) state = "diverged";
   std::string what = result.ended_early;
   if (result.stopped_early) what = "checkpoint saved at step " + std::to_string(result.step);
   if (!result.ended_early.empty() && context.rank == 0) {
     RETORT_LOG(kInfo) << "ended at step " << result.step << ": " << result.ended_early;
   }
-  context.report(state, result.step, what);
+  if (!result.divergence.empty() && context.rank == 0)
+    context.warn(state, result.step, result.divergence);
+  else
+    context.report(state, result.step, what);
 }
 
 // The user's program for checkpoints, on the first rank of those that write them; null: none.
@@ -170,10 +180,8 @@ CheckpointStore::Hooks hooks_of(CheckpointCommand* command) {
 
 void tell_of(CheckpointCommand* command, const RankContext& context, int64_t step) {
   if (command == nullptr) return;
-  for (const std::string& message : command->take_messages()) {
-    RETORT_LOG(kWarning) << message;
-    context.report("training", step, message);
-  }
+  for (const std::string& message : command->take_messages())
+    warn(context, step, message);
 }
 
 // What is wrong with rows that are trained on is told with the first numbers, and at the end if
@@ -207,10 +215,7 @@ class RowTroubles {
   }
 
  private:
-  void say(int64_t step, const std::string& said) const {
-    RETORT_LOG(kWarning) << said;
-    context_.report("training", step, said);
-  }
+  void say(int64_t step, const std::string& said) const { warn(context_, step, said); }
 
   const RankContext& context_;
   const data::RowSet& rows_;
@@ -228,10 +233,8 @@ class Spikes {
     for (const auto& [name, value] : row.values) {
       if (name != "loss" && name != "grad_norm") continue;
       const double number = std::visit([](auto v) { return static_cast<double>(v); }, value);
-      const auto said = watches_[name].see(name, row.step, number);
-      if (!said) continue;
-      RETORT_LOG(kWarning) << *said;
-      context_.report("training", row.step, *said);
+      if (const auto said = watches_[name].see(name, row.step, number))
+        warn(context_, row.step, *said);
     }
   }
 
@@ -318,6 +321,7 @@ TrainLoopResult run_student(const RankContext& context) {
              troubles.see_first(row.step);
              spikes.see(row);
            },
+       .on_divergence = [&](int64_t step, const std::string& what) { warn(context, step, what); },
        .on_step =
            [&](int64_t step) {
              context.report("training", step, "");

@@ -89,6 +89,7 @@ TrainLoopOptions loop_options(const TrainOptions& train, int64_t max_steps) {
           .skip_nonfinite_steps = train.skip_nonfinite_steps,
           .log_layer_grad_norms = train.log_layer_grad_norms,
           .eval_on_start = train.eval_on_start,
+          .stop_if_diverged = train.on_divergence == OnDivergence::kStop,
           .best = train.best_model()};
 }
 

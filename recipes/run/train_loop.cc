@@ -12,6 +12,7 @@
 #include "parallel/vote.h"
 #include "recipes/run/checkpoint_folder.h"
 #include "recipes/run/damaged_weights.h"
+#include "recipes/run/divergence_watch.h"
 #include "recipes/run/metric_sums.h"
 
 namespace retort::recipes {
@@ -136,6 +137,20 @@ void count_skipped(bool skipped, int64_t allowed, bool tells, LoopState& state) 
 // Whether the step is one after which `every` so many steps something happens.
 bool is_due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
+// Takes what is wrong with the run after a step into `divergence`. True: nothing was before. A
+// gradient that was too large for its loss scale says nothing of the run.
+bool see_divergence(DivergenceWatch& watch, int64_t number, double loss,
+                    const roles::Trainer::Update& update, std::string& divergence) {
+  if (update.overflowed) return false;
+  const bool was_well = divergence.empty();
+  divergence = watch.see({.number = number,
+                          .loss = loss,
+                          .grad_norm = update.grad_norm,
+                          .learning_rate = update.learning_rate,
+                          .skipped = update.skipped});
+  return was_well && !divergence.empty();
+}
+
 // Steps that are drawn but not yet computed, oldest first.
 class Lookahead {
  public:
@@ -195,6 +210,7 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
   };
 
   check_same_metric(options.best, state.best);
+  DivergenceWatch watch(objective.loss_falls());
   if (evaluator && options.eval_on_start && state.step == 0) emit(evaluator(0));
 
   while (state.step < options.max_steps && !is_patience_over(options.best, state.best)) {
@@ -211,6 +227,10 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
       count_overflow(update.loss_scale.value(), tells, state);
     else
       count_skipped(update.skipped, options.skip_nonfinite_steps, tells, state);
+    const bool goes_wrong =
+        see_divergence(watch, state.step, sums.loss / divisor, update, result.divergence);
+    if (goes_wrong && tells && hooks.on_divergence)
+      hooks.on_divergence(state.step, result.divergence);
     state.cursor = step.after;
     state.num_tokens += static_cast<int64_t>(sums.num_tokens);
     MetricsRow row = make_row(sums, divisor, update, state, step.epoch, seconds_since(start));
@@ -243,7 +263,8 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
         ask_all(world.all(), {.stop_asked = hooks.stop_requested && hooks.stop_requested(),
                               .still_writing = checkpoints.busy()});
     if (!any.stop_asked && !any.still_writing) checkpoints.finish(world);
-    const bool ends = any.stop_asked || is_due(state.step, options.exit_interval);
+    const bool diverged = options.stop_if_diverged && !result.divergence.empty();
+    const bool ends = any.stop_asked || diverged || is_due(state.step, options.exit_interval);
     if (ends || done || gives_up || is_best || is_due(state.step, options.save_steps)) {
       if (hooks.on_save) hooks.on_save(state.step);
       result.last_checkpoint = checkpoints.save(trainer, world, state);
@@ -251,6 +272,7 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
     }
     if (ends && !done && !gives_up) {
       result.stopped_early = true;
+      result.stopped_by_divergence = diverged && !any.stop_asked;
       break;
     }
   }

@@ -25,6 +25,7 @@ struct TrainLoopOptions {
   int64_t skip_nonfinite_steps = 0;  // in a row; 0: the first one is an error
   bool log_layer_grad_norms = false;
   bool eval_on_start = false;  // before the first step of a run
+  bool stop_if_diverged = false;
   BestModelOptions best;
 };
 
@@ -36,6 +37,8 @@ struct TrainLoopHooks {
   std::function<void(MetricsRow& row)> add_metrics;
   // rank 0: logged steps; evaluation rows have "eval_" names
   std::function<void(const MetricsRow& row)> on_metrics;
+  // rank 0: what DivergenceWatch has found, once until it is over
+  std::function<void(int64_t step, const std::string& what)> on_divergence;
   std::function<void(int64_t step)> on_step;  // every step done, every rank
   // Every rank: before a checkpoint of this step is saved, and when training goes on after it.
   std::function<void(int64_t step)> on_save, on_saved;
@@ -44,6 +47,10 @@ struct TrainLoopHooks {
 struct TrainLoopResult {
   int64_t step = 0;
   bool stopped_early = false;  // a stop was requested, or exit_interval; a checkpoint was saved
+  // what is wrong with the run as it ends (DivergenceWatch); "": nothing. Whether that ended it:
+  // it is also stopped_early then.
+  std::string divergence;
+  bool stopped_by_divergence = false;
   // why the run has come to its end before max_steps (early stopping); "": it has not
   std::string ended_early;
   std::filesystem::path last_checkpoint;
@@ -57,6 +64,8 @@ struct TrainLoopResult {
 // With options.best an evaluation that is the best so far is followed by a checkpoint of its step,
 // and one that uses up the patience by the end of the run, as max_steps is: with a checkpoint and
 // `final`. A run whose start.best has used it up does no step.
+// With options.stop_if_diverged a run that DivergenceWatch finds diverged or dead is stopped with a
+// checkpoint, too; without, it is told and goes on.
 // Collectives on the world: the trainer's, the objective's, and for each step two votes (three on a
 // device), one all-reduce of the sums and one of the stop flag; those of CheckpointStore::save and
 // finish: a checkpoint that is written meanwhile is finished after the step in which every rank has

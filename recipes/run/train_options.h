@@ -12,6 +12,7 @@
 #include "parallel/loss_scaler.h"
 #include "parallel/lr_schedule.h"
 #include "recipes/run/best_model.h"
+#include "recipes/run/divergence_watch.h"
 
 namespace retort::recipes {
 
@@ -47,6 +48,7 @@ struct TrainOptions {
   std::vector<NoDecay> no_decay{NoDecay::kNorm, NoDecay::kBias};
   double max_grad_norm = 1.0;        // 0: gradients are not clipped
   int64_t skip_nonfinite_steps = 0;  // in a row; 0: the first one ends the run
+  OnDivergence on_divergence = OnDivergence::kWarn;
   double initial_loss_scale = parallel::LossScaler::Options().initial_scale;
   double min_loss_scale = parallel::LossScaler::Options().min_scale;
   int64_t loss_scale_window = parallel::LossScaler::Options().window;
@@ -122,6 +124,9 @@ struct TrainOptions {
     visit("skip_nonfinite_steps", skip_nonfinite_steps,
           "how many steps in a row may be skipped, changing nothing, as their loss or gradient is "
           "not finite; one more ends the run; 0: the first does");
+    visit("on_divergence", on_divergence,
+          "of a loss that has left for good, or a gradient that is 0, for 20 steps; warn: that is "
+          "told, and the run goes on; stop: it ends with a checkpoint and exit code 5");
     visit(
         "initial_loss_scale", initial_loss_scale,
         "roles.student.dtype: float16: what the loss is multiplied with before its backward pass, "

@@ -17,7 +17,8 @@ void expect_readable(const ProcessStatus& status) {
   expect(arrived.has_value(), "a status that was sent cannot be read");
   expect(arrived->state == status.state && arrived->error == status.error &&
              arrived->step == status.step && arrived->of_another_rank == status.of_another_rank &&
-             arrived->ended == status.ended && arrived->signal == status.signal,
+             arrived->ended == status.ended && arrived->signal == status.signal &&
+             arrived->warning == status.warning,
          "a status changes on the way");
   expect(arrived->message.size() <= 3 * 1000 + 3, "a message is longer than it may be");
 }
@@ -37,7 +38,8 @@ bool decode(std::string_view bytes) {
 std::vector<Seed> seeds() {
   const std::string text =
       launch::encode_status({"failed", 7, "two words \"quoted\" \xc3\xa9", "kCorrupt", true});
-  const std::string last = launch::encode_status({.state = "ended", .ended = -15, .signal = 2});
+  const std::string last =
+      launch::encode_status({.state = "ended", .ended = -15, .signal = 2, .warning = true});
   return {{"message", ByteSink().byte(0).raw(text).bytes()},
           {"last", ByteSink().byte(0).raw(last).bytes()},
           {"text", ByteSink().byte(1).number(int64_t{3}).raw("no file /data/\xe9.jsonl").bytes()}};

@@ -22,6 +22,7 @@ TEST(ProcessStatusTest, MessagesKeepTheirBounds) {
   };
   EXPECT_EQ(sent({"training", 5, "two\nlines \"quoted\"", ""}),
             (ProcessStatus{"training", 5, "two lines \"quoted\"", ""}));
+  EXPECT_TRUE(sent({.state = "training", .message = "a spike", .warning = true})->warning);
   const auto failed =
       sent({"failed", 6, std::string(5000, 'x'), "peer_lost", /*of_another_rank=*/true});
   ASSERT_TRUE(failed);

@@ -85,6 +85,9 @@ std::vector<KeyRow> optimizer_rows() {
       refused(kKtoBase, "train.skip_nonfinite_steps=2", "z, which all rows share"),
       refused(kDpoBase, "train.skip_nonfinite_steps=2", "counterparts, which all pairs share",
               {"dpo.loss_type=aot"}),
+      acts(kSftBase, "train.on_divergence=stop", loop),
+      in_run("train.on_divergence", "tests/recipes/skipped_steps_run_test.cc",
+             "train.on_divergence=stop"),
       in_run("train.skip_nonfinite_steps", "tests/recipes/skipped_steps_run_test.cc",
              "train.skip_nonfinite_steps=2"),
   };

@@ -86,6 +86,18 @@ TEST_F(LastLine, OfARunThatIsDone) {
   EXPECT_EQ(line(), "done: " + (folder_ / "final").string());
 }
 
+TEST_F(LastLine, SaysThatARunHasDiverged) {
+  save(true);
+  result_.warning = "the loss has diverged";
+  result_.exit_code = launch::kExitDiverged;
+  EXPECT_EQ(line(),
+            "stopped, because the loss has diverged; to go on all the same: retort launch r.yaml "
+            "--resume");
+  result_.stopped_early = false;
+  result_.exit_code = 0;
+  EXPECT_EQ(line(), "done, but the loss has diverged: " + (folder_ / "final").string());
+}
+
 TEST_F(LastLine, ThereIsNoneAfterAFailure) {
   save(true);
   result_.killed = true;

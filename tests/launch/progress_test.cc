@@ -130,6 +130,25 @@ TEST_F(ProgressTest, WithoutATerminalStatesAndStepsAreLines) {
   EXPECT_EQ(text.substr(0, begin.size()), begin);
 }
 
+TEST_F(ProgressTest, WarningsAreLines) {
+  {
+    Progress progress(
+        {.fd = pipe_[1], .title = "", .metrics = folder_ / "metrics.jsonl", .max_steps = 4});
+    progress.on_status(process_spec("student", 0), {"training", 1, "", ""});
+    launch::ProcessStatus warns{"training", 2, "a spike", ""};
+    warns.warning = true;
+    progress.on_status(process_spec("student", 0), warns);
+    progress.on_status(process_spec("student", 0), {"training", 2, "", ""});
+    EXPECT_EQ(progress.state().warning, "student/0: a spike");
+    const auto lines = launch::render_progress(progress.state(), 80);
+    EXPECT_EQ(lines.back(), "warning: student/0: a spike");
+    warns.state = "done";
+    progress.on_status(process_spec("student", 0), warns);
+  }
+  EXPECT_EQ(shown(),
+            "student/0 training: step 1 \nwarning: student/0: a spike\nstudent/0 done: a spike\n");
+}
+
 // Steps come every 4 s of the test's clock: the first, the last, and one every 10 s are shown.
 TEST_F(ProgressTest, WithoutATerminalFewStepsAreShown) {
   Progress::Clock::time_point now{};

@@ -161,11 +161,28 @@ TEST_F(StatusTest, AFailureNamesItsCause) {
       << text;
 }
 
+// The step after it has nothing to say, and must not make it go away.
+TEST_F(StatusTest, AWarningStaysUntilThereIsAnother) {
+  StatusFile file(options());
+  file.on_start(process_spec("student", 0), 18);
+  file.on_status(process_spec("student", 0),
+                 {.state = "training", .step = 5, .message = "a spike", .warning = true});
+  file.on_status(process_spec("student", 0), {.state = "training", .step = 6});
+  EXPECT_EQ(after(milliseconds(1), file).warning, "student/0: a spike");
+  EXPECT_EQ(written().processes[0].message, "");
+  file.on_status(process_spec("student", 0),
+                 {.state = "training", .step = 7, .message = "another", .warning = true});
+  EXPECT_EQ(after(milliseconds(1), file).warning, "student/0: another");
+  const auto lines = launch::render_status(written(), now_, false, 0);
+  EXPECT_EQ(lines.back(), "warning: student/0: another");
+}
+
 TEST_F(StatusTest, EndsThatAreNoFailures) {
   for (const auto& [code, early, state] : {std::tuple{0, false, RunState::kDone},
                                            {130, false, RunState::kDone},
                                            {4, true, RunState::kStopped},
                                            {130, true, RunState::kStopped},
+                                           {5, true, RunState::kStopped},
                                            {1, true, RunState::kFailed},
                                            {3, false, RunState::kFailed}}) {
     StatusFile file(options());

@@ -158,6 +158,16 @@ int ends_as(Child& child) {
   return 0;
 }
 
+// A driver whose train.on_divergence is stop; rank 0 says why.
+int diverge(Child& child) {
+  child.launcher.report({.state = "diverged",
+                         .step = 2,
+                         .message = child.context.rank == 0 ? "the loss has diverged" : "",
+                         .error = "",
+                         .warning = child.context.rank == 0});
+  return 0;
+}
+
 // A driver whose train.max_time is over.
 int time_is_up(Child& child) {
   child.launcher.report({"stopped", 2, "checkpoint saved at step 2", ""});
@@ -325,6 +335,7 @@ int run_child(int argc, char** argv) {
       {"stopped", stopped},
       {"ends-as", ends_as},
       {"time-is-up", time_is_up},
+      {"diverge", diverge},
       {"leave-behind", leave_behind},
       {"wait-for-reaper", wait_for_reaper},
   };

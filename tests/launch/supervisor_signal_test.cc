@@ -119,6 +119,17 @@ TEST_F(SupervisorTest, ARunWhoseTimeIsUpWasStoppedEarly) {
   EXPECT_TRUE(result.stopped_early);
 }
 
+TEST_F(SupervisorTest, ARunThatDivergedHasACodeOfItsOwn) {
+  add("teacher", 0, "serve");
+  add("student", 0, "diverge");
+  add("student", 1, "diverge");
+  const auto result = run();
+  EXPECT_EQ(result.exit_code, 5) << result.report();
+  EXPECT_TRUE(result.stopped_early);
+  EXPECT_FALSE(result.cause);
+  EXPECT_EQ(result.warning, "the loss has diverged");
+}
+
 TEST(SignalCatcherTest, KeepsOrderAndRestoresWhatWasBefore) {
   struct sigaction ignore {
   }, now{};

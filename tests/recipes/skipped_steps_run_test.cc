@@ -1,5 +1,5 @@
 // Whole runs that meet a step which is not finite: a word of the student's embedding that is NaN,
-// and rows that have it.
+// and rows that have it; and runs that leave for good.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -127,6 +127,35 @@ INSTANTIATE_TEST_SUITE_P(
                            "train.per_device_train_batch_size=2"}},
                     World{"tp", {kWorld + "tp=2"}}, World{"pp", {kWorld + "pp=2"}}),
     [](const auto& info) { return std::string(info.param.name); });
+
+// At a learning rate of 100, which leaves nothing of a model.
+TEST(Divergence, IsToldAndEndsARunThatIsToStop) {
+  const TemporaryFolder folder;
+  const auto launch = [&](const std::string& name, std::vector<std::string> settings) {
+    GoldenRecipe recipe;
+    recipe.steps = 60;
+    std::vector<std::string> args{"launch", write_recipe(folder / name, recipe).string(),
+                                  "train.learning_rate=100", "train.skip_nonfinite_steps=100"};
+    args.insert(args.end(), settings.begin(), settings.end());
+    return retort(args);
+  };
+
+  const CommandResult told = launch("told", {});
+  EXPECT_EQ(told.exit_code, 0) << told.output;
+  EXPECT_NE(told.output.find("warning: student/0: "), std::string::npos) << told.output;
+  EXPECT_NE(told.output.find("\ndone, but "), std::string::npos) << told.output;
+  const auto status = nlohmann::json::parse(read_file(folder / "told/run/status.json"));
+  EXPECT_TRUE(status.at("warning").get<std::string>().starts_with("student/0: ")) << status;
+  EXPECT_EQ(read_metrics(folder / "told/run").size(), 60u);
+
+  const CommandResult stopped = launch("stopped", {"train.on_divergence=stop"});
+  EXPECT_EQ(stopped.exit_code, 5) << stopped.output;
+  EXPECT_NE(stopped.output.find("\nstopped, because "), std::string::npos) << stopped.output;
+  const size_t steps = read_metrics(folder / "stopped/run").size();
+  EXPECT_LT(steps, 45u);
+  EXPECT_TRUE(fs::exists(folder / "stopped/run" / ("checkpoint-" + std::to_string(steps))));
+  EXPECT_FALSE(fs::exists(folder / "stopped/run/final"));
+}
 
 }  // namespace
 }  // namespace retort::test

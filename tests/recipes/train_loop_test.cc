@@ -52,6 +52,7 @@ class NumberedObjective : public Objective {
     sums.num_tokens += 9;
     sums.values[0] += 1;
     at::Tensor loss = losses::linear_cross_entropy(rows, head.weight, {}, targets).loss_sum;
+    if (steps.back() >= flat_from) loss = loss * 0;
     if (infinite_at.contains(steps.back())) loss = loss * std::numeric_limits<double>::infinity();
     // whose derivative is finite
     if (steps.back() == lifted_at) loss = loss + std::numeric_limits<double>::infinity();
@@ -65,6 +66,7 @@ class NumberedObjective : public Objective {
 
   std::vector<int64_t> steps;  // that were drawn
   int64_t fail_at = 0, lifted_at = 0, steep_at = 0;
+  int64_t flat_from = std::numeric_limits<int64_t>::max();  // no gradient any more
   std::set<int64_t> infinite_at;
   // Steps that are left out: the one after takes the next number's tokens.
   std::set<int64_t> without;
@@ -80,7 +82,8 @@ class TrainLoopTest : public test::FolderTest {
     TrainLoopResult result;
     at::Tensor parameters;
     std::vector<MetricsRow> rows;
-    std::vector<std::string> told;  // "step 1", "save 2", "saved 2" as they came
+    std::vector<std::string> told;    // "step 1", "save 2", "saved 2" as they came
+    std::vector<int64_t> went_wrong;  // steps after which that was told
   };
   Run run(const std::string& name, const TrainLoopOptions& options, NumberedObjective& objective,
           const std::function<bool(int64_t)>& stop_after = {}) {
@@ -111,6 +114,7 @@ class TrainLoopTest : public test::FolderTest {
         {.stop_requested = [&] { return stop_after && stop_after(done); },
          .add_metrics = [](MetricsRow& row) { row.add("added", 1.0); },
          .on_metrics = [&](const MetricsRow& row) { run.rows.push_back(row); },
+         .on_divergence = [&](int64_t step, const std::string&) { run.went_wrong.push_back(step); },
          .on_step =
              [&](int64_t step) {
                done = step;
@@ -272,6 +276,30 @@ TEST_F(TrainLoopTest, EndsEverySoManyStepsAndGoesOnToTheSameBits) {
   EXPECT_EQ(parts.steps, uninterrupted.steps);
   EXPECT_TRUE(at::equal(last.parameters, whole.parameters));
   EXPECT_TRUE(fs::exists(folder_ / "parts" / "final" / "config.json"));
+}
+
+// A gradient of 0 in 20 steps, from the third on.
+TEST_F(TrainLoopTest, TellsOfARunThatLearnsNothingAndStopsItWhereAsked) {
+  schedule_steps_ = 100;
+  NumberedObjective objective;
+  objective.flat_from = 3;
+  const Run told = run("told", {.max_steps = 26}, objective);
+  EXPECT_EQ(told.went_wrong, (std::vector<int64_t>{22}));
+  EXPECT_EQ(told.result.step, 26);
+  EXPECT_FALSE(told.result.stopped_early);
+  EXPECT_FALSE(told.result.stopped_by_divergence);
+  EXPECT_EQ(told.result.divergence,
+            "nothing is learned any more: the gradient has been 0 since step 3");
+
+  const Run stopped = run("stopped", {.max_steps = 26, .stop_if_diverged = true}, objective);
+  EXPECT_EQ(stopped.result.step, 22);
+  EXPECT_TRUE(stopped.result.stopped_early);
+  EXPECT_TRUE(stopped.result.stopped_by_divergence);
+  EXPECT_EQ(latest_checkpoint(folder_ / "stopped")->step, 22);
+  EXPECT_FALSE(fs::exists(folder_ / "stopped" / "final"));
+
+  NumberedObjective well;
+  EXPECT_EQ(run("well", {.max_steps = 26, .stop_if_diverged = true}, well).result.divergence, "");
 }
 
 // The steps of a run's checkpoints.
