@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "models/decoder_parameters.h"
+#include "models/embedding_noise.h"
 #include "models/functions.h"
 #include "models/layers.h"
 #include "models/softcap.h"
@@ -185,7 +186,13 @@ int64_t Decoder::Impl::padded_tokens(const PackedTokens& tokens) const {
 
 Tensor Decoder::Impl::embed(const PackedTokens& tokens) const {
   const int64_t padding = padded_tokens(tokens) - tokens.num_tokens();
-  return scaled_embedding(vocab_rows(embedding, tokens.input_ids, padding, config, tp), config);
+  const Tensor x =
+      scaled_embedding(vocab_rows(embedding, tokens.input_ids, padding, config, tp), config);
+  if (tokens.noise.alpha == 0) return x;
+
+  // Of the rows that this rank has of the residual stream.
+  const int64_t first = tp.sequence ? placement.tp_rank() * x.size(0) : 0;
+  return x + embedding_noise(tokens, first, x.size(0), x.size(1)).to(x.device(), x.scalar_type());
 }
 
 // Of this rank's heads.
@@ -206,9 +213,12 @@ bool Decoder::Impl::recomputes(const Layer& layer) const {
 
 Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& given, const Tensor& input) const {
   // The tokens where the parameters are. The gate waits for parameters that arrive late.
-  const PackedTokens tokens{given.input_ids.to(device()), given.positions.to(device()),
-                            given.cu_seqlens, given.forks,
-                            given.wanted.defined() ? given.wanted.to(device()) : Tensor()};
+  const PackedTokens tokens{given.input_ids.to(device()),
+                            given.positions.to(device()),
+                            given.cu_seqlens,
+                            given.forks,
+                            given.wanted.defined() ? given.wanted.to(device()) : Tensor(),
+                            given.noise};
   const int64_t count = tokens.num_tokens();
   const int64_t padding = padded_tokens(tokens) - count;
   const bool adapts = lora && adapter_state == AdapterState::kTrained;

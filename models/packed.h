@@ -17,6 +17,13 @@ struct Fork {
   std::vector<int64_t> begins;  // not decreasing, the first at or after `prefix`; empty: no branch
 };
 
+// What is added to the embeddings of tokens that a model is trained on (embedding_noise.cc): noise
+// that follows from each sequence's key.
+struct EmbeddingNoise {
+  double alpha = 0;            // 0: none
+  std::vector<uint64_t> keys;  // one for each sequence
+};
+
 // N tokens of S sequences. Attention is block-diagonal over [cu_seqlens[s], cu_seqlens[s+1]) and
 // causal inside a block. A sequence with a fork holds several continuations of one beginning, which
 // is computed once; none of them sees another.
@@ -28,6 +35,7 @@ struct PackedTokens {
   // [R] int64, maybe in host memory: the rows whose final hidden states are wanted, in this order,
   // a row maybe more than once; undefined: all. The last layer computes its MLP for no others.
   at::Tensor wanted;
+  EmbeddingNoise noise;
 
   int64_t num_tokens() const { return cu_seqlens.empty() ? 0 : cu_seqlens.back(); }
   int64_t num_sequences() const {

@@ -29,6 +29,7 @@
 #include "recipes/run/float_type.h"
 #include "recipes/run/lora_options.h"
 #include "recipes/run/train_options.h"
+#include "recipes/sft/options.h"
 #include "recipes/slurm_options.h"
 #include "rpc/options.h"
 
@@ -175,6 +176,7 @@ struct Recipe {
   NamedList<RoleOptions> roles;
   data::DataOptions data;
   TrainOptions train;
+  std::optional<SftOptions> sft;
   std::optional<DistillOptions> distill;
   std::optional<DpoOptions> dpo;
   std::optional<KtoOptions> kto;
@@ -198,6 +200,7 @@ struct Recipe {
     visit("roles", roles, "name -> role; `student` drives the run");
     visit("data", data, "training and evaluation data");
     visit("train", train, "length, batch, optimizer, and what happens when");
+    visit("sft", sft, "recipe: sft");
     visit("distill", distill, "recipe: distill and on_policy_distill");
     visit("dpo", dpo, "recipe: dpo");
     visit("kto", kto, "recipe: kto");

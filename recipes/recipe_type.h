@@ -58,6 +58,8 @@ class RecipeType {
   virtual int64_t score_labels(const Recipe&) const { return 0; }
   // Whether it needs `generation:`, a role that draws samples with the student's weights.
   virtual bool generates(const Recipe&) const { return false; }
+  // Whether its training adds train.neftune_noise_alpha's noise.
+  virtual bool adds_embedding_noise() const { return false; }
   // Why a `generation:` block is refused where generates() is false.
   virtual std::string no_generation(const Recipe&) const {
     return "this recipe draws no samples; remove the block";

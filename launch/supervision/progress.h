@@ -51,8 +51,9 @@ std::string plain_step(const LoggedStep& row, const std::string& position,
 
 // Shows what a supervisor reports and what the run writes into metrics.jsonl.
 //
-// Plain lines: every change of a process's state, every warning and every evaluation, and of the logged steps the
-// first, the last, and in between at most one every plain_interval; metrics.jsonl has them all.
+// Plain lines: every change of a process's state, every warning and every evaluation, and of the
+// logged steps the first, the last, and in between at most one every plain_interval; metrics.jsonl
+// has them all.
 //
 // A reader that does not read (a pager, Ctrl-S) keeps nobody waiting: a live display is drawn again
 // once the last drawing is written; plain lines wait, beyond `max_waiting` bytes they are dropped,

@@ -228,6 +228,8 @@ void check_train(const Recipe& recipe, const RecipePlaces& places) {
     places.refuse({"train", "grad_bucket_bytes"},
                   "has no effect with roles.student.world.dp: 1, where gradients are not summed "
                   "over ranks; remove the key");
+  if (train.neftune_noise_alpha && !recipes::recipe_type(recipe).adds_embedding_noise())
+    places.refuse({"train", "neftune_noise_alpha"}, "is for recipe: sft; remove the key");
   check_loss_scale(recipe, places);
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
 
+#include <cmath>
 #include <vector>
 
 #include "recipes/losses/detail/aten_losses.h"
@@ -16,13 +17,14 @@ namespace {
 
 class CrossEntropyChunks : public detail::ChunkLoss {
  public:
-  CrossEntropyChunks(const at::Tensor& targets, int64_t vocab)
-      : targets_(targets.contiguous()), vocab_(vocab) {}
+  CrossEntropyChunks(const at::Tensor& targets, int64_t vocab, CrossEntropyType type)
+      : targets_(targets.contiguous()), vocab_(vocab), type_(type) {}
 
   void chunk(int64_t begin, int64_t count, at::Tensor chunk, bool gradient) override {
     float* logits = chunk.data_ptr<float>();
     const int64_t* targets = targets_.data_ptr<int64_t>() + begin;
-    const detail::RowLoss loss{.ce_weight = 1, .gradient = gradient};
+    const bool dft = type_ == CrossEntropyType::kDft;
+    const detail::RowLoss loss{.ce_weight = 1, .times_probability = dft, .gradient = gradient};
     rows_.resize(count);
     detail::for_rows(count, [&](int64_t first, int64_t last, int) {
       for (int64_t r = first; r < last; ++r)
@@ -31,7 +33,8 @@ class CrossEntropyChunks : public detail::ChunkLoss {
 
     // In the order of the rows, whichever thread had them.
     for (int64_t r = 0; r < count; ++r) {
-      loss_ -= rows_[r].log_prob;
+      const double log_prob = rows_[r].log_prob;
+      loss_ -= dft ? std::exp(log_prob) * log_prob : log_prob;
       entropy_ += rows_[r].entropy;
       num_correct_ += rows_[r].correct;
     }
@@ -45,6 +48,7 @@ class CrossEntropyChunks : public detail::ChunkLoss {
   const detail::RowKernels& kernels_ = detail::row_kernels();
   at::Tensor targets_;
   int64_t vocab_;
+  CrossEntropyType type_;
   std::vector<detail::RowResult> rows_;
   double loss_ = 0;
   double entropy_ = 0;
@@ -60,23 +64,24 @@ CrossEntropySums CrossEntropySums::of(const double* numbers) {
 CrossEntropyResult linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                         const at::Tensor& bias, const at::Tensor& targets,
                                         int64_t chunk_tokens, const parallel::VocabShard& vocab,
-                                        double softcap) {
+                                        double softcap, CrossEntropyType type) {
   return detail::read(
-      unread_cross_entropy(hidden, weight, bias, targets, chunk_tokens, vocab, softcap));
+      unread_cross_entropy(hidden, weight, bias, targets, chunk_tokens, vocab, softcap, type));
 }
 
 UnreadCrossEntropy unread_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                         const at::Tensor& bias, const at::Tensor& targets,
                                         int64_t chunk_tokens, const parallel::VocabShard& vocab,
-                                        double softcap) {
+                                        double softcap, CrossEntropyType type) {
   if (!vocab.whole() || !detail::on_cpu(hidden))
-    return detail::aten_cross_entropy(hidden, weight, bias, targets, chunk_tokens, vocab, softcap);
+    return detail::aten_cross_entropy(hidden, weight, bias, targets, chunk_tokens, vocab, softcap,
+                                      type);
   const detail::LinearHead head{hidden, weight, bias, softcap};
   detail::check_head(head, targets, detail::vocab_total(vocab, weight));
   const detail::VocabGroup whole(vocab, head.vocab());
   detail::check_chunk_tokens(chunk_tokens);
 
-  CrossEntropyChunks chunks(targets, whole.total());
+  CrossEntropyChunks chunks(targets, whole.total(), type);
   UnreadCrossEntropy result;
   result.loss_sum =
       detail::run_linear_head(head, detail::chunk_rows(chunk_tokens, head.vocab()), chunks);

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "parallel/vocab_shard.h"
+#include "recipes/losses/cross_entropy_type.h"
 
 namespace retort::losses {
 
@@ -19,8 +20,9 @@ struct CrossEntropySums {
 };
 
 struct CrossEntropyResult : CrossEntropySums {
-  at::Tensor loss_sum;  // scalar float32 with autograd: sum over rows of -log p(target)
-  int64_t count = 0;    // R
+  // scalar float32 with autograd: sum over rows of -log p(target), or what `type` makes of it
+  at::Tensor loss_sum;
+  int64_t count = 0;  // R
 };
 
 // The same before anybody has waited for a device.
@@ -38,6 +40,7 @@ struct UnreadCrossEntropy {
 // Gradient: each chunk's is formed in the forward pass, dH [R, H] in hidden's dtype and dW [V, H]
 //   as a sum in fp32; both are scaled by the incoming scalar in backward. Without grad mode none is
 //   formed.
+// Type: CrossEntropyType; the numbers beside the loss do not depend on it.
 // Softcap: c > 0 makes the logits c tanh(hidden weight^T / c) + bias (models::Head::softcap); then
 //   another chunk of logits is held in memory.
 // Split vocabulary: weight and bias are this rank's rows [begin, begin + rows), targets are ids of
@@ -60,10 +63,12 @@ struct UnreadCrossEntropy {
 CrossEntropyResult linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                         const at::Tensor& bias, const at::Tensor& targets,
                                         int64_t chunk_tokens = 0,
-                                        const parallel::VocabShard& vocab = {}, double softcap = 0);
+                                        const parallel::VocabShard& vocab = {}, double softcap = 0,
+                                        CrossEntropyType type = CrossEntropyType::kNll);
 UnreadCrossEntropy unread_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                         const at::Tensor& bias, const at::Tensor& targets,
                                         int64_t chunk_tokens = 0,
-                                        const parallel::VocabShard& vocab = {}, double softcap = 0);
+                                        const parallel::VocabShard& vocab = {}, double softcap = 0,
+                                        CrossEntropyType type = CrossEntropyType::kNll);
 
 }  // namespace retort::losses

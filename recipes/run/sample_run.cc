@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "recipes/run/embedding_noise.h"
 #include "recipes/run/evaluate.h"
 
 namespace retort::recipes {
@@ -25,7 +26,10 @@ int64_t SampleRun::steps_per_epoch() {
 void SampleRun::start(roles::Trainer& trainer, const LoopState& state) {
   trainer_ = &trainer;
   stream_ = std::make_unique<data::BatchStream>(train_, context_.batches(), state.cursor);
-  objective_ = make_objective([this](int64_t) { return stream_->next(); });
+  const Recipe& recipe = context_.recipe();
+  objective_ = make_objective(with_embedding_noise([this](int64_t) { return stream_->next(); },
+                                                   recipe.train.neftune_noise_alpha.value_or(0),
+                                                   static_cast<uint64_t>(recipe.seed)));
 }
 
 Evaluator SampleRun::evaluator() {

@@ -142,6 +142,8 @@ void TrainOptions::validate() const {
   not_negative("max_grad_norm", max_grad_norm);
   at_least("skip_nonfinite_steps", skip_nonfinite_steps, 0);
   loss_scale().validate();
+  if (neftune_noise_alpha && !(*neftune_noise_alpha > 0 && std::isfinite(*neftune_noise_alpha)))
+    refuse("neftune_noise_alpha must be a finite number above 0; leave it out for no noise");
 
   // What happens when.
   at_least("logging_steps", logging_steps, 1);

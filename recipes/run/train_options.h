@@ -52,6 +52,7 @@ struct TrainOptions {
   double initial_loss_scale = parallel::LossScaler::Options().initial_scale;
   double min_loss_scale = parallel::LossScaler::Options().min_scale;
   int64_t loss_scale_window = parallel::LossScaler::Options().window;
+  std::optional<double> neftune_noise_alpha;  // null: no noise
   bool gradient_checkpointing = false;
   int64_t gradient_checkpointing_every = 1;
   int64_t logging_steps = 1;
@@ -136,6 +137,10 @@ struct TrainOptions {
           "for skip_nonfinite_steps, or ends the run");
     visit("loss_scale_window", loss_scale_window,
           "steps in a row without such a gradient after which the loss scale is doubled");
+
+    visit("neftune_noise_alpha", neftune_noise_alpha,
+          "recipe: sft: uniform noise on the embeddings of what is trained on, at most alpha / "
+          "sqrt(tokens of the sample * hidden size) (NEFTune; 5 is usual); null: none");
 
     // Memory.
     visit("gradient_checkpointing", gradient_checkpointing,

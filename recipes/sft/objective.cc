@@ -12,7 +12,7 @@ namespace retort::recipes {
 at::Tensor SftObjective::batch_loss(const models::Head& head, const at::Tensor& rows,
                                     const data::MicroBatch& batch, StepSums& sums) {
   const auto result = losses::unread_cross_entropy(rows, head.weight, {}, batch.targets, 0,
-                                                   head.vocab, head.softcap);
+                                                   head.vocab, head.softcap, type_);
   sums.count += static_cast<double>(result.count);
   sums.late.add(result.numbers, [&sums](const double* numbers) {
     const auto of_rows = losses::CrossEntropySums::of(numbers);

@@ -1,13 +1,18 @@
 // Supervised fine-tuning: token cross-entropy on the target tokens, never materialising all logits.
 #pragma once
 
+#include <utility>
+
+#include "recipes/losses/cross_entropy_type.h"
 #include "recipes/run/batch_objective.h"
 
 namespace retort::recipes {
 
 class SftObjective : public BatchObjective {
  public:
-  using BatchObjective::BatchObjective;
+  explicit SftObjective(StepSource source,
+                        losses::CrossEntropyType type = losses::CrossEntropyType::kNll)
+      : BatchObjective(std::move(source)), type_(type) {}
   size_t num_values() const override { return kValues; }
 
  protected:
@@ -17,6 +22,7 @@ class SftObjective : public BatchObjective {
 
  private:
   enum Value : size_t { kEntropy, kCorrect, kValues };
+  const losses::CrossEntropyType type_;
 };
 
 }  // namespace retort::recipes

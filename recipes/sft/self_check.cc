@@ -1,5 +1,6 @@
 #include "recipes/sft/self_check.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/log_softmax.h>
@@ -48,23 +49,27 @@ data::MicroBatch first_batch(const Recipe& recipe, SelfCheck& check, data::Sampl
   return batch;
 }
 
-void check_first_cross_entropy(const Recipe& recipe, SelfCheck& check) {
+void check_first_cross_entropy(const Recipe& recipe, SelfCheck& check,
+                               losses::CrossEntropyType type) {
   const c10::NoGradGuard no_grad;
   const data::MicroBatch batch = first_batch(recipe, check);
   const CheckedRows rows = rows_of(check.student().decoder, batch);
-  check_cross_entropy(check, rows, batch.targets.narrow(0, 0, rows.hidden.size(0)));
+  check_cross_entropy(check, rows, batch.targets.narrow(0, 0, rows.hidden.size(0)), type);
 }
 
-void check_cross_entropy(SelfCheck& check, const CheckedRows& rows, const at::Tensor& targets) {
+void check_cross_entropy(SelfCheck& check, const CheckedRows& rows, const at::Tensor& targets,
+                         losses::CrossEntropyType type) {
   const c10::NoGradGuard no_grad;
-  const auto ce =
-      losses::linear_cross_entropy(rows.hidden, rows.weight, {}, targets, 0, {}, rows.softcap);
+  const auto ce = losses::linear_cross_entropy(rows.hidden, rows.weight, {}, targets, 0, {},
+                                               rows.softcap, type);
   const double value = ce.loss_sum.item<double>();
   const at::Tensor logits = models::softcapped(
       at::matmul(rows.hidden.to(at::kDouble), rows.weight.to(at::kDouble).t()), rows.softcap);
-  const double expected =
-      -at::log_softmax(logits, 1).gather(1, targets.unsqueeze(1)).sum().item<double>();
-  check.check("cross-entropy against fp64", std::abs(value - expected) < 1e-4 * std::abs(expected),
+  const at::Tensor log_probs = at::log_softmax(logits, 1).gather(1, targets.unsqueeze(1));
+  const bool dft = type == losses::CrossEntropyType::kDft;
+  const double expected = -(dft ? log_probs.exp() * log_probs : log_probs).sum().item<double>();
+  check.check(dft ? "dft against fp64" : "cross-entropy against fp64",
+              std::abs(value - expected) < 1e-4 * std::abs(expected),
               scientific(value) + " against " + scientific(expected));
 }
 

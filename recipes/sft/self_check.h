@@ -5,6 +5,7 @@
 
 #include "recipes/data/batches.h"
 #include "recipes/data/dataset.h"
+#include "recipes/losses/cross_entropy_type.h"
 #include "recipes/self_check.h"
 
 namespace retort::recipes {
@@ -21,9 +22,11 @@ CheckedRows rows_of(const models::Decoder& decoder, const data::MicroBatch& batc
 data::MicroBatch first_batch(const Recipe& recipe, SelfCheck& check, data::SampleRule rule = {});
 
 // The self-check of recipes whose loss is the cross-entropy of packed samples.
-void check_first_cross_entropy(const Recipe& recipe, SelfCheck& check);
+void check_first_cross_entropy(const Recipe& recipe, SelfCheck& check,
+                               losses::CrossEntropyType type = losses::CrossEntropyType::kNll);
 
 // Checks the loss of `rows` at `targets` [R] against fp64.
-void check_cross_entropy(SelfCheck& check, const CheckedRows& rows, const at::Tensor& targets);
+void check_cross_entropy(SelfCheck& check, const CheckedRows& rows, const at::Tensor& targets,
+                         losses::CrossEntropyType type = losses::CrossEntropyType::kNll);
 
 }  // namespace retort::recipes

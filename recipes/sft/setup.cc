@@ -9,24 +9,38 @@ namespace {
 
 class SftRun : public SampleRun {
  public:
-  using SampleRun::SampleRun;
+  explicit SftRun(RunContext& context)
+      : SampleRun(context), loss_type_(context.recipe().sft.value_or(SftOptions()).loss_type) {}
 
  protected:
   std::unique_ptr<Objective> make_objective(StepSource data) override {
-    return std::make_unique<SftObjective>(std::move(data));
+    return std::make_unique<SftObjective>(std::move(data), loss_type_);
   }
+
+ private:
+  const losses::CrossEntropyType loss_type_;
 };
 
 class SftType : public RecipeType {
  public:
   std::string_view name() const override { return "sft"; }
 
+  std::vector<BlockUse> blocks() const override {
+    return {{.name = "sft", .least = "sft: {loss_type: nll}", .required = false}};
+  }
+
+  void resolve(Recipe& recipe, const RecipePlaces&) const override {
+    if (!recipe.sft) recipe.sft.emplace();
+  }
+
+  bool adds_embedding_noise() const override { return true; }
+
   std::vector<std::string> watched_metrics(const Recipe&) const override {
     return {"mean_token_accuracy"};
   }
 
   void self_check(const Recipe& recipe, SelfCheck& check) const override {
-    check_first_cross_entropy(recipe, check);
+    check_first_cross_entropy(recipe, check, recipe.sft.value().loss_type);
   }
 
   std::unique_ptr<RecipeRun> make_run(RunContext& context) const override {

@@ -116,6 +116,30 @@ TEST(GpuLosses, CrossEntropyAndLogProbabilities) {
     }
 }
 
+TEST(GpuLosses, Dft) {
+  RETORT_NEEDS_DEVICES(1);
+  const Problem p = random_problem({.rows = 700,
+                                    .vocab = 5003,
+                                    .width = 48,
+                                    .teacher_vocab = 1,
+                                    .teacher_width = 1,
+                                    .bias = true},
+                                   62);
+  for (const Precision& precision : kPrecisions) {
+    const Head host(p, precision.dtype, false), device(p, precision.dtype, true);
+    const CrossEntropyType type = CrossEntropyType::kDft;
+    const CrossEntropyResult expected =
+        linear_cross_entropy(host.hidden, host.weight, host.bias, p.targets, 0, {}, 0, type);
+    const CrossEntropyResult got = linear_cross_entropy(device.hidden, device.weight, device.bias,
+                                                        p.targets, 256, {}, 0, type);
+    EXPECT_LT(relative_difference(got.loss_sum, expected.loss_sum, kMayBeZero),
+              precision.tolerance);
+    expected.loss_sum.backward();
+    got.loss_sum.backward();
+    expect_gradients(device, host, precision.tolerance);
+  }
+}
+
 TEST(GpuLosses, PreferencesAndPolicyGradients) {
   RETORT_NEEDS_DEVICES(1);
   const at::Tensor a = -at::arange(1, 9, at::kFloat), b = a.flip(0), counts = at::full({8}, 4.0f);

@@ -23,6 +23,7 @@
 #include "recipes/losses/bradley_terry.h"
 #include "recipes/losses/counterparts.h"
 #include "recipes/losses/kto.h"
+#include "recipes/losses/linear_cross_entropy.h"
 #include "recipes/losses/pair_weights.h"
 #include "recipes/losses/policy.h"
 #include "recipes/losses/preference.h"
@@ -255,6 +256,15 @@ std::string preference(const Seen& seen) {
 
 std::string preference_prefetch(const Seen& seen) {
   return text(recipes::dpo_objective_options(*seen.recipe.dpo, 0, 1).prefetch);
+}
+
+std::string cross_entropy(const Seen& seen) {
+  const at::Tensor rows = numbers({0.5, -1, 2, 1}).view({2, 2});
+  const at::Tensor head = numbers({1, 0, -0.5, 2, 0.3, 0.1}).view({3, 2});
+  const at::Tensor targets = at::tensor({0, 2}, at::kLong);
+  const auto result = losses::linear_cross_entropy(rows, head, {}, targets, 0, {}, 0,
+                                                   seen.recipe.sft.value().loss_type);
+  return text(result.loss_sum.item<double>());
 }
 
 std::string kto(const Seen& seen) {

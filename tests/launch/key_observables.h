@@ -26,6 +26,7 @@ std::string batches_or_error(const Seen&);  // or what stops them
 std::string evaluation(const Seen&);        // the batches of data.eval
 
 // What the losses give for fixed numbers, or what they are asked for.
+std::string cross_entropy(const Seen&);
 std::string divergence(const Seen&);
 std::string payload(const Seen&);          // what a teacher is asked for
 std::string on_policy_steps(const Seen&);  // which of the first steps

@@ -162,12 +162,23 @@ std::vector<KeyRow> reward_model_rows() {
   };
 }
 
+std::vector<KeyRow> sft_rows() {
+  return {
+      acts(kSftBase, "sft={loss_type: dft}", cross_entropy),
+      refused(kDpoBase, "sft={loss_type: dft}", "belongs to recipe: sft"),
+      acts(kSftBase, "sft.loss_type=dft", cross_entropy),
+      in_run("sft.loss_type", "tests/recipes/objective_test.cc", "CrossEntropyType::kDft"),
+      refused(kSftBase, "sft.loss_type=chunked_nll", "is not one of nll | dft"),
+      refused(kRejectionBase, "sft.loss_type=dft", "belongs to recipe: sft"),
+  };
+}
+
 }  // namespace
 
 std::vector<KeyRow> loss_rows() {
   std::vector<KeyRow> all;
-  for (const auto& part :
-       {teacher_rows, payload_rows, divergence_rows, dpo_rows, kto_rows, reward_model_rows})
+  for (const auto& part : {sft_rows, teacher_rows, payload_rows, divergence_rows, dpo_rows,
+                           kto_rows, reward_model_rows})
     for (KeyRow& row : part())
       all.push_back(std::move(row));
   return all;

@@ -114,6 +114,17 @@ std::vector<KeyRow> loss_scale_rows() {
   };
 }
 
+std::vector<KeyRow> noise_rows() {
+  const std::string key = "train.neftune_noise_alpha";
+  return {
+      in_run(key, "tests/recipes/embedding_noise_run_test.cc", key + "=5"),
+      refused(kDistillBase, key + "=5", "is for recipe: sft"),
+      refused(kDpoBase, key + "=5", "is for recipe: sft"),
+      refused(kRejectionBase, key + "=5", "is for recipe: sft"),
+      refused(kSftBase, key + "=0", "leave it out for no noise"),
+  };
+}
+
 std::vector<KeyRow> memory_rows() {
   const std::string two = "roles.student.world.dp=2";
   return {
@@ -193,8 +204,8 @@ std::vector<KeyRow> best_model_rows() {
 
 std::vector<KeyRow> train_rows() {
   std::vector<KeyRow> all;
-  for (const auto& part :
-       {length_rows, optimizer_rows, loss_scale_rows, memory_rows, when_rows, best_model_rows})
+  for (const auto& part : {length_rows, optimizer_rows, loss_scale_rows, noise_rows, memory_rows,
+                           when_rows, best_model_rows})
     for (KeyRow& row : part())
       all.push_back(std::move(row));
   return all;

@@ -192,6 +192,31 @@ TEST(AtenPath, AStudentThatDivergedIsNotHidden) {
                              .loss_sum.item<double>()));
 }
 
+TEST(AtenPath, Dft) {
+  const Problem p = random_problem(
+      {.rows = 45, .vocab = 131, .width = 12, .teacher_vocab = 1, .teacher_width = 1, .bias = true},
+      61);
+  const auto leaf = [](const at::Tensor& t) { return t.detach().clone().requires_grad_(); };
+  for (const int64_t chunk : {0, 8}) {
+    const at::Tensor h = leaf(p.hidden), w = leaf(p.weight), b = leaf(p.bias);
+    const at::Tensor h2 = leaf(p.hidden), w2 = leaf(p.weight), b2 = leaf(p.bias);
+    const CrossEntropyType type = CrossEntropyType::kDft;
+    const CrossEntropyResult expected =
+        linear_cross_entropy(h, w, b, p.targets, chunk, {}, 0, type);
+    const CrossEntropyResult got =
+        detail::read(detail::aten_cross_entropy(h2, w2, b2, p.targets, chunk, {}, 0, type));
+    EXPECT_NEAR(got.loss_sum.item<double>(), expected.loss_sum.item<double>(),
+                1e-6 * expected.loss_sum.item<double>());
+    EXPECT_NEAR(got.entropy_sum, expected.entropy_sum, 1e-6 * expected.entropy_sum);
+    EXPECT_EQ(got.num_correct, expected.num_correct);
+    expected.loss_sum.backward();
+    got.loss_sum.backward();
+    EXPECT_LT(relative_difference(h2.grad(), h.grad()), 1e-6);
+    EXPECT_LT(relative_difference(w2.grad(), w.grad()), 1e-6);
+    EXPECT_LT(relative_difference(b2.grad(), b.grad()), 1e-6);
+  }
+}
+
 TEST(AtenPath, CrossEntropyAndLogProbabilities) {
   const Problem p = random_problem(
       {.rows = 45, .vocab = 131, .width = 12, .teacher_vocab = 1, .teacher_width = 1, .bias = true},

@@ -84,6 +84,31 @@ TEST_F(DeviceHead, CrossEntropy) {
   expect_gradients(head, wanted);
 }
 
+// Gradients in float32, and rounded for products of bfloat16.
+TEST_F(DeviceHead, Dft) {
+  const Head wanted = exact(p_);
+  const at::Tensor log_softmaxes = log_softmax(wanted.hidden, wanted.weight);
+  const at::Tensor log_probs = of_targets(log_softmaxes, p_);
+  const at::Tensor loss = -(log_probs.detach().exp() * log_probs).sum();
+  loss.backward();
+  const double entropy = -(log_softmaxes.exp() * log_softmaxes).sum().item<double>();
+
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat}) {
+    Problem rounded = p_;
+    rounded.hidden = p_.hidden.to(at::kBFloat16).to(at::kFloat);
+    const Head head = on_device(rounded, dtype);
+    const auto got = linear_cross_entropy(head.hidden, head.weight, {}, p_.targets, kChunk, {}, 0,
+                                          CrossEntropyType::kDft);
+    got.loss_sum.backward();
+    EXPECT_NEAR(got.loss_sum.item<double>(), loss.item<double>(), 1e-5 * loss.item<double>());
+    EXPECT_NEAR(got.entropy_sum, entropy, 1e-5 * entropy);
+    EXPECT_EQ(got.num_correct, log_softmaxes.argmax(1).eq(p_.targets).sum().item<int64_t>());
+    const double bound = dtype == at::kFloat ? 1e-5 : kRounded;
+    EXPECT_LT(relative_difference(head.hidden.grad().cpu(), wanted.hidden.grad()), bound);
+    EXPECT_LT(relative_difference(head.weight.grad().cpu(), wanted.weight.grad()), kRounded);
+  }
+}
+
 // What a weight that has to be converted costs: the number above means something.
 TEST_F(DeviceHead, AnotherDtypeOfTheHiddenStatesCopiesTheWeight) {
   const Head head = on_device(p_, at::kFloat);

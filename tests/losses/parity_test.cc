@@ -90,6 +90,31 @@ TEST(Parity, CrossEntropyIsTheKdRatioZeroCase) {
   EXPECT_LT(relative_difference(mixed.dw, w64.grad()), 1e-6);
 }
 
+// TRL 1.16's dft: the probability is a factor without gradient.
+TEST(Parity, DftWeighsARowByItsProbability) {
+  const Problem& p = goldens().sets.at("b");
+  const at::Tensor h = p.hidden.clone().requires_grad_(), w = p.weight.clone().requires_grad_(),
+                   b = p.bias.clone().requires_grad_();
+  const CrossEntropyResult got =
+      linear_cross_entropy(h, w, b, p.targets, 4, {}, 0, CrossEntropyType::kDft);
+  got.loss_sum.backward();
+
+  const auto as_leaf = [](const at::Tensor& t) { return t.to(at::kDouble).requires_grad_(); };
+  const at::Tensor h64 = as_leaf(p.hidden), w64 = as_leaf(p.weight), b64 = as_leaf(p.bias);
+  const at::Tensor logp = at::log_softmax(at::addmm(b64, h64, w64.t()), -1);
+  const at::Tensor picked = logp.gather(1, p.targets.unsqueeze(1)).squeeze(1);
+  const at::Tensor loss = -(picked.detach().exp() * picked).sum();
+  loss.backward();
+  EXPECT_GT(std::abs(loss.item<double>() + picked.sum().item<double>()), 1);
+  EXPECT_NEAR(got.loss_sum.item<double>(), loss.item<double>(), 1e-5);
+  EXPECT_NEAR(got.entropy_sum, -(logp.exp() * logp).sum().item<double>(), 1e-5);
+  EXPECT_EQ(got.num_correct, logp.argmax(-1).eq(p.targets).sum().item<int64_t>());
+  EXPECT_EQ(got.count, 11);
+  EXPECT_LT(relative_difference(h.grad(), h64.grad()), 1e-6);
+  EXPECT_LT(relative_difference(w.grad(), w64.grad()), 1e-6);
+  EXPECT_LT(relative_difference(b.grad(), b64.grad()), 1e-6);
+}
+
 TEST(Parity, MetricsOfTheDistributions) {
   const Problem& p = goldens().sets.at("b");  // 33 common ids; the teacher has 45, the student 37
   DivergenceOptions options{.temperature = 1.5, .common_vocab = p.common};

@@ -66,6 +66,13 @@ TEST(RowKernels, CrossEntropyAtEveryLength) {
       EXPECT_EQ(got.correct, *std::max_element(p.begin(), p.end()) == p[target]);
       for (int64_t i = 0; i < n; ++i)
         ASSERT_NEAR(row[i], 0.75 * (p[i] - (i == target)), 3e-7 * p[i] + 1e-7);
+
+      // Times the target's probability.
+      row = random_row(n, static_cast<uint32_t>(n), 6);
+      kernels->cross_entropy({row.data(), n, n, target},
+                             {.ce_weight = 0.75f, .times_probability = true, .gradient = true});
+      for (int64_t i = 0; i < n; ++i)
+        ASSERT_NEAR(row[i], 0.75 * p[target] * (p[i] - (i == target)), 3e-7 * p[i] + 1e-7);
     }
   }
 }

@@ -65,8 +65,9 @@ void compare(parallel::Group& group, const Problem& p, at::ScalarType dtype, con
 }
 
 Got cross_entropy(const at::Tensor& h, const at::Tensor& w, const at::Tensor& b,
-                  const at::Tensor& targets, int64_t chunk, const parallel::VocabShard& vocab) {
-  const CrossEntropyResult r = linear_cross_entropy(h, w, b, targets, chunk, vocab);
+                  const at::Tensor& targets, int64_t chunk, const parallel::VocabShard& vocab,
+                  CrossEntropyType type = CrossEntropyType::kNll) {
+  const CrossEntropyResult r = linear_cross_entropy(h, w, b, targets, chunk, vocab, 0, type);
   (r.loss_sum * 0.25).backward();
   return {{r.loss_sum.item<double>(), static_cast<double>(r.count), r.entropy_sum,
            static_cast<double>(r.num_correct)}};
@@ -95,6 +96,13 @@ void every_loss(parallel::Group& group, const Problem& p, at::ScalarType dtype,
           return cross_entropy(h, w, b, t, chunk, vocab);
         },
         name + " cross_entropy");
+    compare(
+        group, p, dtype,
+        [&](const auto&... args) {
+          const auto [h, w, b, t, vocab] = std::tie(args...);
+          return cross_entropy(h, w, b, t, chunk, vocab, CrossEntropyType::kDft);
+        },
+        name + " dft");
     for (double temperature : {1.0, 0.7})
       compare(
           group, p, dtype,

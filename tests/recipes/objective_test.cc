@@ -19,6 +19,7 @@
 #include "recipes/dpo/objective.h"
 #include "recipes/losses/linear_cross_entropy.h"
 #include "recipes/losses/linear_distill.h"
+#include "recipes/losses/linear_log_probs.h"
 #include "recipes/reward_model/objective.h"
 #include "recipes/sft/objective.h"
 #include "rpc/agent.h"
@@ -124,6 +125,24 @@ TEST_F(ObjectiveTest, SftIsTheMeanCrossEntropyOfTheTargets) {
   }
   EXPECT_EQ(step.sums.count, static_cast<double>(count));
   EXPECT_EQ(step.sums.num_tokens, 6 + 9 + 7);
+  EXPECT_NEAR(step.loss, sum / static_cast<double>(count), 1e-6);
+}
+
+// Divided by the same number of targets as the plain one.
+TEST_F(ObjectiveTest, SftByDftIsTheMeanOfTheWeightedTargets) {
+  SftObjective objective(step_of_two, losses::CrossEntropyType::kDft);
+  const StepResult step = run_step(objective, student_, world_);
+
+  double sum = 0;
+  int64_t count = 0;
+  for (const data::MicroBatch& batch : step_of_two(1).micro_batches) {
+    const at::Tensor rows = student_.hidden(batch.tokens).index_select(0, batch.predict_positions);
+    const at::Tensor log_probs =
+        losses::linear_log_probs(rows, student_.head_weight(), {}, batch.targets).log_probs;
+    sum -= (log_probs.exp() * log_probs).sum().item<double>();
+    count += batch.num_targets();
+  }
+  EXPECT_EQ(step.sums.count, static_cast<double>(count));
   EXPECT_NEAR(step.loss, sum / static_cast<double>(count), 1e-6);
 }
 

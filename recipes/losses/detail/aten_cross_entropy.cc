@@ -1,3 +1,5 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
@@ -15,9 +17,10 @@ namespace {
 
 class CrossEntropyChunks : public ChunkLoss {
  public:
-  CrossEntropyChunks(const VocabGroup& vocab, const at::Tensor& targets)
+  CrossEntropyChunks(const VocabGroup& vocab, const at::Tensor& targets, CrossEntropyType type)
       : vocab_(vocab),
         targets_(targets),
+        dft_(type == CrossEntropyType::kDft),
         sums_(at::zeros({3}, targets.options().dtype(at::kDouble))) {}
 
   void chunk(int64_t begin, int64_t count, at::Tensor logits, bool gradient) override {
@@ -26,12 +29,16 @@ class CrossEntropyChunks : public ChunkLoss {
     vocab_.max({&softmax.max});
     softmax.exponentials(logits);
     vocab_.sum(softmax.sums());
-    sums_.add_(at::stack({softmax.log_prob(), softmax.entropy(), softmax.correct()}).sum(1));
+    const at::Tensor log_prob = softmax.log_prob();
+    const at::Tensor p = dft_ ? log_prob.exp() : at::Tensor();
+    const at::Tensor value = dft_ ? p * log_prob : log_prob;
+    sums_.add_(at::stack({value, softmax.entropy(), softmax.correct()}).sum(1));
     if (!gradient) return;
 
-    // d CE / d logits = softmax - 1[target].
-    softmax.write_softmax(logits, at::full({}, 1, sums_.options()));
-    softmax.add_at_target(logits, at::full({count}, -1, logits.options()));
+    // d CE / d logits = softmax - 1[target], with dft times p.
+    softmax.write_softmax(logits, dft_ ? p : at::full({}, 1, sums_.options()));
+    softmax.add_at_target(
+        logits, dft_ ? p.neg().to(logits.scalar_type()) : at::full({count}, -1, logits.options()));
   }
   at::Tensor rounded_chunk(int64_t begin, int64_t count, at::Tensor logits) override {
     if (!has_kernels(logits)) return ChunkLoss::rounded_chunk(begin, count, logits);
@@ -46,12 +53,16 @@ class CrossEntropyChunks : public ChunkLoss {
     return !vocab_.split() && has_row_kernels(logits);
   }
   void run_kernels(int64_t begin, int64_t count, const at::Tensor& logits, GradientDtype dtype) {
-    sums_.add_(cross_entropy_rows(logits, targets_.narrow(0, begin, count), dtype).sum(1));
+    const at::Tensor targets = targets_.narrow(0, begin, count);
+    sums_.add_(
+        (dft_ ? dft_rows(logits, targets, dtype) : cross_entropy_rows(logits, targets, dtype))
+            .sum(1));
   }
 
   const VocabGroup& vocab_;
   at::Tensor targets_;
-  at::Tensor sums_;  // [3] log-probability, entropy, correct
+  const bool dft_;
+  at::Tensor sums_;  // [3] log-probability (dft: p times it), entropy, correct
 };
 
 }  // namespace
@@ -59,7 +70,7 @@ class CrossEntropyChunks : public ChunkLoss {
 UnreadCrossEntropy aten_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                       const at::Tensor& bias, const at::Tensor& targets,
                                       int64_t chunk_tokens, const parallel::VocabShard& shard,
-                                      double softcap) {
+                                      double softcap, CrossEntropyType type) {
   const LinearHead head{hidden, weight, bias, softcap};
   std::optional<VocabGroup> vocab;
   check_together(shard, [&] {
@@ -68,7 +79,7 @@ UnreadCrossEntropy aten_cross_entropy(const at::Tensor& hidden, const at::Tensor
     vocab.emplace(shard, head.vocab());
   });
 
-  CrossEntropyChunks chunks(*vocab, moved_to(hidden.device(), targets).contiguous());
+  CrossEntropyChunks chunks(*vocab, moved_to(hidden.device(), targets).contiguous(), type);
   const int64_t rows_at_once = logit_chunk_rows(chunk_tokens, *vocab, hidden.device());
   UnreadCrossEntropy result;
   result.loss_sum = run_linear_head(head, rows_at_once, chunks);

@@ -24,7 +24,8 @@ namespace retort::losses::detail {
 UnreadCrossEntropy aten_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                       const at::Tensor& bias, const at::Tensor& targets,
                                       int64_t chunk_tokens, const parallel::VocabShard& vocab,
-                                      double softcap = 0);
+                                      double softcap = 0,
+                                      CrossEntropyType type = CrossEntropyType::kNll);
 
 // kInvalidArgument: temperature, chunk_tokens.
 void check_log_probs_options(const LogProbsOptions& options);

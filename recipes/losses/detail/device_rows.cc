@@ -1,6 +1,9 @@
 #include "recipes/losses/detail/device_rows.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
 
 #include <algorithm>
 #include <string>
@@ -73,6 +76,34 @@ at::Tensor cross_entropy_rows(at::Tensor logits, const at::Tensor& targets,
          write_address(logits), logits.size(1), static_cast<int32_t>(kept), read_address(targets),
          all_one, write_address(log_prob), write_address(entropy), write_address(correct));
   return numbers;
+}
+
+// In two launches, as a row's weight follows from its statistics.
+at::Tensor dft_rows(at::Tensor logits, const at::Tensor& targets, GradientDtype gradient) {
+  const int64_t rows = logits.size(0), first_column = 0;
+  at::Tensor max = at::empty({rows}, logits.options());
+  at::Tensor numbers = row_numbers(logits, 3);
+  at::Tensor sum = numbers.select(0, 0), moment = numbers.select(0, 1),
+             target_logit = numbers.select(0, 2);
+  at::Tensor first = at::empty({rows}, targets.options());
+  const float inv_temperature = 1;
+  kernels::launch_kernel(*device_kernels(logits.device()), logits.device(),
+                         {.name = "retort_ce_rows_statistics", .grid_x = rows, .block = kThreads},
+                         read_address(logits), logits.size(1), read_address(targets), first_column,
+                         inv_temperature, write_address(max), write_address(sum),
+                         write_address(moment), write_address(target_logit), write_address(first));
+
+  const at::Tensor log_sum = sum.log();
+  const at::Tensor log_prob = target_logit - max - log_sum;
+  const at::Tensor p = log_prob.exp();
+  const at::Tensor weights = p.to(at::kFloat);
+  launch("retort_ce_rows_gradient", gradient, logits, {.grid_x = rows, .block = kThreads},
+         write_address(logits), logits.size(1), read_address(targets), first_column,
+         read_address(max), read_address(sum), read_address(weights));
+
+  // A row that is NaN has no largest logit.
+  const at::Tensor correct = (first == targets).logical_and_(sum == sum);
+  return at::stack({p * log_prob, log_sum - moment / sum, correct.to(at::kDouble)});
 }
 
 at::Tensor divergence_rows(at::Tensor student, const at::Tensor& teacher, int64_t common,

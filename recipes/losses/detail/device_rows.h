@@ -31,6 +31,10 @@ at::Tensor over_front(const at::Tensor& logits);
 // 1[target].
 at::Tensor cross_entropy_rows(at::Tensor logits, const at::Tensor& targets, GradientDtype gradient);
 
+// The same of CrossEntropyType::kDft: [3, R] float64 p log p of the target, entropy, and 1 as
+// above; the logits become p (softmax - 1[target]), with p the target's.
+at::Tensor dft_rows(at::Tensor logits, const at::Tensor& targets, GradientDtype gradient);
+
 // A divergence between the softmaxes of the first `common` columns of both, and the student's
 // cross-entropy beside: [7, R] float64 the divergence, the log-probability of the target, entropy,
 // 1 where the target is the first of the largest logits, the teacher's mass on its columns behind

@@ -19,10 +19,11 @@ struct RowLoss {
   Tail tail = Tail::kBucket;
   float mix = 0.5f;  // jsd: beta; skewed: lambda
   float inv_temperature = 1;
-  float ce_weight = 1;       // of d(ce)/d(logits) in the gradient
-  float kd_weight = 0;       // of d(kd)/d(logits / temperature): kd_ratio * (T^2 or 1) / T
-  float entropy_weight = 0;  // of d(entropy)/d(logits); cross_entropy alone
-  bool gradient = false;     // write the gradient over the student's logits
+  float ce_weight = 1;             // of d(ce)/d(logits) in the gradient
+  bool times_probability = false;  // ce_weight times p(target); cross_entropy alone
+  float kd_weight = 0;             // of d(kd)/d(logits / temperature): kd_ratio * (T^2 or 1) / T
+  float entropy_weight = 0;        // of d(entropy)/d(logits); cross_entropy alone
+  bool gradient = false;           // write the gradient over the student's logits
 };
 
 enum class RowStatus : int32_t {

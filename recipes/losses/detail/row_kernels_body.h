@@ -48,11 +48,14 @@ static RowResult cross_entropy(const StudentRow& row, const RowLoss& loss) {
   RowResult result;
   const Side side = cross_entropy_stats(row, result);
   if (loss.gradient) {
+    const float weight = loss.times_probability
+                             ? loss.ce_weight * static_cast<float>(__builtin_exp(result.log_prob))
+                             : loss.ce_weight;
     if (loss.entropy_weight == 0)
-      softmax_pass(side, loss.ce_weight * side.inverse(), side, 0, 0, row.vocab, row.logits);
+      softmax_pass(side, weight * side.inverse(), side, 0, 0, row.vocab, row.logits);
     else
       entropy_gradient_pass(side, result.entropy, loss, row);
-    row.logits[row.target] -= loss.ce_weight;
+    row.logits[row.target] -= weight;
   }
   return result;
 }
