@@ -2,11 +2,13 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/tensor.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <array>
 
 #include "base/error.h"
+#include "models/packed.h"
 #include "recipes/losses/distill_shares.h"
 #include "recipes/losses/linear_cross_entropy.h"
 #include "recipes/losses/linear_distill.h"
@@ -50,6 +52,22 @@ bool sample_matches(const data::Sample& sample, const std::map<std::string, std:
   });
 }
 
+namespace {
+
+// Micro-batches of an evaluation whose answers are in flight beyond the current one.
+constexpr uint64_t kEvaluatedAhead = 1;
+
+[[noreturn]] void refuse_untaught(const data::Sample& sample) {
+  std::string fields;
+  for (const auto& [name, value] : sample.fields)
+    fields += (fields.empty() ? "" : ", ") + name + ": " + value;
+  throw Error(ErrorCode::kInvalidArgument, "no teacher's `when` matches sample " + sample.origin +
+                                               " with fields {" + fields +
+                                               "}; add a teacher without `when` or fix the field");
+}
+
+}  // namespace
+
 DistillObjective::DistillObjective(StepSource source, rpc::Agent& agent,
                                    std::vector<TeacherRoute> teachers, Options options)
     : BatchObjective(std::move(source)),
@@ -68,16 +86,9 @@ std::vector<double> DistillObjective::weights_of(const data::Sample& sample) con
       weights[t] = teachers_[t].weight;
       total += weights[t];
     }
-  if (total <= 0) {
-    std::string fields;
-    for (const auto& [name, value] : sample.fields)
-      fields += (fields.empty() ? "" : ", ") + name + ": " + value;
-    throw Error(ErrorCode::kInvalidArgument,
-                "no teacher's `when` matches sample " + sample.origin + " with fields {" + fields +
-                    "}; add a teacher without `when` or fix the field");
-  }
-  for (double& weight : weights)
-    weight /= total;
+  if (total > 0)
+    for (double& weight : weights)
+      weight /= total;
   return weights;
 }
 
@@ -123,11 +134,14 @@ DistillObjective::Part DistillObjective::part_of(const data::MicroBatch& batch,
 
 // One part for each (teacher, weight) with the samples it answers, since a part's loss has one
 // weight. A teacher that answers every sample with the same weight sees the pack as it is.
-std::vector<DistillObjective::Part> DistillObjective::split(const data::MicroBatch& batch) const {
+std::vector<DistillObjective::Part> DistillObjective::split(const data::MicroBatch& batch,
+                                                            bool all_taught) const {
   // The samples of each teacher, by its weight in them.
   std::map<std::pair<size_t, double>, std::vector<size_t>> members;
   for (size_t s = 0; s < batch.samples.size(); ++s) {
     const auto weights = weights_of(batch.samples[s]);
+    if (all_taught && std::ranges::all_of(weights, [](double weight) { return weight == 0; }))
+      refuse_untaught(batch.samples[s]);
     for (size_t t = 0; t < weights.size(); ++t)
       if (weights[t] > 0) members[{t, weights[t]}].push_back(s);
   }
@@ -143,16 +157,23 @@ std::vector<DistillObjective::Part> DistillObjective::split(const data::MicroBat
   return parts;
 }
 
+std::vector<DistillObjective::Part> DistillObjective::ask(const data::MicroBatch& batch,
+                                                          uint64_t request_id, int64_t step,
+                                                          bool all_taught) {
+  std::vector<Part> parts = split(batch, all_taught);
+  for (Part& part : parts)
+    if (part.num_rows > 0)
+      part.pending =
+          teachers_[part.teacher].client->send(request_id, step, part.tokens, part.positions);
+  return parts;
+}
+
 void DistillObjective::announce(int64_t step, const data::BatchStream::Step& batches) {
   if (!options_.asks) return;
   const uint64_t count = batches.micro_batches.size();
   for (uint64_t i = 0; i < count; ++i) {
-    std::vector<Part> parts = split(batches.micro_batches[i]);
     const uint64_t id = request_id(step, i, count, options_.dp_rank, options_.dp_size);
-    for (Part& part : parts)
-      if (part.num_rows > 0)
-        part.pending = teachers_[part.teacher].client->send(id, step, part.tokens, part.positions);
-    in_flight_.push_back(std::move(parts));
+    in_flight_.push_back(ask(batches.micro_batches[i], id, step, /*all_taught=*/true));
     on_policy_.push_back(options_.is_on_policy && options_.is_on_policy(step));
   }
 }
@@ -210,6 +231,13 @@ at::Tensor DistillObjective::batch_loss(const models::Head& head, const at::Tens
                                         head.softcap)
         .loss_sum;
 
+  return loss_of_parts(std::move(parts), head, rows, batch.targets, divergence, sums);
+}
+
+at::Tensor DistillObjective::loss_of_parts(std::vector<Part> parts, const models::Head& head,
+                                           const at::Tensor& rows, const at::Tensor& targets,
+                                           const losses::DivergenceOptions& divergence,
+                                           StepSums& sums) {
   // All teachers are told before the first is waited for.
   if (options_.named_ids > 0) name_ids(parts, head, rows);
 
@@ -220,7 +248,7 @@ at::Tensor DistillObjective::batch_loss(const models::Head& head, const at::Tens
       shares.push_back(receive(part, rows.device(), sums));
       weights.push_back(part.weight);
     }
-  const auto result = losses::unread_distill_shares(rows, head.weight, {}, batch.targets, shares,
+  const auto result = losses::unread_distill_shares(rows, head.weight, {}, targets, shares,
                                                     divergence, head.vocab, head.softcap);
 
   // A row's weights sum to 1, so what does not depend on the teacher counts once.
@@ -238,6 +266,46 @@ at::Tensor DistillObjective::batch_loss(const models::Head& head, const at::Tens
     }
   });
   return result.loss_sum;
+}
+
+void DistillObjective::evaluate(const roles::Trainer& student,
+                                const std::vector<data::MicroBatch>& batches,
+                                parallel::World& world, MetricsRow& row) {
+  const c10::NoGradGuard no_grad;
+  StepSums sums{.values = std::vector<double>(kValues, 0.0)};
+  const uint64_t count = batches.size();
+  std::deque<std::vector<Part>> asked;
+  uint64_t next = 0;
+  for (uint64_t i = 0; i < count; ++i) {
+    // Answers that are on their way while the student computes.
+    for (; options_.asks && next < count && next <= i + kEvaluatedAhead; ++next) {
+      const uint64_t id = request_id(row.step, next, count, options_.dp_rank, options_.dp_size);
+      asked.push_back(
+          ask(batches[next], kFirstEvaluationRequest + id, row.step, /*all_taught=*/false));
+    }
+    std::vector<Part> parts;
+    if (options_.asks) {
+      parts = std::move(asked.front());
+      asked.pop_front();
+    }
+
+    const data::MicroBatch& batch = batches[i];
+    if (batch.num_targets() == 0) continue;
+    const at::Tensor rows = student.hidden(models::wanting(batch.tokens, batch.predict_positions));
+    if (!rows.defined()) continue;  // the pipeline ends elsewhere
+    double taught = 0;              // rows, each by the weights of its parts
+    for (const Part& part : parts)
+      taught += part.weight * static_cast<double>(part.num_rows);
+    sums.count += taught;
+    if (taught > 0)
+      loss_of_parts(std::move(parts), student.decoder().head(), rows, batch.targets,
+                    options_.divergence, sums);
+  }
+  sums.late.read();
+  new_bytes();  // which are no step's
+
+  all_reduce(sums, world.dp_pp());
+  if (sums.count > 0) row.add("eval_kd_loss", sums.values[kKd] / sums.count);
 }
 
 // What went to and came from other roles since the last call.

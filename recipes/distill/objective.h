@@ -12,11 +12,14 @@
 #include <string>
 #include <vector>
 
+#include "parallel/world.h"
+#include "recipes/data/batches.h"
 #include "recipes/losses/distill_shares.h"
 #include "recipes/losses/divergence.h"
 #include "recipes/losses/teacher_signal.h"
 #include "recipes/run/batch_objective.h"
 #include "roles/teacher/frozen_answers.h"
+#include "roles/trainer/trainer.h"
 #include "rpc/agent.h"
 
 namespace retort::recipes {
@@ -65,6 +68,13 @@ class DistillObjective : public BatchObjective {
   int64_t lookahead() const override { return options_.prefetch; }
   size_t num_values() const override { return kValues; }
 
+  // Adds eval_kd_loss to the row of an evaluation after row.step: the mean divergence over the
+  // target tokens of the batches, of those samples that a teacher is for; nothing if there are
+  // none. The teachers are asked for every batch, for one ahead. Collectives: those of the losses,
+  // and one all-reduce over dp and pp; every rank calls.
+  void evaluate(const roles::Trainer& student, const std::vector<data::MicroBatch>& batches,
+                parallel::World& world, MetricsRow& row);
+
  protected:
   void announce(int64_t step, const data::BatchStream::Step& batches) override;
   at::Tensor batch_loss(const models::Head& head, const at::Tensor& rows,
@@ -88,7 +98,15 @@ class DistillObjective : public BatchObjective {
   struct Part;  // the rows of one micro-batch that one teacher answers
   static Part whole_part(const data::MicroBatch& batch);
   static Part part_of(const data::MicroBatch& batch, const std::vector<size_t>& samples);
-  std::vector<Part> split(const data::MicroBatch& batch) const;
+  // `all_taught`: a sample that no teacher is for is an error, else it is left out.
+  std::vector<Part> split(const data::MicroBatch& batch, bool all_taught) const;
+  // With requests under way for all parts that have rows.
+  std::vector<Part> ask(const data::MicroBatch& batch, uint64_t request_id, int64_t step,
+                        bool all_taught);
+  // The weighted loss of the parts' rows, whose metrics go to `sums`; waits for their answers.
+  at::Tensor loss_of_parts(std::vector<Part> parts, const models::Head& head,
+                           const at::Tensor& rows, const at::Tensor& targets,
+                           const losses::DivergenceOptions& divergence, StepSums& sums);
   // Tells the part's teacher the largest ids of the student there. With a split vocabulary two
   // all-gathers a chunk on its group.
   void name_ids(std::vector<Part>& parts, const models::Head& head, const at::Tensor& rows);
@@ -96,6 +114,7 @@ class DistillObjective : public BatchObjective {
   losses::TeacherShare receive(Part& part, const at::Device& device, StepSums& sums);
   double new_bytes();
   void add_rpc_metrics(MetricsRow& row) const;
+  // Of each teacher, with the sum 1; all 0 if none is for the sample.
   std::vector<double> weights_of(const data::Sample& sample) const;
 
   rpc::Agent& agent_;

@@ -35,8 +35,12 @@ void SampleRun::start(roles::Trainer& trainer, const LoopState& state) {
 Evaluator SampleRun::evaluator() {
   if (eval_.empty()) return {};
   return [this](int64_t step) {
-    return evaluation_row(step, evaluate(*trainer_, eval_, context_.world));
+    MetricsRow row = evaluation_row(step, evaluate(*trainer_, eval_, context_.world));
+    add_to_evaluation(eval_, row);
+    return row;
   };
 }
+
+void SampleRun::add_to_evaluation(const std::vector<data::MicroBatch>&, MetricsRow&) {}
 
 }  // namespace retort::recipes

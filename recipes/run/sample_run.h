@@ -25,6 +25,8 @@ class SampleRun : public RecipeRun {
  protected:
   // The objective over the batches that `data` yields; `trainer()` is set.
   virtual std::unique_ptr<Objective> make_objective(StepSource data) = 0;
+  // What an evaluation says beside the cross-entropy, of this rank's batches. Every rank calls it.
+  virtual void add_to_evaluation(const std::vector<data::MicroBatch>& batches, MetricsRow& row);
 
   RunContext& context() { return context_; }
   const data::Dataset& train() const { return *train_; }

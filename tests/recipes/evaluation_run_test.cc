@@ -50,6 +50,30 @@ TEST(Evaluation, ChangesNothingOfSft) {
   expect_same_training(without, with, 5);
 }
 
+// The teacher is asked for the evaluation's rows as well; in another layout for parts of them.
+TEST(Evaluation, ChangesNothingOfDistillationAndHasItsDivergence) {
+  TemporaryFolder folder;
+  const auto evaluated = [&](const std::string& name, GoldenRecipe recipe) {
+    recipe.teacher = "teacher";
+    const fs::path without = write_recipe(folder / (name + "-without"), recipe);
+    const fs::path with = write_recipe(folder / (name + "-with"), recipe);
+    std::string text = read_file(with);
+    text.insert(text.find("  train: ["),
+                "  eval: [{path: " + (goldens() / "rows.jsonl").string() + "}]\n");
+    text.insert(text.find("  max_steps:"), "  metric_for_best_model: eval_kd_loss\n");
+    write_file_atomically(with, text);
+    return column(expect_same_training(without, with, 5), "eval_kd_loss");
+  };
+  const std::vector<double> one = evaluated("one", {});
+  ASSERT_EQ(one.size(), 5u);
+  EXPECT_LT(one.back(), one.front());
+  const std::vector<double> split =
+      evaluated("split", {.dp = 2, .rows = 2, .student_world = ", tp: 2"});
+  ASSERT_EQ(split.size(), 5u);
+  for (size_t i = 0; i < one.size(); ++i)
+    EXPECT_NEAR(split[i], one[i], 1e-4 * one[i]) << i;
+}
+
 TEST(Evaluation, ChangesNothingOfDpo) {
   TemporaryFolder folder;
   OnPolicyRecipe recipe{.recipe = "dpo",

@@ -1,0 +1,17 @@
+// What a distillation adds to `retort plan`.
+#pragma once
+
+#include <cstdint>
+
+#include "recipes/plan.h"
+#include "recipes/recipe.h"
+
+namespace retort::recipes {
+
+// Steps whose answers are asked for ahead. On-policy batches hold what the student of now draws, so
+// that nothing can be.
+int64_t prefetched_steps(const DistillOptions& options);
+
+RecipePlan plan_distill(const Recipe& recipe);
+
+}  // namespace retort::recipes
