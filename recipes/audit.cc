@@ -10,6 +10,7 @@
 #include "recipes/data/batches.h"
 #include "recipes/data/dataset.h"
 #include "recipes/recipe_type.h"
+#include "recipes/registry.h"
 #include "recipes/run/batch_options.h"
 #include "recipes/run/row_warnings.h"
 
@@ -89,6 +90,16 @@ void MaskPrinter::print(const data::Sample& sample, const models::Tokenizer& tok
 
 void print_template(const models::ChatTemplate& chat) {
   std::printf("--- chat template: %s\n", chat.description().c_str());
+}
+
+data::RowFindings look_at_rows(const Recipe& recipe) {
+  const data::RowScan scan({.train = recipe.data.train,
+                            .eval = recipe.data.eval,
+                            .check = recipe_type(recipe).row_check(),
+                            .cache = ""});
+  const data::RowFindings& found = scan.findings();
+  if (recipe.data.on_bad_sample == data::OnBadSample::kError) found.bad.refuse(found.rows);
+  return found;
 }
 
 void audit_samples(const Recipe& recipe, int64_t num_samples, data::SampleRule rule) {

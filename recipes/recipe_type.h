@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "recipes/data/row_scan.h"
+#include "recipes/data/sample.h"
 #include "recipes/plan.h"
 #include "recipes/recipe.h"
 #include "recipes/recipe_places.h"
@@ -56,6 +58,11 @@ class RecipeType {
   // The numbers that the student learns to give a sequence, by a head in the place of its
   // vocabulary's; 0: it is a language model.
   virtual int64_t score_labels(const Recipe&) const { return 0; }
+  // What a row of data.train and data.eval must have before it is tokenised.
+  virtual data::RowCheck row_check() const { return &data::check_sample_row; }
+  // Whether train.tokens_per_batch forms the batches of a window beforehand, by lengths, so that a
+  // cursor goes on only with the same budget and as many micro-batches a step.
+  virtual bool forms_batches_by_length() const { return false; }
   // Whether it needs `generation:`, a role that draws samples with the student's weights.
   virtual bool generates(const Recipe&) const { return false; }
   // Whether its training adds train.neftune_noise_alpha's noise.

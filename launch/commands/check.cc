@@ -10,6 +10,7 @@
 #include "launch/yaml/recipe_file.h"
 #include "models/loaded_model.h"
 #include "models/lora/adapter.h"
+#include "recipes/audit.h"
 #include "recipes/registry.h"
 #include "recipes/run/student_model.h"
 #include "recipes/run/template_day.h"
@@ -63,10 +64,12 @@ models::LoadedModel load_checked_student(const recipes::Recipe& recipe) {
 int run_check(const RecipeCommand& command) {
   const recipes::Recipe recipe = load_recipe(command.recipe, command.overrides, {.cuda = true});
   check_models(recipe);
+  const data::RowFindings found = recipes::look_at_rows(recipe);
   models::LoadedModel student = load_checked_student(recipe);
   student.chat = recipes::load_chat(recipe);
   const std::string chat = student.chat.description();
   recipes::SelfCheck check(std::move(student));
+  check.check("data", true, found.text() + ", " + std::to_string(found.bad.count()) + " bad");
   check.check("chat template", true, chat);
   recipes::recipe_type(recipe).self_check(recipe, check);
   if (command.links) check_links(recipe);

@@ -18,6 +18,11 @@ BatchOptions checked(const BatchOptions& options) {
 
 }  // namespace
 
+int64_t used_places(const Cursor& cursor) {
+  const bool begun = cursor.consumed > cursor.consumed_before_window;
+  return (cursor.window + (begun ? 1 : 0)) * kWindowSamples;
+}
+
 void BatchOptions::validate() const {
   const auto positive = [](std::string_view name, int64_t value) {
     if (value < 1)

@@ -33,6 +33,10 @@ MicroBatch make_micro_batch(std::vector<Sample> samples);
 // and the layout.
 inline constexpr int64_t kWindowSamples = 1024;
 
+// How many places of the epoch's order a batch stream's cursor has behind it: whole windows, one of
+// which counts as soon as one of its packs was consumed.
+int64_t used_places(const Cursor& cursor);
+
 // Of samples and of pairs (pair_batches.h, which says what is different there).
 struct BatchOptions {
   uint64_t seed = 42;

@@ -78,13 +78,13 @@ Sample Dataset::tokenized(const Line& line) const {
   return make_sample(line.text, line.origin, line.source, line.tokenizer, line.chat, options_);
 }
 
-std::string Dataset::fingerprint() const {
-  return hash_of("dataset",
-                 "max_length=" + std::to_string(max_length()) +
+RowSet::Shaping Dataset::shaping() const {
+  return {.kind = "dataset",
+          .options = "max_length=" + std::to_string(max_length()) +
                      " completion_only_loss=" + std::to_string(options_.completion_only_loss) +
                      " assistant_only_loss=" + std::to_string(options_.assistant_only_loss) +
                      kBoundary + (wraps_ ? " packing_strategy=wrapped" : "") +
-                     truncation_text(options_.truncation_mode) + rule_.shaping);
+                     truncation_text(options_.truncation_mode) + rule_.shaping};
 }
 
 PreferenceSample PreferenceDataset::make(const Line& line) const {
@@ -92,9 +92,10 @@ PreferenceSample PreferenceDataset::make(const Line& line) const {
                          max_length(), truncation_);
 }
 
-std::string PreferenceDataset::fingerprint() const {
-  return hash_of("preferences", "max_length=" + std::to_string(max_length()) + kBoundary +
-                                    truncation_text(truncation_));
+RowSet::Shaping PreferenceDataset::shaping() const {
+  return {.kind = "preferences",
+          .options = "max_length=" + std::to_string(max_length()) + kBoundary +
+                     truncation_text(truncation_)};
 }
 
 PromptDataset::PromptDataset(std::vector<Source> sources, const DataOptions& options,
@@ -118,10 +119,10 @@ PromptSample PromptDataset::make(const Line& line) const {
   return sample;
 }
 
-std::string PromptDataset::fingerprint() const {
+RowSet::Shaping PromptDataset::shaping() const {
   // A prompt of so many tokens is too long.
   const int64_t too_long = max_length() - completion_tokens_ + 1;
-  return hash_of("prompts", "max_length=" + std::to_string(too_long));
+  return {.kind = "prompts", .options = "max_length=" + std::to_string(too_long)};
 }
 
 }  // namespace retort::data

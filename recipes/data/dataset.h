@@ -30,7 +30,6 @@ class Dataset : public ItemSet<Sample> {
  public:
   Dataset(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer,
           models::ChatTemplate chat, const std::filesystem::path& cache, SampleRule rule = {});
-  std::string fingerprint() const override;
   // Whether rows may be longer than max_length: they go on in the next pack.
   bool wraps() const { return wraps_; }
   // From now on messages rows, too, say whether their prompt alone has other tokens
@@ -39,6 +38,7 @@ class Dataset : public ItemSet<Sample> {
 
  private:
   Sample make(const Line& line) const override;
+  Shaping shaping() const override;
   Sample tokenized(const Line& line) const;
   void open_tokens(const std::filesystem::path& folder);
 

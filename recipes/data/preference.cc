@@ -142,16 +142,12 @@ void set_ids(PreferenceSample& sample, detail::JoinedIds chosen, detail::JoinedI
 
 void tokenize(PreferenceSample& sample, const Row& row, const models::Tokenizer& tokenizer,
               const models::ChatTemplate& chat) {
-  const Json &chosen = row.require("chosen"), &rejected = row.require("rejected");
-  if (chosen.is_string() && rejected.is_string()) {
+  if (!detail::are_messages(row, "chosen", "rejected")) {
     detail::refuse_template_variables(row);
     const Texts texts = from_strings(row);
     return set_ids(sample, detail::encode_joined(tokenizer, texts.prompt, texts.chosen),
                    detail::encode_joined(tokenizer, texts.prompt, texts.rejected));
   }
-  if (!chosen.is_array() || !rejected.is_array())
-    bad_row("'chosen' is " + detail::a_type(chosen) + " and 'rejected' " +
-            detail::a_type(rejected) + "; expected two strings or two arrays of messages");
   detail::require_template(chat, tokenizer);
   const RenderedTexts texts = from_messages(row, chat);
   set_ids(sample, detail::encode_rendered(tokenizer, texts.prompt, texts.chosen),
@@ -220,6 +216,19 @@ PreferenceSample make_preference(std::string_view json_line, const std::string& 
     sample.origin = origin;
     return sample;
   });
+}
+
+void check_preference_row(std::string_view json_line, const Source& source) {
+  const Row row(json_line, source);
+  require_format(row, source);
+  if (!detail::are_messages(row, "chosen", "rejected")) {
+    detail::refuse_template_variables(row);
+    from_strings(row);
+    return;
+  }
+  detail::check_messages(row.require("chosen"), "chosen");
+  detail::check_messages(row.require("rejected"), "rejected");
+  detail::template_variables(row);
 }
 
 }  // namespace retort::data

@@ -52,5 +52,7 @@ PreferenceSample make_preference(std::string_view json_line, const std::string& 
                                  const Source& source, const models::Tokenizer& tokenizer,
                                  const models::ChatTemplate& chat, int64_t max_length,
                                  TruncationMode mode = TruncationMode::kKeepStart);
+// What make_preference refuses without a tokenizer; as check_sample_row.
+void check_preference_row(std::string_view json_line, const Source& source);
 
 }  // namespace retort::data

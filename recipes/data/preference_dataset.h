@@ -19,9 +19,9 @@ class PreferenceDataset : public ItemSet<PreferenceSample> {
                     const std::filesystem::path& cache)
       : ItemSet(std::move(sources), options, std::move(tokenizer), std::move(chat), cache),
         truncation_(options.truncation_mode) {}
-  std::string fingerprint() const override;
 
  protected:
+  Shaping shaping() const override;
   PreferenceSample make(const Line& line) const override;
 
  private:

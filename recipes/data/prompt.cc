@@ -52,13 +52,22 @@ void set_text(PromptSample& sample, std::string prompt, const models::Tokenizer&
   sample.prompt_text = std::move(prompt);
 }
 
+// Whether the prompt is messages; false: a string.
+bool is_prompt_of_messages(const Row& row) {
+  const Json& prompt = row.require("prompt");
+  if (!prompt.is_string() && !prompt.is_array())
+    bad_row("'prompt' is " + detail::a_type(prompt) +
+            "; expected a string or an array of messages");
+  return prompt.is_array();
+}
+
 void set_prompt_row(PromptSample& sample, const Row& row, const models::Tokenizer& tokenizer,
                     const models::ChatTemplate& chat) {
   const Json& prompt = row.require("prompt");
-  if (prompt.is_string()) {
+  if (!is_prompt_of_messages(row)) {
     detail::refuse_template_variables(row);
     set_text(sample, prompt.get<std::string>(), tokenizer);
-  } else if (prompt.is_array()) {
+  } else {
     detail::expect_loss_switches(prompt, "prompt", {}, false,
                                  "nothing of a prompt is learned; remove the key");
     detail::require_template(chat, tokenizer);
@@ -66,9 +75,6 @@ void set_prompt_row(PromptSample& sample, const Row& row, const models::Tokenize
     sample.is_chat = true;
     sample.prompt_text = chat.render(prompt.dump(), true, detail::template_variables(row)).text;
     sample.prompt_ids = tokenizer.encode(sample.prompt_text, false);
-  } else {
-    bad_row("'prompt' is " + detail::a_type(prompt) +
-            "; expected a string or an array of messages");
   }
   const Json* completion = row.find("completion");
   if (!completion) return;
@@ -93,6 +99,15 @@ void set_ids_row(PromptSample& sample, const Row& row, const models::Tokenizer& 
     sample.reference = tokenizer.decode(std::span(ids).subspan(prompt), true);
 }
 
+void require_prompt_of_pair(const Row& row) {
+  if (!row.has("prompt"))
+    bad_row("a preference row without 'prompt' does not serve generation; add the column");
+}
+
+[[noreturn]] void refuse_text_row() {
+  bad_row("a text row has no prompt to continue; map its column with `columns: {prompt: text}`");
+}
+
 // Prompt, and reference where the format has one, of a row of any format.
 void set_row(PromptSample& sample, const Row& row, Format format,
              const models::Tokenizer& tokenizer, const models::ChatTemplate& chat) {
@@ -111,12 +126,42 @@ void set_row(PromptSample& sample, const Row& row, Format format,
       return;
     case Format::kInputIds: return set_ids_row(sample, row, tokenizer);
     case Format::kPreference:
-      if (!row.has("prompt"))
-        bad_row("a preference row without 'prompt' does not serve generation; add the column");
+      require_prompt_of_pair(row);
       return set_prompt_row(sample, row, tokenizer, chat);
-    case Format::kText:
-      bad_row(
-          "a text row has no prompt to continue; map its column with `columns: {prompt: text}`");
+    case Format::kText: refuse_text_row();
+    case Format::kAuto: RETORT_CHECK(false) << "format auto was not resolved";
+  }
+}
+
+// What set_prompt_row() refuses without a tokenizer.
+void check_prompt_columns(const Row& row) {
+  if (is_prompt_of_messages(row))
+    detail::template_variables(row);
+  else
+    detail::refuse_template_variables(row);
+  const Json* completion = row.find("completion");
+  if (completion && !completion->is_array()) as_text(*completion, "completion");
+}
+
+// What set_row() refuses without a tokenizer.
+void check_row_columns(const Row& row, Format format) {
+  switch (format) {
+    case Format::kMessages:
+      detail::check_messages(row.require("messages"), "messages");
+      detail::template_variables(row);
+      return;
+    case Format::kShareGpt:
+      detail::sharegpt_messages(row);
+      detail::template_variables(row);
+      return;
+    case Format::kPromptCompletion: return check_prompt_columns(row);
+    case Format::kAlpaca:
+      detail::alpaca_prompt(row);
+      row.optional_text("output");
+      return;
+    case Format::kInputIds: detail::require_ids(row); return;
+    case Format::kPreference: require_prompt_of_pair(row); return check_prompt_columns(row);
+    case Format::kText: refuse_text_row();
     case Format::kAuto: RETORT_CHECK(false) << "format auto was not resolved";
   }
 }
@@ -141,6 +186,12 @@ PromptSample make_prompt(std::string_view json_line, const std::string& origin,
     sample.fields = row.other_fields(std::move(used));
     return sample;
   });
+}
+
+void check_prompt_row(std::string_view json_line, const Source& source) {
+  const Row row(json_line, source);
+  check_row_columns(row, detail::row_format(row, source, /*for_generation=*/true));
+  if (const Json* answer = row.find("answer")) as_text(*answer, "answer");
 }
 
 }  // namespace retort::data

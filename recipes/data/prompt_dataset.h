@@ -21,9 +21,9 @@ class PromptDataset : public ItemSet<PromptSample> {
   PromptDataset(std::vector<Source> sources, const DataOptions& options,
                 models::Tokenizer tokenizer, models::ChatTemplate chat,
                 const std::filesystem::path& cache, int64_t completion_tokens = 1);
-  std::string fingerprint() const override;
 
  private:
+  Shaping shaping() const override;
   PromptSample make(const Line& line) const override;
 
   int64_t completion_tokens_;

@@ -39,6 +39,12 @@ struct RowSet::Impl {
     return {source, row - (source == 0 ? 0 : ends[source - 1])};
   }
 
+  // Of what turns text into ids.
+  std::string text_fingerprint() const {
+    return tokenizer.vocabulary_fingerprint() + "\n" + tokenizer.processing_fingerprint() + "\n" +
+           chat.fingerprint() + "\n";
+  }
+
   std::vector<Source> sources;
   models::Tokenizer tokenizer;
   models::ChatTemplate chat;
@@ -156,17 +162,35 @@ RowSet::ReadRows RowSet::read_rows() const {
   return impl_->read_rows;
 }
 
-std::string RowSet::hash_of(std::string_view kind, std::string_view shaping) const {
+std::string RowSet::fingerprint() const {
+  const Shaping shaped = shaping();
   Sha256 hash;
-  hash.update("retort " + std::string(kind) + " 1\n");
+  hash.update("retort " + shaped.kind + " 1\n");
   for (size_t i = 0; i < impl_->files.size(); ++i)
     hash.update(impl_->files[i].fingerprint() + "\n" + shape_text(impl_->sources[i]) + "\n");
-  hash.update(impl_->tokenizer.vocabulary_fingerprint() + "\n" +
-              impl_->tokenizer.processing_fingerprint() + "\n");
-  hash.update(impl_->chat.fingerprint() + "\n");
-  hash.update(std::string(shaping) +
-              " on_bad_sample=" + std::string(enum_name(impl_->on_bad_sample)));
+  hash.update(impl_->text_fingerprint());
+  hash.update(shaped.options + " on_bad_sample=" + std::string(enum_name(impl_->on_bad_sample)));
   return hash.hex_digest();
+}
+
+RowIdentity RowSet::identity() const {
+  const Shaping shaped = shaping();
+  RowIdentity identity{.shape = "", .on_bad_sample = impl_->on_bad_sample, .files = {}};
+  Sha256 hash;
+  hash.update("retort shape of " + shaped.kind + " 1\n");
+  for (size_t i = 0; i < impl_->files.size(); ++i) {
+    const JsonlFile& file = impl_->files[i];
+    hash.update(shape_text(impl_->sources[i]) + "\n");
+    identity.files.push_back(
+        {.path = impl_->sources[i].path, .fingerprint = file.fingerprint(), .rows = file.size()});
+  }
+  hash.update(impl_->text_fingerprint() + shaped.options);
+  identity.shape = hash.hex_digest();
+  return identity;
+}
+
+RowHashes RowSet::hashes(int64_t source, const std::filesystem::path& folder) const {
+  return RowHashes::keep(impl_->files.at(static_cast<size_t>(source)), folder);
 }
 
 }  // namespace retort::data

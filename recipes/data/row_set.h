@@ -14,6 +14,8 @@
 #include "models/text/chat_template.h"
 #include "models/text/tokenizer.h"
 #include "recipes/data/options.h"
+#include "recipes/data/row_hashes.h"
+#include "recipes/data/row_identity.h"
 
 namespace retort::data {
 
@@ -49,7 +51,11 @@ class RowSet {
   int64_t num_read() const { return read_rows().num_rows; }
   int64_t num_truncated() const { return read_rows().num_truncated; }
   // Hash of files, columns, tokenizer, template and the options that shape the rows.
-  virtual std::string fingerprint() const = 0;
+  std::string fingerprint() const;
+  // The same in its parts (row_identity.h).
+  RowIdentity identity() const;
+  // The hashes of a source's rows, made in `folder` unless they are there.
+  RowHashes hashes(int64_t source, const std::filesystem::path& folder) const;
 
  protected:
   // `cache`: for the text of files that are none and offset indices, as JsonlFile. A source whose
@@ -89,8 +95,11 @@ class RowSet {
     int64_t longest = 0;
   };
   void note_read(int64_t row, const RowFacts& facts) const;
-  // `kind` names what is made of the rows, `shaping` lists the options that shape it.
-  std::string hash_of(std::string_view kind, std::string_view shaping) const;
+  // What is made of the rows, and the options that shape it as a text.
+  struct Shaping {
+    std::string kind, options;
+  };
+  virtual Shaping shaping() const = 0;
 
  private:
   struct Impl;

@@ -131,15 +131,12 @@ void expect_pair_switches(const Json& prompt, const Json& completion,
 }
 
 Draft from_prompt_completion(const Row& row, const Context& context) {
-  const Json& prompt = row.require("prompt");
-  const Json& completion = row.require("completion");
-  if (prompt.is_string() && completion.is_string()) {
+  if (!detail::are_messages(row, "prompt", "completion")) {
     detail::refuse_template_variables(row);
     return from_strings(row.text("prompt"), row.text("completion"), context);
   }
-  if (!prompt.is_array() || !completion.is_array())
-    bad_row("'prompt' is " + detail::a_type(prompt) + " and 'completion' " +
-            detail::a_type(completion) + "; expected two strings or two arrays of messages");
+  const Json& prompt = row.require("prompt");
+  const Json& completion = row.require("completion");
   detail::require_template(context.chat, context.tokenizer);
   expect_pair_switches(prompt, completion, context.options);
   const detail::RenderedPair pair =
@@ -160,6 +157,12 @@ Draft from_ids(const Row& row, const Context& context) {
   return draft;
 }
 
+[[noreturn]] void refuse_pairs() {
+  bad_row(
+      "format: preference has no single completion to train on; map one with `columns: "
+      "{completion: chosen}` and leave the format auto");
+}
+
 Draft draft_row(const Row& row, Format format, const Context& context) {
   switch (format) {
     case Format::kMessages:
@@ -172,14 +175,40 @@ Draft draft_row(const Row& row, Format format, const Context& context) {
     case Format::kAlpaca:
       return from_strings(detail::alpaca_prompt(row), row.text("output"), context);
     case Format::kInputIds: return from_ids(row, context);
-    case Format::kPreference:
-      bad_row(
-          "format: preference has no single completion to train on; map one with `columns: "
-          "{completion: chosen}` and leave the format auto");
+    case Format::kPreference: refuse_pairs();
     case Format::kAuto: break;
   }
   RETORT_CHECK(false) << "format auto was not resolved";
   return {};
+}
+
+// What draft_row() refuses without a tokenizer.
+void check_columns(const Row& row, Format format) {
+  switch (format) {
+    case Format::kMessages:
+      detail::check_messages(row.require("messages"), "messages");
+      detail::template_variables(row);
+      return;
+    case Format::kShareGpt:
+      detail::sharegpt_messages(row);
+      detail::template_variables(row);
+      return;
+    case Format::kPromptCompletion:
+      if (!detail::are_messages(row, "prompt", "completion"))
+        return detail::refuse_template_variables(row);
+      detail::check_messages(row.require("prompt"), "prompt");
+      detail::check_messages(row.require("completion"), "completion");
+      detail::template_variables(row);
+      return;
+    case Format::kText: row.text("text"); return;
+    case Format::kAlpaca:
+      detail::alpaca_prompt(row);
+      row.text("output");
+      return;
+    case Format::kInputIds: detail::require_ids(row); return;
+    case Format::kPreference: refuse_pairs();
+    case Format::kAuto: RETORT_CHECK(false) << "format auto was not resolved";
+  }
 }
 
 std::vector<std::string_view> used_keys(Format format) {
@@ -266,6 +295,11 @@ Sample make_sample(std::string_view json_line, const std::string& origin, const 
     sample.origin = origin;
     return sample;
   });
+}
+
+void check_sample_row(std::string_view json_line, const Source& source) {
+  const Row row(json_line, source);
+  check_columns(row, detail::row_format(row, source, /*for_generation=*/false));
 }
 
 Format detect_format(std::string_view json_line, const std::string& origin, const Source& source) {

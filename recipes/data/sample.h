@@ -49,6 +49,10 @@ Sample make_sample(std::string_view json_line, const std::string& origin, const 
                    const models::Tokenizer& tokenizer, const models::ChatTemplate& chat,
                    const SampleOptions& options);
 
+// What make_sample refuses without a tokenizer: malformed JSON, columns that are missing or of
+// another type. kInvalidArgument, which does not name the row.
+void check_sample_row(std::string_view json_line, const Source& source);
+
 // The format that `auto` finds from a row's keys (after `columns`), or kInvalidArgument listing the
 // keys.
 Format detect_format(std::string_view json_line, const std::string& origin, const Source& source);
@@ -67,5 +71,7 @@ struct PromptSample {
 PromptSample make_prompt(std::string_view json_line, const std::string& origin,
                          const Source& source, const models::Tokenizer& tokenizer,
                          const models::ChatTemplate& chat);
+// What make_prompt refuses without a tokenizer; as check_sample_row.
+void check_prompt_row(std::string_view json_line, const Source& source);
 
 }  // namespace retort::data

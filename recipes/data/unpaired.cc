@@ -42,17 +42,14 @@ void set_ids(UnpairedSample& sample, const detail::JoinedIds& joined) {
 
 void tokenize(UnpairedSample& sample, const Row& row, const models::Tokenizer& tokenizer,
               const models::ChatTemplate& chat) {
-  const Json& prompt = row.require("prompt");
-  const Json& completion = row.require("completion");
-  if (prompt.is_string() && completion.is_string()) {
+  if (!detail::are_messages(row, "prompt", "completion")) {
     detail::refuse_template_variables(row);
     return set_ids(sample,
                    detail::encode_joined(tokenizer, row.text("prompt"), row.text("completion")));
   }
-  if (!prompt.is_array() || !completion.is_array())
-    bad_row("'prompt' is " + detail::a_type(prompt) + " and 'completion' " +
-            detail::a_type(completion) + "; expected two strings or two arrays of messages");
 
+  const Json& prompt = row.require("prompt");
+  const Json& completion = row.require("completion");
   detail::require_template(chat, tokenizer);
   detail::expect_loss_switches(prompt, "prompt", {}, false,
                                "nothing of a prompt is learned; remove the key");
@@ -91,6 +88,17 @@ UnpairedSample make_unpaired(std::string_view json_line, const std::string& orig
     sample.origin = origin;
     return sample;
   });
+}
+
+void check_unpaired_row(std::string_view json_line, const Source& source) {
+  const Row row(json_line, source);
+  require_format(row, source);
+  is_desirable(row);
+  if (!detail::are_messages(row, "prompt", "completion"))
+    return detail::refuse_template_variables(row);
+  detail::check_messages(row.require("prompt"), "prompt");
+  detail::check_messages(row.require("completion"), "completion");
+  detail::template_variables(row);
 }
 
 std::vector<int32_t> fit_completion(const std::vector<int32_t>& prompt,

@@ -7,8 +7,9 @@ UnpairedSample UnpairedDataset::make(const Line& line) const {
                        max_length());
 }
 
-std::string UnpairedDataset::fingerprint() const {
-  return hash_of("unpaired", "max_length=" + std::to_string(max_length()) + " boundary=joined");
+RowSet::Shaping UnpairedDataset::shaping() const {
+  return {.kind = "unpaired",
+          .options = "max_length=" + std::to_string(max_length()) + " boundary=joined"};
 }
 
 }  // namespace retort::data

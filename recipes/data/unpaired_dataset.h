@@ -12,9 +12,9 @@ namespace retort::data {
 class UnpairedDataset : public ItemSet<UnpairedSample> {
  public:
   using ItemSet::ItemSet;
-  std::string fingerprint() const override;
 
  private:
+  Shaping shaping() const override;
   UnpairedSample make(const Line& line) const override;
 };
 

@@ -22,6 +22,9 @@ class GrpoRun : public RolloutRun {
  public:
   using RolloutRun::RolloutRun;
   Objective& objective() override { return *objective_; }
+  std::optional<int64_t> used_places(const data::Cursor& cursor) const override {
+    return cursor.consumed;
+  }
 
  protected:
   void begin(const LoopState& state) override {
@@ -77,6 +80,8 @@ class GrpoRun : public RolloutRun {
 class GrpoType : public RecipeType {
  public:
   std::string_view name() const override { return "grpo"; }
+
+  data::RowCheck row_check() const override { return &data::check_prompt_row; }
 
   std::vector<std::string> watched_metrics(const Recipe&) const override {
     return {"reward", "entropy", "completions/mean_length"};

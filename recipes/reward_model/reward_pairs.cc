@@ -70,11 +70,11 @@ data::PreferenceSample RewardPairs::make(const Line& line) const {
   return pair;
 }
 
-std::string RewardPairs::fingerprint() const {
-  return hash_of("reward pairs", "max_length=" + std::to_string(max_length()) +
-                                     " num_labels=" + std::to_string(reward_model_.num_labels) +
-                                     " use_margin=" + std::to_string(reward_model_.use_margin) +
-                                     " boundary=joined");
+data::RowSet::Shaping RewardPairs::shaping() const {
+  return {.kind = "reward pairs",
+          .options = "max_length=" + std::to_string(max_length()) +
+                     " num_labels=" + std::to_string(reward_model_.num_labels) + " use_margin=" +
+                     std::to_string(reward_model_.use_margin) + " boundary=joined"};
 }
 
 }  // namespace retort::recipes

@@ -25,9 +25,9 @@ class RewardPairs : public data::PreferenceDataset {
   RewardPairs(std::vector<data::Source> sources, const data::DataOptions& options,
               models::Tokenizer tokenizer, models::ChatTemplate chat,
               const std::filesystem::path& cache, const RewardModelOptions& reward_model);
-  std::string fingerprint() const override;
 
  protected:
+  Shaping shaping() const override;
   data::PreferenceSample make(const Line& line) const override;
 
  private:

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "recipes/data/index_stream.h"
@@ -18,6 +19,7 @@ class RolloutRun : public RecipeRun {
   explicit RolloutRun(RunContext& context);
   const data::RowSet& rows() const final { return *prompts_; }
   int64_t steps_per_epoch() final;
+  std::optional<int64_t> used_places(const data::Cursor&) const override { return std::nullopt; }
   void start(roles::Trainer& trainer, const LoopState& state) final;
   Evaluator evaluator() final;
 

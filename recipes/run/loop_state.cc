@@ -13,7 +13,11 @@ namespace {
 constexpr int kFormat = 2;
 
 nlohmann::ordered_json write_cursor(const data::Cursor& cursor) {
-  return {{"epoch", cursor.epoch}, {"consumed", cursor.consumed}, {"total", cursor.total}};
+  return {{"epoch", cursor.epoch},
+          {"consumed", cursor.consumed},
+          {"total", cursor.total},
+          {"window", cursor.window},
+          {"consumed_before_window", cursor.consumed_before_window}};
 }
 
 data::Cursor read_cursor(const nlohmann::json& state, int format) {
@@ -22,8 +26,31 @@ data::Cursor read_cursor(const nlohmann::json& state, int format) {
             .consumed = state.at("packs_consumed"),
             .total = state.at("total_steps")};
   const nlohmann::json& cursor = state.at("cursor");
-  return {
-      .epoch = cursor.at("epoch"), .consumed = cursor.at("consumed"), .total = cursor.at("total")};
+  return {.epoch = cursor.at("epoch"),
+          .consumed = cursor.at("consumed"),
+          .total = cursor.at("total"),
+          .window = cursor.value("window", int64_t{0}),
+          .consumed_before_window = cursor.value("consumed_before_window", int64_t{0})};
+}
+
+nlohmann::ordered_json write_rows(const data::RowIdentity& rows) {
+  nlohmann::ordered_json files = nlohmann::ordered_json::array();
+  for (const data::RowIdentity::File& file : rows.files)
+    files.push_back({{"fingerprint", file.fingerprint}, {"rows", file.rows}});
+  return {{"shape", rows.shape},
+          {"on_bad_sample", std::string(enum_name(rows.on_bad_sample))},
+          {"files", std::move(files)}};
+}
+
+data::RowIdentity read_rows(const nlohmann::json& rows) {
+  data::RowIdentity identity{
+      .shape = rows.at("shape"),
+      .on_bad_sample = parse_enum<data::OnBadSample>(rows.at("on_bad_sample").get<std::string>()),
+      .files = {}};
+  for (const nlohmann::json& file : rows.at("files"))
+    identity.files.push_back(
+        {.path = "", .fingerprint = file.at("fingerprint"), .rows = file.at("rows")});
+  return identity;
 }
 
 // Its value to the last bit: the text of a number is the shortest that gives it again.
@@ -64,6 +91,7 @@ std::string write_loop_state(const LoopState& state) {
                                  {"threads", layout.threads},
                                  {"data_fingerprint", state.data_fingerprint},
                                  {"template_day", state.template_day}};
+  if (state.rows) json["rows"] = write_rows(*state.rows);
   if (state.first_adapter) json["first_adapter"] = *state.first_adapter;
   if (!state.best.metric.empty()) json["best"] = write_best(state.best);
   return json.dump(2) + "\n";
@@ -98,6 +126,7 @@ LoopState read_loop_state(const fs::path& checkpoint) {
 
     state.data_fingerprint = json.at("data_fingerprint");
     state.template_day = json.value("template_day", "");
+    if (json.contains("rows")) state.rows = read_rows(json.at("rows"));
     if (json.contains("first_adapter"))
       state.first_adapter = json.at("first_adapter").get<std::string>();
     if (json.contains("best")) state.best = read_best(json.at("best"));

@@ -8,6 +8,7 @@
 
 #include "parallel/layout.h"
 #include "recipes/data/cursor.h"
+#include "recipes/data/row_identity.h"
 #include "recipes/run/best_model.h"
 
 namespace retort::recipes {
@@ -24,6 +25,8 @@ struct LoopState {
   // of the student, `threads` as resolved; with another the numbers agree but not bit for bit
   parallel::Layout layout;
   std::string data_fingerprint;
+  // the same in its parts; null in checkpoints of before they were kept
+  std::optional<data::RowIdentity> rows;
   // what chat templates print, as 2026-11-23; "" in checkpoints of before it was kept
   std::string template_day;
   // of the adapter that is kept as the reference (models::adapter_fingerprint); "": none is kept.

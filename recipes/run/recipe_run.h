@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "models/text/chat_template.h"
 #include "models/text/tokenizer.h"
 #include "parallel/world.h"
+#include "recipes/data/batches.h"
 #include "recipes/data/row_set.h"
 #include "recipes/run/batch_options.h"
 #include "recipes/run/checkpoint_store.h"
@@ -44,6 +46,11 @@ class RecipeRun {
   virtual ~RecipeRun() = default;
   virtual const data::RowSet& rows() const = 0;
   virtual int64_t steps_per_epoch() = 0;
+  // How many places of its epoch's order a checkpoint's cursor has behind it; nullopt: the cursor
+  // does not say. Here that of the batch streams.
+  virtual std::optional<int64_t> used_places(const data::Cursor& cursor) const {
+    return data::used_places(cursor);
+  }
   // Connects to the other roles and moves the data to where `state` left it.
   virtual void start(roles::Trainer& trainer, const LoopState& state) = 0;
   virtual Objective& objective() = 0;

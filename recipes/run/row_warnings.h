@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "recipes/data/bad_rows.h"
 #include "recipes/data/row_set.h"
 #include "recipes/self_check.h"
 
@@ -33,8 +34,10 @@ template <class Set>
 void check_first_rows(SelfCheck& check, const Set& rows) {
   constexpr int64_t kMostRows = 1000;
   const int64_t count = std::min(rows.size(), kMostRows);
+  data::BadRows bad;
   for (int64_t row = 0; row < count; ++row)
-    rows.get(row);
+    data::collect_bad_row(bad, rows.origin(row), [&] { rows.get(row); });
+  bad.refuse(count);
 
   const data::RowSet::ReadRows read = rows.read_rows();
   check.check("rows", read.num_rows > 0,

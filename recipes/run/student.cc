@@ -12,6 +12,7 @@
 #include "models/checkpoint.h"
 #include "models/lora/adapter.h"
 #include "parallel/vote.h"
+#include "recipes/data/resumed_rows.h"
 #include "recipes/lora_checks.h"
 #include "recipes/registry.h"
 #include "recipes/run/agent_options.h"
@@ -22,6 +23,7 @@
 #include "recipes/run/metrics_writer.h"
 #include "recipes/run/recipe_run.h"
 #include "recipes/run/role_connections.h"
+#include "recipes/run/row_look.h"
 #include "recipes/run/row_warnings.h"
 #include "recipes/run/rpc_metrics.h"
 #include "recipes/run/spike_watch.h"
@@ -57,8 +59,36 @@ std::string first_adapter(const RankContext& context, const std::filesystem::pat
   return models::adapter_fingerprint(folder);
 }
 
+// Rows may be mended that were not used yet; where a checkpoint does not say what a run has used,
+// all must be as they were. Collectives: a vote, as only the first rank compares them.
+void check_resumed_rows(const RankContext& context, const std::filesystem::path& checkpoint,
+                        const RecipeRun& work, parallel::World& world) {
+  const LoopState state = read_loop_state(checkpoint);
+  const data::RowSet& rows = work.rows();
+  if (state.data_fingerprint == rows.fingerprint()) return;
+  if (!state.rows)
+    throw Error(ErrorCode::kInvalidArgument,
+                "the training data, its columns, the tokenizer or the chat template's settings "
+                "changed since " +
+                    checkpoint.string() + "; restore them, or start a new run");
+
+  parallel::run_on_all(world.all(), [&] {
+    if (world.rank() != 0) return;
+    const data::ResumedAt at{.checkpoint = checkpoint.string(),
+                             .seed = state.seed,
+                             .shuffle = context.recipe.data.shuffle,
+                             .epoch = state.cursor.epoch,
+                             .used_places = work.used_places(state.cursor),
+                             .hashes = context.run_folder / "cache"};
+    for (const std::string& said : data::compare_rows(*state.rows, rows, at)) {
+      RETORT_LOG(kWarning) << said;
+      context.report("loading", state.step, said);
+    }
+  });
+}
+
 LoopState starting_state(const RankContext& context, const std::filesystem::path& checkpoint,
-                         const std::string& data_fingerprint, const std::string& day,
+                         const data::RowSet& rows, const std::string& day,
                          parallel::Layout layout) {
   const uint64_t seed = static_cast<uint64_t>(context.recipe.seed);
   layout.threads = context.threads;
@@ -66,7 +96,8 @@ LoopState starting_state(const RankContext& context, const std::filesystem::path
   if (checkpoint.empty())
     return {.seed = seed,
             .layout = layout,
-            .data_fingerprint = data_fingerprint,
+            .data_fingerprint = rows.fingerprint(),
+            .rows = rows.identity(),
             .template_day = day,
             .first_adapter = adapter};
   LoopState state = read_loop_state(checkpoint);
@@ -74,11 +105,6 @@ LoopState starting_state(const RankContext& context, const std::filesystem::path
     throw Error(ErrorCode::kInvalidArgument, "the run was started with seed " +
                                                  std::to_string(state.seed) +
                                                  "; a resumed run must keep it");
-  if (state.data_fingerprint != data_fingerprint)
-    throw Error(ErrorCode::kInvalidArgument,
-                "the training data, its columns, the tokenizer or the chat template's settings "
-                "changed since " +
-                    checkpoint.string() + "; restore them, or start a new run");
   if (state.first_adapter.value_or(adapter) != adapter)
     throw Error(ErrorCode::kInvalidArgument,
                 "the reference changed since " + checkpoint.string() +
@@ -90,6 +116,8 @@ LoopState starting_state(const RankContext& context, const std::filesystem::path
                          << ": the numbers will agree, but not in their last bits";
   }
   state.layout = layout;
+  state.data_fingerprint = rows.fingerprint();
+  state.rows = rows.identity();
   state.template_day = day;
   state.first_adapter = adapter;
   return state;
@@ -266,6 +294,7 @@ TrainLoopResult run_student(const RankContext& context) {
   std::filesystem::path checkpoint;
   if (context.resume)
     if (const auto latest = latest_checkpoint(context.run_folder)) checkpoint = latest->path;
+  RowLook look(context, world);
   models::Decoder decoder = load_student(context, world, checkpoint);
 
   // The recipe's rows, and where its loop begins.
@@ -281,10 +310,11 @@ TrainLoopResult run_student(const RankContext& context) {
                  .vocab_rows = decoder.config().vocab_size,
                  .agent = agent,
                  .links = links};
+  look.wait_before_training();
   std::unique_ptr<RecipeRun> work = recipe_type(recipe).make_run(run);
   check_same_rows(world, work->rows().fingerprint());
-  const LoopState start =
-      starting_state(context, checkpoint, work->rows().fingerprint(), day, role.world);
+  if (!checkpoint.empty()) check_resumed_rows(context, checkpoint, *work, world);
+  const LoopState start = starting_state(context, checkpoint, work->rows(), day, role.world);
   const int64_t max_steps = total_steps(recipe.train, [&] { return work->steps_per_epoch(); });
 
   roles::Trainer trainer(std::move(decoder), world, trainer_options(recipe.train, max_steps));
@@ -302,6 +332,7 @@ TrainLoopResult run_student(const RankContext& context) {
     return recipe.train.max_time &&
            std::chrono::steady_clock::now() - begin >= *recipe.train.max_time;
   };
+  int64_t done_step = start.step;
   RpcMetrics calls(agent);
   Spikes spikes(context);
   RowTroubles troubles(context, work->rows(), trainer.decoder().config().max_position_embeddings);
@@ -309,7 +340,8 @@ TrainLoopResult run_student(const RankContext& context) {
   const TrainLoopResult result = run_train_loop(
       trainer, world, work->objective(), work->evaluator(), checkpoints, start,
       loop_options(recipe.train, max_steps),
-      {.stop_requested = [&] { return context.stop_requested() || time_is_up(); },
+      {.stop_requested =
+           [&] { return context.stop_requested() || time_is_up() || look.must_end(done_step); },
        .add_metrics =
            [&](MetricsRow& row) {
              if (makes_calls) calls.add_to(row, world.all());
@@ -324,6 +356,7 @@ TrainLoopResult run_student(const RankContext& context) {
        .on_divergence = [&](int64_t step, const std::string& what) { warn(context, step, what); },
        .on_step =
            [&](int64_t step) {
+             done_step = step;
              context.report("training", step, "");
              tell_of(command.get(), context, step);
              set_log_step(step + 1);
@@ -336,6 +369,8 @@ TrainLoopResult run_student(const RankContext& context) {
            },
        .on_saved = [&](int64_t step) { context.report("training", step, ""); }});
 
+  if (result.stopped_early) look.refuse_if_bad();
+  look.end();
   if (world.rank() == 0) troubles.tell(result.step);
   if (work->rows().num_skipped() > 0) {
     RETORT_LOG(kWarning) << work->rows().num_skipped()

@@ -18,22 +18,34 @@ class LoopStateTest : public FolderTest {
 };
 
 TEST_F(LoopStateTest, WhatIsWrittenIsRead) {
-  const recipes::LoopState state{.step = 7,
-                                 .cursor = {.epoch = 2, .consumed = 31, .total = 9},
-                                 .num_tokens = 1234,
-                                 .skipped_steps = 5,
-                                 .skipped_in_a_row = 3,
-                                 .seed = 42,
-                                 .layout = {.tp = 2, .dp = 3, .threads = 4},
-                                 .data_fingerprint = "abc",
-                                 .template_day = "2026-11-23",
-                                 .first_adapter = "def"};
+  const recipes::LoopState state{
+      .step = 7,
+      .cursor = {.epoch = 2, .consumed = 31, .total = 9, .window = 3, .consumed_before_window = 29},
+      .num_tokens = 1234,
+      .skipped_steps = 5,
+      .skipped_in_a_row = 3,
+      .seed = 42,
+      .layout = {.tp = 2, .dp = 3, .threads = 4},
+      .data_fingerprint = "abc",
+      .rows = data::RowIdentity{.shape = "ghi",
+                                .on_bad_sample = data::OnBadSample::kSkip,
+                                .files = {{.path = "", .fingerprint = "jkl", .rows = 5}}},
+      .template_day = "2026-11-23",
+      .first_adapter = "def"};
   const recipes::LoopState again = read(recipes::write_loop_state(state));
 
   EXPECT_EQ(again.step, 7);
   EXPECT_EQ(again.cursor.epoch, 2);
   EXPECT_EQ(again.cursor.consumed, 31);
   EXPECT_EQ(again.cursor.total, 9);
+  EXPECT_EQ(again.cursor.window, 3);
+  EXPECT_EQ(again.cursor.consumed_before_window, 29);
+  ASSERT_TRUE(again.rows);
+  EXPECT_EQ(again.rows->shape, "ghi");
+  EXPECT_EQ(again.rows->on_bad_sample, data::OnBadSample::kSkip);
+  ASSERT_EQ(again.rows->files.size(), 1U);
+  EXPECT_EQ(again.rows->files[0].fingerprint, "jkl");
+  EXPECT_EQ(again.rows->files[0].rows, 5);
   EXPECT_EQ(again.num_tokens, 1234);
   EXPECT_EQ(again.skipped_steps, 5);
   EXPECT_EQ(again.skipped_in_a_row, 3);
@@ -73,6 +85,7 @@ TEST_F(LoopStateTest, TheFirstFormatIsRead) {
   EXPECT_EQ(state.layout.dp, 3);
   EXPECT_EQ(state.layout.tp, 1);
   EXPECT_EQ(state.template_day, "") << "no day was kept";
+  EXPECT_FALSE(state.rows) << "its rows were not kept in parts";
   EXPECT_EQ(state.first_adapter, std::nullopt) << "no adapter was compared with";
 }
 

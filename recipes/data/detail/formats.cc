@@ -82,6 +82,16 @@ void check_messages(const Json& messages, std::string_view key) {
   }
 }
 
+bool are_messages(const Row& row, std::string_view first, std::string_view second) {
+  const Json& one = row.require(first);
+  const Json& other = row.require(second);
+  if (one.is_string() && other.is_string()) return false;
+  if (!one.is_array() || !other.is_array())
+    bad_row("'" + std::string(first) + "' is " + a_type(one) + " and '" + std::string(second) +
+            "' " + a_type(other) + "; expected two strings or two arrays of messages");
+  return true;
+}
+
 void require_template(const models::ChatTemplate& chat, const models::Tokenizer& tokenizer) {
   if (!chat.exists())
     bad_row("messages need a chat template, and " + tokenizer.folder().string() +
@@ -170,12 +180,17 @@ void append_eos(std::vector<int32_t>& ids, const models::Tokenizer& tokenizer) {
   if (ids.empty() || ids.back() != eos) ids.push_back(eos);
 }
 
-std::vector<int32_t> row_ids(const Row& row, const models::Tokenizer& tokenizer) {
+const Json& require_ids(const Row& row) {
   refuse_columns(row, {"completion_mask", "assistant_masks", "loss_mask"},
                  "is not read; say which ids are targets with `labels` (-100: not a target)");
   const Json& value = row.require("input_ids");
   if (!value.is_array() || value.empty())
     bad_row("'input_ids' must be a non-empty array of token ids");
+  return value;
+}
+
+std::vector<int32_t> row_ids(const Row& row, const models::Tokenizer& tokenizer) {
+  const Json& value = require_ids(row);
   std::vector<int32_t> ids;
   ids.reserve(value.size());
   for (size_t i = 0; i < value.size(); ++i) {

@@ -24,6 +24,10 @@ Json sharegpt_messages(const Row& row);
 // parts, or absent.
 void check_messages(const Json& messages, std::string_view key);
 
+// Whether the columns `first` and `second` are both arrays of messages; false: both are strings.
+// Anything else is refused.
+bool are_messages(const Row& row, std::string_view first, std::string_view second);
+
 // kInvalidArgument if the tokenizer's folder has no chat template.
 void require_template(const models::ChatTemplate& chat, const models::Tokenizer& tokenizer);
 
@@ -60,6 +64,8 @@ std::vector<int32_t> encode_beginning(const models::Tokenizer& tokenizer, std::s
 // EOS.
 void append_eos(std::vector<int32_t>& ids, const models::Tokenizer& tokenizer);
 
+// The value of `input_ids`, a non-empty array.
+const Json& require_ids(const Row& row);
 // The ids of an input_ids row, each in [0, vocab_size).
 std::vector<int32_t> row_ids(const Row& row, const models::Tokenizer& tokenizer);
 // is_target of an input_ids row: labels -100 are not targets, others must equal the id; all ids

@@ -1,0 +1,69 @@
+// A look at all rows of a run's data, before the run comes to them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/units.h"
+#include "recipes/data/bad_rows.h"
+#include "recipes/data/options.h"
+
+namespace retort::data {
+
+// What a row must have without being tokenised: check_sample_row and its like. Throws
+// kInvalidArgument, without the row's origin.
+using RowCheck = void (*)(std::string_view json_line, const Source& source);
+
+// What a look found.
+struct RowFindings {
+  int64_t rows = 0;
+  int64_t bytes = 0;  // of their lines
+  double seconds = 0;
+  BadRows bad;
+
+  // "20000 rows, 0.012 GB at 0.15 GB/s".
+  std::string text() const;
+};
+
+// First keeps the hashes of the training rows in `cache` (RowHashes), unless they are there: a run
+// that ends at a bad row needs them to go on once it is mended. Then goes through every row of
+// data.train and data.eval: JSON, columns and their types. A row that passes may still be bad once
+// it is tokenised. Both on a thread of its own, of the lowest priority.
+//
+// Use: before and beside training; wait() says whether it is done, findings() what it found.
+// Memory: the files are mapped and offsets are as JsonlFile keeps them: flat.
+// Threads: one uses it. No LibTorch.
+class RowScan {
+ public:
+  struct Options {
+    std::vector<Source> train;
+    std::vector<Source> eval;
+    RowCheck check = nullptr;
+    std::filesystem::path cache;  // as JsonlFile; empty: no hashes are kept
+  };
+  // Opens the files, and begins. Errors of expand_sources and JsonlFile.
+  explicit RowScan(const Options& options);
+  // Ends it, wherever it is.
+  ~RowScan();
+  RowScan(const RowScan&) = delete;
+  RowScan& operator=(const RowScan&) = delete;
+
+  // Whether all rows have been looked at; waits for that at most so long.
+  bool wait(Duration limit) const;
+  // Waits until they have been. Throws what ended the look: kCorrupt for a file that was changed
+  // meanwhile.
+  const RowFindings& findings() const;
+  // So far, of num_rows().
+  int64_t num_looked_at() const;
+  int64_t num_rows() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace retort::data
