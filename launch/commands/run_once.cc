@@ -13,6 +13,7 @@
 #include "launch/backends/host_places.h"
 #include "launch/backends/role_variables.h"
 #include "launch/commands/commands.h"
+#include "launch/commands/resumed_recipe.h"
 #include "launch/supervision/metrics_command.h"
 #include "launch/supervision/metrics_endpoint.h"
 #include "launch/supervision/observers.h"
@@ -46,6 +47,23 @@ int64_t incarnation(const fs::path& run_folder, bool attached) {
   const int64_t number = before + 1;
   write_file_atomically(file, std::to_string(number) + "\n");
   return number;
+}
+
+// What of a recipe changed since its run was started last is refused, or told and applied. A recipe
+// that this version cannot read any more is not compared.
+void tell_changes(const std::string& before, const recipes::Recipe& recipe) {
+  std::optional<recipes::Recipe> old;
+  try {
+    old = parse_recipe(
+        before, kResolvedRecipe,
+        {.cuda = true, .check_files = false, .check_inputs = false, .is_launched = false});
+  } catch (const Error& error) {
+    std::cerr << "note: the recipe that the run had is not compared with this one: "
+              << error.message() << "\n";
+    return;
+  }
+  for (const ChangedKey& changed : applied_keys(*old, recipe))
+    std::cerr << "note: changed, and applied from here on: " << changed.text() << "\n";
 }
 
 // A judge's question belongs to the run: it is kept there, and a run goes on with the same one.
@@ -89,6 +107,7 @@ bool may_resume(const SupervisorResult& result, const RunFolder& folder) {
 RunFolder open_run_folder(const recipes::Recipe& recipe, RunFolderMode mode,
                           Duration lock_timeout) {
   RunFolder folder(run_folder_of(recipe), mode, lock_timeout);
+  if (folder.recipe_before()) tell_changes(*folder.recipe_before(), recipe);
   describe_run(recipe, folder);
   keep_templates(recipe, folder.path());
   return folder;
@@ -233,10 +252,14 @@ StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
   status.finish(result, goes_on);
   print_end(options, result, folder);
   const auto newest = recipes::latest_checkpoint(folder.path());
+  // Its checkpoints are still of the recipe before.
+  const bool progressed = newest && newest->step > start_step;
+  if (result.cause && !progressed && folder.recipe_before())
+    folder.write_resolved_recipe(*folder.recipe_before());
   return {.exit_code = result.exit_code,
           .goes_on = goes_on,
           .lost_process = result.cause && !result.cause->lost.empty(),
-          .progressed = newest && newest->step > start_step};
+          .progressed = progressed};
 }
 
 }  // namespace retort::launch

@@ -100,6 +100,7 @@ RunFolder::RunFolder(fs::path path, RunFolderMode mode, Duration lock_timeout)
   if (mode == RunFolderMode::kOverwrite) remove_run();
   if (mode == RunFolderMode::kResume) {
     resume_from_ = recipes::latest_checkpoint(path_);
+    if (resume_from_) recipe_before_ = read_file(resolved_recipe());
     // Without a checkpoint the run begins again, with an evaluation of step 0 if one is asked for.
     recipes::cut_back_metrics(path_, resume_from_ ? resume_from_->step : -1);
   }

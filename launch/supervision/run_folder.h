@@ -51,6 +51,8 @@ class RunFolder {
 
   // Where a resumed run continues, or one goes on that is attached to; nullopt: at the beginning.
   const std::optional<recipes::CheckpointEntry>& resume_from() const { return resume_from_; }
+  // The recipe of the start before, where the run is resumed from a checkpoint.
+  const std::optional<std::string>& recipe_before() const { return recipe_before_; }
   void write_resolved_recipe(const std::string& yaml) const;
 
  private:
@@ -61,6 +63,7 @@ class RunFolder {
   std::filesystem::path path_;
   OwnedFd lock_;
   std::optional<recipes::CheckpointEntry> resume_from_;
+  std::optional<std::string> recipe_before_;
 };
 
 }  // namespace retort::launch
