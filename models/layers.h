@@ -52,7 +52,7 @@ LayerFactors layer_factors(const std::vector<parallel::NamedParameter>& tensors,
 
 struct LayerWeights {
   std::array<at::Tensor, static_cast<size_t>(LayerTensor::kCount)> tensors;
-  // Of the matrices that an adapter changes, and lora_alpha / r.
+  // Of the matrices that an adapter changes, and LoraConfig::scaling().
   LayerFactors factors;
   double scaling = 1;
   const at::Tensor& operator[](LayerTensor t) const { return tensors[static_cast<size_t>(t)]; }

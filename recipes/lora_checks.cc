@@ -64,6 +64,7 @@ std::string base_weights(const Recipe& recipe, const RoleOptions& role) {
 
 std::string lora_difference(const models::LoraConfig& there, const models::LoraConfig& wanted) {
   std::ostringstream text;
+  text << std::boolalpha;
   const auto compare = [&](const char* key, const auto& found, const auto& recipe) {
     if (found == recipe) return;
     text << (text.str().empty() ? "" : "; ") << key << ": " << found << " there, " << recipe
@@ -71,6 +72,7 @@ std::string lora_difference(const models::LoraConfig& there, const models::LoraC
   };
   compare("r", there.r, wanted.r);
   compare("lora_alpha", there.lora_alpha, wanted.lora_alpha);
+  compare("use_rslora", there.use_rslora, wanted.use_rslora);
   compare("target_modules", modules_text(there), modules_text(wanted));
   return text.str();
 }

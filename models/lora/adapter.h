@@ -53,7 +53,7 @@ void write_trained_description(const Decoder& decoder, at::ScalarType file_dtype
                                const std::filesystem::path& base,
                                const std::filesystem::path& folder);
 
-// A decoder's weights with lora_alpha / r * B A added to what is adapted, formed in fp32 and
+// A decoder's weights with scaling * B A added to what is adapted, formed in fp32 and
 // rounded once; the decoder's own tensors where nothing is, and without an adapter. No autograd.
 // Collectives: none.
 class MergedWeights {

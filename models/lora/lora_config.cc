@@ -19,7 +19,7 @@ constexpr std::array<std::string_view, 7> kLinearModules{
 // Read here, or without a meaning for what the adapter computes.
 const std::set<std::string>& adapter_keys() {
   static const std::set<std::string> keys{
-      "r", "lora_alpha", "target_modules", "base_model_name_or_path", "peft_type",
+      "r", "lora_alpha", "use_rslora", "target_modules", "base_model_name_or_path", "peft_type",
       // Who wrote it and for what; the initial values of a training that is over.
       "task_type", "inference_mode", "revision", "auto_mapping", "peft_version",
       "init_lora_weights", "lora_dropout", "runtime_config", "ensure_weight_tying",
@@ -86,6 +86,11 @@ ConfigJson read_adapter_object(const fs::path& folder) {
 
 }  // namespace
 
+double LoraConfig::scaling() const {
+  const auto rank = static_cast<double>(r);
+  return lora_alpha / (use_rslora ? std::sqrt(rank) : rank);
+}
+
 bool LoraConfig::adapts(std::string_view module) const {
   return std::ranges::find(target_modules, module) != target_modules.end();
 }
@@ -103,7 +108,8 @@ LoraConfig parse_adapter_config(const std::string& text, const std::string& orig
   refuse_other_functions(object, fields);
   LoraConfig config{.r = fields.integer("r", std::nullopt, 1),
                     .lora_alpha = fields.number("lora_alpha", 8, 0),
-                    .target_modules = read_targets(fields)};
+                    .target_modules = read_targets(fields),
+                    .use_rslora = fields.boolean("use_rslora", false)};
   if (!std::isfinite(config.lora_alpha) || config.lora_alpha <= 0)
     fields.fail("lora_alpha", object.value("lora_alpha", ConfigJson()),
                 "expected a number above 0");
@@ -152,7 +158,7 @@ std::string write_adapter_config(const LoraConfig& config, const std::string& ba
   json["target_modules"] = config.target_modules;
   json["task_type"] = "CAUSAL_LM";
   json["use_dora"] = false;
-  json["use_rslora"] = false;
+  json["use_rslora"] = config.use_rslora;
   return json.dump(2) + "\n";
 }
 

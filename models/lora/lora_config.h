@@ -14,14 +14,18 @@ inline constexpr const char* kAdapterConfigFile = "adapter_config.json";
 inline constexpr const char* kAdapterWeightsFile = "adapter_model.safetensors";
 
 // A linear layer with weight W [out, in] that is adapted computes
-//   y = x W^T + lora_alpha / r * (x A^T) B^T,   A [r, in], B [out, r]
+//   y = x W^T + scaling * (x A^T) B^T,   A [r, in], B [out, r]
 struct LoraConfig {
   int64_t r = 16;
   double lora_alpha = 32;
   // Names inside a layer, of linear_modules() and in their order, each once; in every layer.
   std::vector<std::string> target_modules;
+  // The scaling keeps what an adapter adds at the same size whatever its rank is (rsLoRA,
+  // Kalajdzievski 2023, arXiv 2312.03732).
+  bool use_rslora = false;
 
-  double scaling() const { return lora_alpha / static_cast<double>(r); }
+  // lora_alpha / r, or with use_rslora lora_alpha / sqrt(r).
+  double scaling() const;
   bool adapts(std::string_view module) const;
   // Elements of A and B together for a W [out, in].
   int64_t num_elements(int64_t out, int64_t in) const { return r * (out + in); }
@@ -36,7 +40,7 @@ std::span<const std::string_view> linear_modules();
 bool is_adapter_folder(const std::filesystem::path& folder);
 
 // adapter_config.json of PEFT. kInvalidArgument naming the file and the key for what changes the
-// function and is not computed here (use_dora, use_rslora, bias, rank_pattern, ...), for an unknown
+// function and is not computed here (use_dora, bias, rank_pattern, ...), for an unknown
 // target and for what is no such file.
 LoraConfig read_adapter_config(const std::filesystem::path& folder);
 // The same of the file's text; `origin` is named in errors.

@@ -30,7 +30,8 @@ void LoraOptions::validate() const {
 
 models::LoraConfig LoraOptions::config() const {
   const bool all = target_modules == std::vector{LoraTarget::kAllLinear};
-  models::LoraConfig config{.r = r, .lora_alpha = lora_alpha, .target_modules = {}};
+  models::LoraConfig config{
+      .r = r, .lora_alpha = lora_alpha, .target_modules = {}, .use_rslora = use_rslora};
   for (const std::string_view module : models::linear_modules()) {
     const bool named = std::ranges::any_of(
         target_modules, [&](const LoraTarget target) { return enum_name(target) == module; });

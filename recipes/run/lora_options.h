@@ -18,6 +18,7 @@ enum class LoraPush { kMerged, kAdapter };
 struct LoraOptions {
   int64_t r = 16;
   double lora_alpha = 32;
+  bool use_rslora = false;
   double lora_dropout = 0;
   std::vector<LoraTarget> target_modules{LoraTarget::kAllLinear};
   std::vector<std::string> modules_to_save;
@@ -28,6 +29,7 @@ struct LoraOptions {
   void fields(V& visit) {
     visit("r", r, "rank of the adapter's factors");
     visit("lora_alpha", lora_alpha, "lora_alpha / r times the factors' product is added");
+    visit("use_rslora", use_rslora, "lora_alpha / sqrt(r) in its place (rsLoRA)");
     visit("lora_dropout", lora_dropout, "0: dropout is not in this version");
     visit("target_modules", target_modules, "the layers that are adapted: one, or a list");
     visit("modules_to_save", modules_to_save,

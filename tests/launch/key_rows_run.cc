@@ -132,6 +132,7 @@ std::vector<KeyRow> lora_rows() {
       refused(kSftBase, lora + ".r=0", "must be at least 1", with),
       in_run("roles.<name>.lora.lora_alpha", run, "lora_alpha=8.08"),
       refused(kSftBase, lora + ".lora_alpha=0", "must be above 0", with),
+      in_run("roles.<name>.lora.use_rslora", run, "use_rslora=true"),
       refused(kSftBase, lora + ".lora_dropout=0.1", "is not in this version", with),
       acts(kSftBase, lora + ".target_modules=[q_proj, v_proj]", plan, with),
       refused(kSftBase, lora + ".target_modules=[q_proj, all-linear]", "stands alone", with),

@@ -238,7 +238,7 @@ TEST(LoraFiles, AreReadBackBitForBit) {
 TEST(LoraFiles, RefusesOtherMethodsByName) {
   const std::vector<std::pair<std::string, std::string>> bad{
       {"use_dora", "true"},
-      {"use_rslora", "true"},
+      {"use_rslora", "1"},
       {"bias", "\"all\""},
       {"rank_pattern", R"({"q_proj": 2})"},
       {"alpha_pattern", R"({"q_proj": 2})"},

@@ -106,13 +106,12 @@ INSTANTIATE_TEST_SUITE_P(
                     LoraLayout{"checkpointed", "sft_llama", {"train.gradient_checkpointing=true"}}),
     [](const auto& info) { return info.param.name; });
 
-// A folder with the golden adapter of which one key of the config has another value.
-fs::path other_adapter(const TemporaryFolder& folder, const std::string& key,
-                       const nlohmann::json& value) {
+// A folder with the golden adapter of which some keys of the config have other values.
+fs::path other_adapter(const TemporaryFolder& folder, const nlohmann::json& changes) {
   const fs::path copy = folder / "other_adapter";
   fs::copy(goldens() / "lora_qwen3", copy);
   auto config = nlohmann::json::parse(read_file(copy / "adapter_config.json"));
-  config[key] = value;
+  config.update(changes);
   std::ofstream(copy / "adapter_config.json") << config.dump();
   return copy;
 }
@@ -122,7 +121,7 @@ fs::path other_adapter(const TemporaryFolder& folder, const std::string& key,
 TEST(LoraRunDetects, AnotherScalingAndAFrozenAdapter) {
   TemporaryFolder folder;
   const nlohmann::json want = golden("sft_qwen3");
-  const fs::path adapter = other_adapter(folder, "lora_alpha", 8.08);
+  const fs::path adapter = other_adapter(folder, {{"lora_alpha", 8.08}});
   const fs::path run = run_recipe_text(
       folder.path(), want.at("recipe"),
       {"roles.student.lora.lora_alpha=8.08", "roles.student.lora.adapter=" + adapter.string()});
@@ -262,7 +261,7 @@ TEST(Start, RefusesABadAdapter) {
   EXPECT_NE(model.find("has no adapter_config.json"), std::string::npos) << model;
 
   // Factors that are not what the config says, and a file that is cut off.
-  const fs::path copy = other_adapter(folder, "r", 8);
+  const fs::path copy = other_adapter(folder, {{"r", 8}});
   const std::string set = "roles.student.lora.adapter=" + copy.string();
   const std::string wider = launch_in(folder / "w", recipe, {set, "roles.student.lora.r=8"}, 2);
   EXPECT_NE(wider.find("another shape"), std::string::npos) << wider;
@@ -274,6 +273,26 @@ TEST(Start, RefusesABadAdapter) {
   const std::string alone = launch_in(
       folder / "a", recipe, {"roles.student.model=" + (goldens() / "lora_qwen3").string()}, 2);
   EXPECT_NE(alone.find("is a LoRA adapter"), std::string::npos) << alone;
+}
+
+// With r = 4 an alpha of 4 over the root of r is the goldens' alpha of 8 over r: in training, in what
+// is saved, and where that is merged.
+TEST(Rslora, DividesByTheRootOfR) {
+  TemporaryFolder folder;
+  const nlohmann::json want = golden("sft_qwen3");
+  const fs::path adapter = other_adapter(folder, {{"lora_alpha", 4}, {"use_rslora", true}});
+  std::vector<std::string> settings{"roles.student.lora.lora_alpha=4",
+                                    "roles.student.lora.adapter=" + adapter.string()};
+  const std::string other = launch_in(folder / "other", want.at("recipe"), settings, 2);
+  EXPECT_NE(other.find("use_rslora: true there, false in the recipe"), std::string::npos) << other;
+
+  settings.emplace_back("roles.student.lora.use_rslora=true");
+  const fs::path run = run_recipe_text(folder.path(), want.at("recipe"), settings);
+  ASSERT_FALSE(HasFailure());
+  expect_golden(run, "sft_qwen3");
+  const auto config = nlohmann::json::parse(read_file(run / "final/adapter_config.json"));
+  EXPECT_EQ(config.at("use_rslora"), true);
+  expect_log_probs(run / "final", want.at("logps_after"), folder);
 }
 
 // `retort check` computes with the adapter that training starts from.
