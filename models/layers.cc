@@ -102,14 +102,14 @@ const char* layer_tensor_name(LayerTensor tensor) {
 LayerFactors layer_factors(const std::vector<parallel::NamedParameter>& tensors, int64_t index,
                            size_t& next) {
   const std::string prefix = "model.layers." + std::to_string(index) + ".";
-  const size_t begin = next;
   LayerFactors factors;
-  for (size_t t = 0; t < factors.size(); ++t) {
-    const std::string matrix = prefix + layer_tensor_name(static_cast<LayerTensor>(t));
-    for (size_t i = begin; i + 1 < tensors.size(); i += 2) {
-      if (tensors[i].name != lora_factor_name(matrix, "lora_A")) continue;
-      factors[t] = {tensors[i].value, tensors[i + 1].value};
-      next += 2;
+  Tensor a;  // of the B's that follow it
+  for (; next < tensors.size() && tensors[next].name.starts_with(prefix); ++next) {
+    const auto& [name, value, shard] = tensors[next];
+    if (name.ends_with(".lora_A.weight")) a = value;
+    for (size_t t = 0; t < factors.size(); ++t) {
+      const std::string matrix = prefix + layer_tensor_name(static_cast<LayerTensor>(t));
+      if (name == lora_factor_name(matrix, "lora_B")) factors[t] = {a, value};
     }
   }
   return factors;

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "models/attention.h"
+#include "models/lora/adapter_elements.h"
 #include "models/placement.h"
 #include "parallel/gemm.h"
 #include "parallel/vocab_shard.h"
@@ -40,17 +41,6 @@ struct Slice {
                            (c.attention_out_bias ? hidden : 0) +
                            (c.mlp_bias ? 2 * inner + hidden : 0);
     return matrices + norms + biases;
-  }
-
-  // Elements of the factors of a layer.
-  int64_t adapter_parameters(const LoraConfig& lora) const {
-    int64_t sum = 0;
-    for (const std::string& module : lora.target_modules) {
-      const bool attention = module == "q_proj" || module == "o_proj";
-      const bool key_value = module == "k_proj" || module == "v_proj";
-      sum += lora.num_elements(attention ? q : key_value ? kv : inner, hidden);
-    }
-    return sum;
   }
 };
 
@@ -177,11 +167,14 @@ class Estimate {
     // The layers of this stage, and which of them backward computes again.
     const Placement placement{
         .pp = sizes.layout.pp, .stage = sizes.stage, .virtual_pp = sizes.layout.virtual_pp};
+    std::set<int64_t> own_layers;
     for (int64_t chunk = 0; chunk < placement.virtual_pp; ++chunk) {
       const auto [begin, end] = placement.layers(config.num_hidden_layers, chunk);
-      for (int64_t i = begin; i < end; ++i)
+      for (int64_t i = begin; i < end; ++i) {
+        own_layers.insert(i);
         again_.push_back(
             sizes.gradient_checkpointing && i % sizes.gradient_checkpointing_every == 0 ? 1 : 0);
+      }
     }
     layers_ = static_cast<int64_t>(again_.size());
 
@@ -204,8 +197,8 @@ class Estimate {
     layer_trained_ = layer_parameters_;
     trained_after_layers_ = after_layers_;
     if (!sizes.lora) return;
-    layer_trained_ = slice_.adapter_parameters(*sizes.lora);
-    layer_parameters_ += layer_trained_;
+    factors_ = adapter_elements(config, *sizes.lora, sizes.layout.tp, own_layers);
+    layer_trained_ = factors_.most_of_layer;
     trained_after_layers_ = 0;
   }
 
@@ -222,16 +215,15 @@ class Estimate {
                                      : bytes(elements);
   }
   int64_t parameters() const {
-    return before_layers_ + layers_ * layer_parameters_ + after_layers_;
+    return before_layers_ + layers_ * layer_parameters_ + after_layers_ + factors_.all;
   }
-  int64_t trained() const { return sizes_.lora ? layers_ * layer_trained_ : parameters(); }
+  int64_t trained() const { return sizes_.lora ? factors_.all : parameters(); }
   int64_t layer() const {
     const int64_t own = made_of_operators(sizes_)
                             ? operator_layer_bytes(config_, slice_, rows_, sizes_)
                             : fused_layer_bytes(config_, slice_, rows_);
     const int64_t reduced =
-        sizes_.lora ? bytes(rows_.all * sizes_.lora->r) * std::ssize(sizes_.lora->target_modules)
-                    : 0;
+        sizes_.lora ? bytes(rows_.all * sizes_.lora->r) * factors_.most_modules : 0;
     return own + reduced + capped_score_bytes(config_, slice_, sizes_);
   }
   // What layer() has of rows that do not go on behind the attention of the model's last layer.
@@ -269,6 +261,7 @@ class Estimate {
   int64_t layers_ = 0;
   int64_t layer_parameters_ = 0;
   int64_t layer_trained_ = 0;
+  AdapterElements factors_;
   int64_t before_layers_ = 0;
   int64_t after_layers_ = 0;
   int64_t trained_after_layers_ = 0;

@@ -8,17 +8,22 @@
 #include "models/checkpoint.h"
 #include "models/config.h"
 #include "models/lora/adapter.h"
+#include "models/lora/lora_targets.h"
 #include "recipes/registry.h"
+#include "recipes/run/student_model.h"
 
 namespace retort::recipes {
 namespace {
 
 std::string modules_text(const models::LoraConfig& config) {
+  if (!config.target_pattern.empty()) return "'" + config.target_pattern + "'";
   std::string text;
   for (const std::string& module : config.target_modules)
     text += (text.empty() ? "" : ", ") + module;
   return "[" + text + "]";
 }
+
+models::LoraConfig all_linear() { return {.target_modules = {std::string(models::kAllLinear)}}; }
 
 // A generator adds what it is sent to its own model, which must be what the adapter is trained on.
 void check_pushed_adapter(const Recipe& recipe, const RecipePlaces& places) {
@@ -62,7 +67,8 @@ std::string base_weights(const Recipe& recipe, const RoleOptions& role) {
                                      models::parse_dtype(std::string(enum_name(role.dtype))));
 }
 
-std::string lora_difference(const models::LoraConfig& there, const models::LoraConfig& wanted) {
+std::string lora_difference(const models::ModelConfig& model, const models::LoraConfig& there,
+                            const models::LoraConfig& wanted) {
   std::ostringstream text;
   text << std::boolalpha;
   const auto compare = [&](const char* key, const auto& found, const auto& recipe) {
@@ -73,7 +79,9 @@ std::string lora_difference(const models::LoraConfig& there, const models::LoraC
   compare("r", there.r, wanted.r);
   compare("lora_alpha", there.lora_alpha, wanted.lora_alpha);
   compare("use_rslora", there.use_rslora, wanted.use_rslora);
-  compare("target_modules", modules_text(there), modules_text(wanted));
+  // The same layers may be named in other words.
+  if (models::adapted_modules(model, there) != models::adapted_modules(model, wanted))
+    compare("target_modules", modules_text(there), modules_text(wanted));
   return text.str();
 }
 
@@ -93,12 +101,17 @@ void check_lora(const Recipe& recipe, const RecipePlaces& places) {
 void check_lora_files(const Recipe& recipe, const RecipePlaces& places) {
   const auto& lora = recipe.student().lora;
   if (!lora) return;
+  const models::ModelConfig model = role_config(recipe, Recipe::kDrivingRole);
+  const KeyPath targets{"roles", Recipe::kDrivingRole, "lora", "target_modules"};
   try {
-    models::adapter_infos(models::read_model_config(recipe.student().model), lora->config(),
-                          at::kFloat);
+    models::adapted_modules(model, lora->config());
   } catch (const Error& error) {
-    places.refuse({"roles", Recipe::kDrivingRole, "lora"}, error.message());
+    places.refuse(targets, error.message());
   }
+  if (const auto unmatched = models::unmatched_target(model, lora->config()))
+    places.refuse(targets, "'" + *unmatched + "' names no linear layer of this model; " +
+                               "expected names among " +
+                               modules_text(models::with_named_targets(model, all_linear())));
   if (!lora->adapter) return;
 
   // An adapter to go on with must be as the recipe says.
@@ -109,7 +122,8 @@ void check_lora_files(const Recipe& recipe, const RecipePlaces& places) {
                            "; expected the folder of a PEFT adapter");
   std::string difference;
   try {
-    difference = lora_difference(models::read_adapter_config(*lora->adapter), lora->config());
+    difference =
+        lora_difference(model, models::read_adapter_config(*lora->adapter), lora->config());
   } catch (const Error& error) {
     places.refuse(key, error.message());
   }
@@ -117,7 +131,7 @@ void check_lora_files(const Recipe& recipe, const RecipePlaces& places) {
     places.refuse(key, "the adapter was made with other settings (" + difference +
                            "); write them into the recipe");
   try {
-    models::check_adapter(models::read_model_config(recipe.student().model), *lora->adapter);
+    models::check_adapter(model, *lora->adapter);
   } catch (const Error& error) {
     places.refuse(key, error.message());
   }

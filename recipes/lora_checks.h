@@ -25,7 +25,9 @@ bool keeps_first_adapter(const Recipe& recipe);
 // models::weights_fingerprint, else "". Reads all of them.
 std::string base_weights(const Recipe& recipe, const RoleOptions& role);
 
-// "lora_alpha: 16 there, 32 in the recipe; ..." of settings that differ; "" if none does.
-std::string lora_difference(const models::LoraConfig& there, const models::LoraConfig& wanted);
+// "lora_alpha: 16 there, 32 in the recipe; ..." of settings that differ for adapters of `model`; ""
+// if none does.
+std::string lora_difference(const models::ModelConfig& model, const models::LoraConfig& there,
+                            const models::LoraConfig& wanted);
 
 }  // namespace retort::recipes

@@ -1,7 +1,10 @@
 #include "launch/commands/adapter_size.h"
 
 #include <algorithm>
+#include <string>
 #include <string_view>
+
+#include "models/lora/lora_targets.h"
 
 namespace retort::launch {
 namespace {
@@ -27,11 +30,13 @@ Matrix matrix_of(const models::ModelConfig& config, std::string_view module) {
 
 AdapterSize adapter_size(const models::ModelConfig& config, const models::LoraConfig& lora) {
   AdapterSize size;
-  for (const std::string_view module : lora.target_modules) {
-    const Matrix matrix = matrix_of(config, module);
-    const int64_t each = lora.r * config.num_hidden_layers;
-    size.split += each * (matrix.row_parallel ? matrix.in : matrix.out);
-    size.whole += each * (matrix.row_parallel ? matrix.out : matrix.in);
+  for (const models::AdaptedModule& module : models::adapted_modules(config, lora)) {
+    const Matrix first = matrix_of(config, module.parts.front());
+    int64_t out = 0;
+    for (const std::string& part : module.parts)
+      out += matrix_of(config, part).out;
+    size.split += lora.r * (first.row_parallel ? first.in : out);
+    size.whole += lora.r * (first.row_parallel ? out : first.in);
   }
   return size;
 }
@@ -39,13 +44,14 @@ AdapterSize adapter_size(const models::ModelConfig& config, const models::LoraCo
 int64_t adapted_elements(const models::ModelConfig& config, const models::LoraConfig& lora,
                          int64_t tp) {
   int64_t elements = 0;
-  for (const std::string_view module : lora.target_modules) {
-    const Matrix matrix = matrix_of(config, module);
-    // More ranks than heads of keys: some hold the same ones.
-    const bool of_keys = module == "k_proj" || module == "v_proj";
-    const int64_t parts = of_keys ? std::min(tp, config.num_key_value_heads) : tp;
-    elements += config.num_hidden_layers * matrix.out * matrix.in / parts;
-  }
+  for (const models::AdaptedModule& module : models::adapted_modules(config, lora))
+    for (const std::string& part : module.parts) {
+      const Matrix matrix = matrix_of(config, part);
+      // More ranks than heads of keys: some hold the same ones.
+      const bool of_keys = part == "k_proj" || part == "v_proj";
+      const int64_t parts = of_keys ? std::min(tp, config.num_key_value_heads) : tp;
+      elements += matrix.out * matrix.in / parts;
+    }
   return elements;
 }
 

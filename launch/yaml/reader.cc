@@ -117,6 +117,17 @@ void read_scalar(const YamlNode& node, ByteSize& value) {
   value = parse_byte_size(scalar_text(node, "a size: 512KiB, 64MiB, 2GiB"));
 }
 
+void read_scalar(const YamlNode& node, TextOrList& value) {
+  value.is_list = node.kind == YamlNode::Kind::kList;
+  value.items.clear();
+  if (!value.is_list) {
+    value.items.push_back(scalar_text(node, "text, or a list of texts"));
+    return;
+  }
+  for (const YamlNode& item : node.items)
+    value.items.push_back(scalar_text(item, "a list of texts"));
+}
+
 void read_scalar(const YamlNode& node, FreeBlock& value) {
   expect_block(node);
   value.flow = yaml_line(node);

@@ -17,6 +17,7 @@
 #include "base/json_block.h"
 #include "base/named_list.h"
 #include "base/options.h"
+#include "base/text_or_list.h"
 #include "base/units.h"
 #include "launch/yaml/tree.h"
 
@@ -30,6 +31,8 @@ void read_scalar(const YamlNode& node, std::string& value);
 void read_scalar(const YamlNode& node, Duration& value);
 void read_scalar(const YamlNode& node, ShortDuration& value);
 void read_scalar(const YamlNode& node, ByteSize& value);
+// A scalar or a list of them.
+void read_scalar(const YamlNode& node, TextOrList& value);
 // Not a scalar: any block of keys.
 void read_scalar(const YamlNode& node, FreeBlock& value);
 void read_scalar(const YamlNode& node, JsonBlock& value);

@@ -43,6 +43,8 @@ std::string type_text() {
     return "short duration";
   } else if constexpr (std::is_same_v<T, ByteSize>) {
     return "size";
+  } else if constexpr (std::is_same_v<T, TextOrList>) {
+    return "text, or list of text";
   } else if constexpr (std::is_same_v<T, FreeBlock>) {
     return "block of another program's keys";
   } else if constexpr (std::is_same_v<T, JsonBlock>) {

@@ -53,6 +53,9 @@ std::string yaml_text(const std::string& value) {
 std::string yaml_text(Duration value) { return format_duration(value); }
 std::string yaml_text(ShortDuration value) { return format_short_duration(value); }
 std::string yaml_text(ByteSize value) { return format_byte_size(value); }
+std::string yaml_text(const TextOrList& value) {
+  return value.is_list ? yaml_flow(value.items) : yaml_text(value.items.front());
+}
 std::string yaml_text(const FreeBlock& value) { return value.flow; }
 // JSON is YAML in flow style.
 std::string yaml_text(const JsonBlock& value) { return unexpanded(value.json); }

@@ -25,6 +25,7 @@ std::string yaml_text(const std::string& value);
 std::string yaml_text(Duration value);
 std::string yaml_text(ShortDuration value);
 std::string yaml_text(ByteSize value);
+std::string yaml_text(const TextOrList& value);
 std::string yaml_text(const FreeBlock& value);
 std::string yaml_text(const JsonBlock& value);
 std::string yaml_key(const std::string& key);

@@ -6,8 +6,11 @@
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
+#include <iomanip>
 #include <map>
 #include <set>
+#include <sstream>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -15,6 +18,7 @@
 #include "base/random.h"
 #include "models/checkpoint_check.h"
 #include "models/lora/lora_specs.h"
+#include "models/lora/lora_targets.h"
 #include "models/safetensors.h"
 #include "models/safetensors_writer.h"
 
@@ -77,6 +81,29 @@ void check_adapter_file(const SafetensorsReader& reader, const std::vector<Tenso
       refuse(name, "belongs to no layer that adapter_config.json names as adapted");
 }
 
+// A whole factor as it lies in the file, maybe among the rows of a fused one.
+at::Tensor read_factor(const SafetensorsReader& reader, const ModelConfig& config,
+                       const ParameterSpec& spec) {
+  const CheckpointTensor tensor = adapter_tensor(config, spec.name, spec.shard.shape);
+  const at::Tensor whole = reader.get(kPeftPrefix + tensor.name);
+  return tensor.name == spec.name ? whole
+                                  : whole.narrow(0, tensor.first_row, spec.shard.shape.at(0));
+}
+
+// What a rank writes of its factor.
+parallel::TensorPiece factor_piece(const ModelConfig& config,
+                                   const parallel::NamedParameter& factor) {
+  parallel::TensorPiece piece = parameter_piece(factor);
+  CheckpointTensor tensor = adapter_tensor(config, piece.name, piece.shape);
+  if (tensor.name != piece.name) {
+    piece.dim = 0;
+    piece.offset += tensor.first_row;
+    piece.shape = std::move(tensor.shape);
+  }
+  piece.name = kPeftPrefix + tensor.name;
+  return piece;
+}
+
 // This rank's slices of a folder's adapter.
 NamedTensors read_factors(const Decoder& decoder, const LoraConfig& lora, const fs::path& folder) {
   const fs::path file = folder / kAdapterWeightsFile;
@@ -85,7 +112,8 @@ NamedTensors read_factors(const Decoder& decoder, const LoraConfig& lora, const 
 
   NamedTensors tensors;
   for (const ParameterSpec& spec : lora_specs(decoder.config(), lora, decoder.placement()))
-    tensors.emplace_back(spec.name, own_slice(reader.get(kPeftPrefix + spec.name), spec, decoder));
+    tensors.emplace_back(spec.name,
+                         own_slice(read_factor(reader, decoder.config(), spec), spec, decoder));
   return tensors;
 }
 
@@ -122,7 +150,7 @@ void attach_adapter(Decoder& decoder, const fs::path& folder) {
 
 void attach_first_adapter(Decoder& decoder, const fs::path& folder) {
   const LoraConfig lora = read_adapter_config(folder);
-  if (decoder.lora() == nullptr || lora != *decoder.lora())
+  if (decoder.lora() == nullptr || !same_adapters(decoder.config(), lora, *decoder.lora()))
     throw Error(ErrorCode::kMismatch, folder.string() +
                                           ": the adapter that training began with has other "
                                           "settings than the one that is trained");
@@ -138,28 +166,41 @@ std::string adapter_fingerprint(const fs::path& folder) {
 std::vector<TensorInfo> adapter_infos(const ModelConfig& config, const LoraConfig& lora,
                                       at::ScalarType dtype) {
   std::vector<TensorInfo> infos;
-  for (ParameterSpec& spec : lora_specs(config, lora, {}))
-    infos.push_back({std::move(spec.name), dtype, std::move(spec.shape)});
+  for (const ParameterSpec& spec : lora_specs(config, lora, {})) {
+    CheckpointTensor tensor = adapter_tensor(config, spec.name, spec.shape);
+    if (tensor.first_row == 0)
+      infos.push_back({std::move(tensor.name), dtype, std::move(tensor.shape)});
+  }
   return infos;
 }
 
+std::string describe_adapter(const ModelConfig& config, const LoraConfig& lora) {
+  std::ostringstream text;
+  text << std::setprecision(17) << "r " << lora.r << " scaling " << lora.scaling() << "\n";
+  for (const AdaptedModule& module : adapted_modules(config, lora))
+    text << module.name << "\n";
+  return text.str();
+}
+
 std::vector<TensorInfo> trained_infos(const Decoder& decoder, at::ScalarType dtype) {
-  return decoder.lora() ? adapter_infos(decoder.config(), *decoder.lora(), dtype)
-                        : parameter_infos(decoder.config(), dtype);
+  if (!decoder.lora()) return parameter_infos(decoder.config(), dtype);
+  std::vector<TensorInfo> infos;
+  for (ParameterSpec& spec : lora_specs(decoder.config(), *decoder.lora(), {}))
+    infos.push_back({std::move(spec.name), dtype, std::move(spec.shape)});
+  return infos;
 }
 
 CheckpointPart trained_part(const Decoder& decoder, at::ScalarType file_dtype) {
   if (!decoder.lora()) return decoder_part(decoder, file_dtype);
 
-  std::vector<TensorInfo> infos = trained_infos(decoder, file_dtype);
+  std::vector<TensorInfo> infos = adapter_infos(decoder.config(), *decoder.lora(), file_dtype);
   for (TensorInfo& info : infos)
     info.name = kPeftPrefix + info.name;
   CheckpointPart part{
       "", SafetensorsFiles::one(kAdapterWeightsFile, SafetensorsLayout(std::move(infos))), {}};
   for (const parallel::NamedParameter& parameter : decoder.trained_parameters()) {
     if (!parameter.shard.counted) continue;
-    part.pieces.push_back(parameter_piece(parameter));
-    part.pieces.back().name = kPeftPrefix + parameter.name;
+    part.pieces.push_back(factor_piece(decoder.config(), parameter));
   }
   return part;
 }
@@ -169,26 +210,35 @@ void write_trained_description(const Decoder& decoder, at::ScalarType file_dtype
   if (!decoder.lora()) return write_decoder_description(decoder, file_dtype, base, folder);
   copy_tokenizer_files(base, folder);
   const std::string model = fs::absolute(base).lexically_normal().string();
-  write_file_atomically(folder / kAdapterConfigFile, write_adapter_config(*decoder.lora(), model));
+  const LoraConfig lora = with_named_targets(decoder.config(), *decoder.lora());
+  write_file_atomically(folder / kAdapterConfigFile, write_adapter_config(lora, model));
 }
 
 MergedWeights::MergedWeights(const Decoder& decoder) {
   if (!decoder.lora()) return;
   scaling_ = decoder.lora()->scaling();
-  for (const parallel::NamedParameter& factor : decoder.trained_parameters())
-    factors_[factor.name] = factor.value.detach();
+
+  // An A stands before the B's that it belongs to.
+  constexpr std::string_view kFactorB = ".lora_B.weight";
+  at::Tensor a;
+  for (const parallel::NamedParameter& factor : decoder.trained_parameters()) {
+    if (is_factor_a(factor.name)) a = factor.value.detach();
+    if (!factor.name.ends_with(kFactorB)) continue;
+    const std::string module = factor.name.substr(0, factor.name.size() - kFactorB.size());
+    factors_[module + ".weight"] = {a, factor.value.detach()};
+  }
 }
 
 at::Tensor MergedWeights::of(const parallel::NamedParameter& parameter) const {
   const at::Tensor own = parameter.value.detach();
-  const auto a = factors_.find(lora_factor_name(parameter.name, "lora_A"));
-  if (a == factors_.end()) return own;
+  const auto found = factors_.find(parameter.name);
+  if (found == factors_.end()) return own;
 
   // The slices of A and B that a rank has are those that make its slice of W.
   const at::NoGradGuard no_grad;
-  const at::Tensor b = factors_.at(lora_factor_name(parameter.name, "lora_B"));
+  const auto& [a, b] = found->second;
   at::Tensor sum = own.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
-  sum.addmm_(b.to(at::kFloat), a->second.to(at::kFloat), /*beta=*/1, /*alpha=*/scaling_);
+  sum.addmm_(b.to(at::kFloat), a.to(at::kFloat), /*beta=*/1, /*alpha=*/scaling_);
   return sum.to(own.scalar_type());
 }
 

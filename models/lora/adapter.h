@@ -37,11 +37,17 @@ std::string adapter_fingerprint(const std::filesystem::path& folder);
 // The same checks without a model in memory: of names, shapes and the file's size.
 void check_adapter(const ModelConfig& config, const std::filesystem::path& folder);
 
-// Names as in the decoder and whole shapes of the adapter of a whole model.
+// Names as in an adapter's files, without PEFT's prefix, and whole shapes of the adapter of a whole
+// model.
 std::vector<TensorInfo> adapter_infos(const ModelConfig& config, const LoraConfig& lora,
                                       at::ScalarType dtype);
 
-// Of the decoder's trained_parameters() in the whole model: of the adapter, or of the model.
+// What it computes in a model, as text: r, the scaling, and the names of what is adapted. The same
+// for settings that say so in other words.
+std::string describe_adapter(const ModelConfig& config, const LoraConfig& lora);
+
+// Names as in the decoder and whole shapes of its trained_parameters() in the whole model: of the
+// adapter, or of the model.
 std::vector<TensorInfo> trained_infos(const Decoder& decoder, at::ScalarType dtype);
 
 // What a checkpoint holds of a decoder: its weights (decoder_part), or its adapter as PEFT names it
@@ -65,7 +71,7 @@ class MergedWeights {
   at::Tensor of(const parallel::NamedParameter& parameter) const;
 
  private:
-  std::map<std::string, at::Tensor> factors_;
+  std::map<std::string, std::pair<at::Tensor, at::Tensor>> factors_;  // A and B of a matrix
   double scaling_ = 0;
 };
 

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "models/config_fields.h"
+#include "models/lora/lora_pattern.h"
 
 namespace retort::models {
 namespace fs = std::filesystem;
@@ -34,32 +35,39 @@ bool is_off(const ConfigJson& value) {
   return value.is_null() || (value.is_structured() && value.empty());
 }
 
-// The modules of "all-linear" or of a list, in the order of linear_modules(). PEFT lists what it
-// found by whole names (model.layers.0.self_attn.q_proj); that all layers have it shows in the file
-// of the factors.
-std::vector<std::string> read_targets(const ConfigFields& fields) {
+// Names as PEFT lists them, of a layer ("q_proj") or whole ("model.layers.0.self_attn.q_proj").
+void read_target_list(const ConfigFields& fields, const ConfigJson& list,
+                      const std::string& expected, LoraConfig& config) {
+  for (const ConfigJson& one : list) {
+    const std::string name = one.is_string() ? one.get<std::string>() : "";
+    if (!is_linear_module(name.substr(name.rfind('.') + 1)))
+      fields.fail("target_modules", list, expected);
+    if (std::ranges::find(config.target_modules, name) == config.target_modules.end())
+      config.target_modules.push_back(name);
+  }
+}
+
+void read_targets(const ConfigFields& fields, LoraConfig& config) {
   const ConfigJson* value = fields.find("target_modules");
   const std::string expected =
-      "expected all-linear or a list of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, "
-      "down_proj: no other layer is adapted by this program";
+      "expected all-linear, a pattern of whole names, or a list of q_proj, k_proj, v_proj, o_proj, "
+      "gate_proj, up_proj, down_proj, qkv_proj, gate_up_proj: no other layer is adapted by this "
+      "program";
   if (value == nullptr) fields.fail("target_modules", nullptr, expected);
-  std::set<std::string> named;
-  if (value->is_string() && *value == "all-linear")
-    named.insert(kLinearModules.begin(), kLinearModules.end());
+  if (value->is_string() && *value == std::string(kAllLinear))
+    config.target_modules.emplace_back(kAllLinear);
+  else if (value->is_string())
+    config.target_pattern = value->get<std::string>();
   else if (value->is_array())
-    for (const ConfigJson& one : *value) {
-      const std::string name = one.is_string() ? one.get<std::string>() : "";
-      const std::string module = name.substr(name.rfind('.') + 1);
-      if (std::ranges::find(kLinearModules, module) == kLinearModules.end())
-        fields.fail("target_modules", *value, expected);
-      named.insert(module);
-    }
-  if (named.empty()) fields.fail("target_modules", *value, expected);
-
-  std::vector<std::string> targets;
-  for (const std::string_view module : kLinearModules)
-    if (named.contains(std::string(module))) targets.emplace_back(module);
-  return targets;
+    read_target_list(fields, *value, expected, config);
+  if (config.target_modules.empty() && config.target_pattern.empty())
+    fields.fail("target_modules", *value, expected);
+  if (config.target_pattern.empty()) return;
+  try {
+    check_target_pattern(config.target_pattern);
+  } catch (const Error& error) {
+    fields.fail("target_modules", *value, error.message());
+  }
 }
 
 // What makes other numbers of the same factors, or has other factors, is refused by its name.
@@ -91,11 +99,18 @@ double LoraConfig::scaling() const {
   return lora_alpha / (use_rslora ? std::sqrt(rank) : rank);
 }
 
-bool LoraConfig::adapts(std::string_view module) const {
-  return std::ranges::find(target_modules, module) != target_modules.end();
+bool LoraConfig::all_linear() const {
+  return target_modules.size() == 1 && target_modules.front() == kAllLinear;
 }
 
 std::span<const std::string_view> linear_modules() { return kLinearModules; }
+
+bool is_linear_module(std::string_view word) {
+  return word == "qkv_proj" || word == "gate_up_proj" ||
+         std::ranges::find(kLinearModules, word) != kLinearModules.end();
+}
+
+void check_target_pattern(const std::string& pattern) { LoraPattern{pattern}; }
 
 bool is_adapter_folder(const fs::path& folder) {
   return fs::is_regular_file(folder / kAdapterConfigFile) &&
@@ -108,8 +123,9 @@ LoraConfig parse_adapter_config(const std::string& text, const std::string& orig
   refuse_other_functions(object, fields);
   LoraConfig config{.r = fields.integer("r", std::nullopt, 1),
                     .lora_alpha = fields.number("lora_alpha", 8, 0),
-                    .target_modules = read_targets(fields),
+                    .target_modules = {},
                     .use_rslora = fields.boolean("use_rslora", false)};
+  read_targets(fields, config);
   if (!std::isfinite(config.lora_alpha) || config.lora_alpha <= 0)
     fields.fail("lora_alpha", object.value("lora_alpha", ConfigJson()),
                 "expected a number above 0");
@@ -155,7 +171,12 @@ std::string write_adapter_config(const LoraConfig& config, const std::string& ba
   json["r"] = config.r;
   json["rank_pattern"] = ConfigJson::object();
   json["revision"] = nullptr;
-  json["target_modules"] = config.target_modules;
+  if (config.all_linear())
+    json["target_modules"] = std::string(kAllLinear);
+  else if (!config.target_pattern.empty())
+    json["target_modules"] = config.target_pattern;
+  else
+    json["target_modules"] = config.target_modules;
   json["task_type"] = "CAUSAL_LM";
   json["use_dora"] = false;
   json["use_rslora"] = config.use_rslora;

@@ -18,23 +18,33 @@ inline constexpr const char* kAdapterWeightsFile = "adapter_model.safetensors";
 struct LoraConfig {
   int64_t r = 16;
   double lora_alpha = 32;
-  // Names inside a layer, of linear_modules() and in their order, each once; in every layer.
+  // As PEFT matches them: layers whose whole name, or its end from a dot on, is among these
+  // (adapted_modules in models/lora/lora_targets.h); or "all-linear" alone.
   std::vector<std::string> target_modules;
   // The scaling keeps what an adapter adds at the same size whatever its rank is (rsLoRA,
   // Kalajdzievski 2023, arXiv 2312.03732).
   bool use_rslora = false;
+  // In the place of target_modules, which are empty then: a regular expression that matches the
+  // whole names of the layers; "": none.
+  std::string target_pattern{};
 
   // lora_alpha / r, or with use_rslora lora_alpha / sqrt(r).
   double scaling() const;
-  bool adapts(std::string_view module) const;
+  bool all_linear() const;
   // Elements of A and B together for a W [out, in].
   int64_t num_elements(int64_t out, int64_t in) const { return r * (out + in); }
   bool operator==(const LoraConfig&) const = default;
 };
 
+inline constexpr std::string_view kAllLinear = "all-linear";
+
 // q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj: what PEFT means by "all-linear" in
-// the models of this program.
+// models whose files hold each by itself.
 std::span<const std::string_view> linear_modules();
+// Those and qkv_proj and gate_up_proj, for models whose files hold some fused (Phi-3).
+bool is_linear_module(std::string_view word);
+// kInvalidArgument naming target_modules for what is no regular expression.
+void check_target_pattern(const std::string& pattern);
 
 // Whether the folder holds an adapter and no model.
 bool is_adapter_folder(const std::filesystem::path& folder);

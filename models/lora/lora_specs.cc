@@ -1,9 +1,10 @@
 #include "models/lora/lora_specs.h"
 
+#include <set>
+#include <string_view>
 #include <utility>
 
-#include "base/error.h"
-#include "models/checkpoint_tensors.h"
+#include "models/lora/lora_targets.h"
 
 namespace retort::models {
 namespace {
@@ -27,41 +28,32 @@ parallel::ParameterShard split_like(const parallel::ParameterShard& matrix,
   return shard;
 }
 
-void add_factors(const ParameterSpec& matrix, const LoraConfig& lora, const Placement& placement,
-                 std::vector<ParameterSpec>& specs) {
-  const std::vector<int64_t>& whole = matrix.shard.shape;
-  const std::vector<int64_t> shape_a{lora.r, whole[1]};
-  const std::vector<int64_t> shape_b{whole[0], lora.r};
-  const std::vector<int64_t> slice_a{lora.r, matrix.shape[1]};
-  const std::vector<int64_t> slice_b{matrix.shape[0], lora.r};
-
-  // A row-parallel matrix has columns of its own: A reads them, and B sums over the ranks.
-  const std::string module = module_of(matrix.name);
-  const bool row_parallel = module == "o_proj" || module == "down_proj";
-  ParameterSpec a{.name = lora_factor_name(matrix.name, "lora_A"),
-                  .shape = slice_a,
-                  .kind = ParameterKind::kMatrix};
-  ParameterSpec b{.name = lora_factor_name(matrix.name, "lora_B"),
-                  .shape = slice_b,
-                  .kind = ParameterKind::kMatrix};
-  a.shard = row_parallel ? split_like(matrix.shard, shape_a)
-                         : whole_with_partial_gradient(shape_a, placement);
-  b.shard = row_parallel ? whole_with_partial_gradient(shape_b, placement)
-                         : split_like(matrix.shard, shape_b);
-  specs.push_back(std::move(a));
-  specs.push_back(std::move(b));
+// A row-parallel matrix has columns of its own: A reads them, and B sums over the ranks.
+bool is_row_parallel(const std::string& parameter) {
+  const std::string module = module_of(parameter);
+  return module == "o_proj" || module == "down_proj";
 }
 
-// An adapter's files name one factor for a matrix that the model's files hold as one.
-void refuse_fused(const ModelConfig& config, const ParameterSpec& matrix) {
-  const std::string file = checkpoint_tensor(config, matrix.name, matrix.shard.shape).name;
-  if (file == matrix.name) return;
-  throw Error(ErrorCode::kInvalidArgument,
-              "LoRA does not adapt " + module_of(matrix.name) +
-                  " of this model, which holds it in " + module_of(file) +
-                  " with others; name target_modules that stand alone (o_proj, "
-                  "down_proj)")
-      .with("module", module_of(matrix.name));
+ParameterSpec factor_a(const ParameterSpec& matrix, const std::string& module,
+                       const LoraConfig& lora, const Placement& placement) {
+  const std::vector<int64_t> shape{lora.r, matrix.shard.shape[1]};
+  ParameterSpec a{.name = module + ".lora_A.weight",
+                  .shape = {lora.r, matrix.shape[1]},
+                  .kind = ParameterKind::kMatrix};
+  a.shard = is_row_parallel(matrix.name) ? split_like(matrix.shard, shape)
+                                         : whole_with_partial_gradient(shape, placement);
+  return a;
+}
+
+ParameterSpec factor_b(const ParameterSpec& matrix, const LoraConfig& lora,
+                       const Placement& placement) {
+  const std::vector<int64_t> shape{matrix.shard.shape[0], lora.r};
+  ParameterSpec b{.name = lora_factor_name(matrix.name, "lora_B"),
+                  .shape = {matrix.shape[0], lora.r},
+                  .kind = ParameterKind::kMatrix};
+  b.shard = is_row_parallel(matrix.name) ? whole_with_partial_gradient(shape, placement)
+                                         : split_like(matrix.shard, shape);
+  return b;
 }
 
 }  // namespace
@@ -78,15 +70,47 @@ std::string lora_factor_name(const std::string& parameter, const char* factor) {
   return parameter.substr(0, parameter.size() - kWeightSuffix.size()) + "." + factor + ".weight";
 }
 
+int64_t layer_of(const std::string& parameter) {
+  constexpr std::string_view kLayers = "model.layers.";
+  if (!parameter.starts_with(kLayers)) return -1;
+  return std::stoll(parameter.substr(kLayers.size()));
+}
+
+std::string lora_module(const ModelConfig& config, const ParameterSpec& parameter) {
+  if (parameter.kind != ParameterKind::kMatrix || layer_of(parameter.name) < 0) return "";
+  const std::string file = checkpoint_tensor(config, parameter.name, parameter.shard.shape).name;
+  return file.substr(0, file.size() - kWeightSuffix.size());
+}
+
 std::vector<ParameterSpec> lora_specs(const ModelConfig& config, const LoraConfig& lora,
                                       const Placement& placement) {
+  std::set<std::string> adapted;
+  for (const AdaptedModule& module : adapted_modules(config, lora))
+    adapted.insert(module.name);
+
+  // The parts of a fused matrix follow one another and share the first one's A.
   std::vector<ParameterSpec> specs;
+  std::string before;
   for (const ParameterSpec& spec : parameter_specs(config, placement)) {
-    if (spec.kind != ParameterKind::kMatrix || !lora.adapts(module_of(spec.name))) continue;
-    refuse_fused(config, spec);
-    add_factors(spec, lora, placement, specs);
+    const std::string module = lora_module(config, spec);
+    if (!adapted.contains(module)) continue;
+    if (module != before) specs.push_back(factor_a(spec, module, lora, placement));
+    specs.push_back(factor_b(spec, lora, placement));
+    before = module;
   }
   return specs;
+}
+
+CheckpointTensor adapter_tensor(const ModelConfig& config, const std::string& factor,
+                                const std::vector<int64_t>& shape) {
+  // The rows of B lie in a fused one as those of its matrix do.
+  constexpr std::string_view kFactor = ".lora_B.weight";
+  if (!factor.ends_with(kFactor)) return {factor, shape, 0};
+  const std::string matrix =
+      factor.substr(0, factor.size() - kFactor.size()) + std::string(kWeightSuffix);
+  CheckpointTensor tensor = checkpoint_tensor(config, matrix, shape);
+  tensor.name = lora_factor_name(tensor.name, "lora_B");
+  return tensor;
 }
 
 }  // namespace retort::models

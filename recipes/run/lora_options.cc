@@ -6,6 +6,48 @@
 #include "base/error.h"
 
 namespace retort::recipes {
+namespace {
+
+// A layer's name in a list, maybe with what stands before it: "q_proj", "self_attn.q_proj".
+bool names_linear(const std::string& target) {
+  return models::is_linear_module(target.substr(target.rfind('.') + 1));
+}
+
+// PEFT takes a text for a regular expression. One that is a layer's name would match no whole name
+// as such, and is a list of one.
+bool is_pattern(const TextOrList& targets) {
+  if (targets.is_list) return false;
+  return targets.items.front() != models::kAllLinear && !names_linear(targets.items.front());
+}
+
+void check_targets(const TextOrList& targets) {
+  const auto refuse = [](const std::string& what) {
+    throw Error(ErrorCode::kInvalidArgument, "target_modules " + what);
+  };
+  const std::vector<std::string>& items = targets.items;
+  if (items.empty() || items.front().empty())
+    refuse("is empty; write all-linear, or at least one layer");
+  if (is_pattern(targets)) {
+    models::check_target_pattern(items.front());
+    return;
+  }
+
+  for (const std::string& target : items) {
+    if (target == models::kAllLinear) {
+      if (items.size() > 1) refuse("has all-linear, which names all of them and stands alone");
+      continue;
+    }
+    if (!names_linear(target))
+      refuse("has '" + target +
+             "', which is no linear layer of a decoder's layers; expected all-linear, or names "
+             "that end with one of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj "
+             "(of Phi-3 qkv_proj, gate_up_proj), or in the place of the list a regex of whole "
+             "names");
+    if (std::ranges::count(items, target) > 1) refuse("names " + target + " twice");
+  }
+}
+
+}  // namespace
 
 void LoraOptions::validate() const {
   const auto refuse = [](const std::string& what) {
@@ -19,24 +61,16 @@ void LoraOptions::validate() const {
         "modules_to_save is not in this version: embeddings and heads stay as they are; remove the "
         "key");
 
-  if (target_modules.empty())
-    refuse("target_modules is empty; write all-linear, or at least one layer");
-  if (target_modules.size() > 1 && std::ranges::count(target_modules, LoraTarget::kAllLinear) > 0)
-    refuse("target_modules: all-linear names all of them and stands alone");
-  for (const LoraTarget target : target_modules)
-    if (std::ranges::count(target_modules, target) > 1)
-      refuse("target_modules names " + std::string(enum_name(target)) + " twice");
+  check_targets(target_modules);
 }
 
 models::LoraConfig LoraOptions::config() const {
-  const bool all = target_modules == std::vector{LoraTarget::kAllLinear};
   models::LoraConfig config{
       .r = r, .lora_alpha = lora_alpha, .target_modules = {}, .use_rslora = use_rslora};
-  for (const std::string_view module : models::linear_modules()) {
-    const bool named = std::ranges::any_of(
-        target_modules, [&](const LoraTarget target) { return enum_name(target) == module; });
-    if (all || named) config.target_modules.emplace_back(module);
-  }
+  if (is_pattern(target_modules))
+    config.target_pattern = target_modules.items.front();
+  else
+    config.target_modules = target_modules.items;
   return config;
 }
 

@@ -7,12 +7,11 @@
 #include <vector>
 
 #include "base/options.h"
+#include "base/text_or_list.h"
 #include "models/lora/lora_config.h"
 
 namespace retort::recipes {
 
-// A linear layer inside a decoder layer, by PEFT's name, or all of them.
-enum class LoraTarget { kAllLinear, kQProj, kKProj, kVProj, kOProj, kGateProj, kUpProj, kDownProj };
 enum class LoraPush { kMerged, kAdapter };
 
 struct LoraOptions {
@@ -20,7 +19,7 @@ struct LoraOptions {
   double lora_alpha = 32;
   bool use_rslora = false;
   double lora_dropout = 0;
-  std::vector<LoraTarget> target_modules{LoraTarget::kAllLinear};
+  TextOrList target_modules{.items = {"all-linear"}};
   std::vector<std::string> modules_to_save;
   std::optional<std::string> adapter;
   LoraPush push = LoraPush::kMerged;
@@ -31,7 +30,10 @@ struct LoraOptions {
     visit("lora_alpha", lora_alpha, "lora_alpha / r times the factors' product is added");
     visit("use_rslora", use_rslora, "lora_alpha / sqrt(r) in its place (rsLoRA)");
     visit("lora_dropout", lora_dropout, "0: dropout is not in this version");
-    visit("target_modules", target_modules, "the layers that are adapted: one, or a list");
+    visit(
+        "target_modules", target_modules,
+        "the layers that are adapted: all-linear, names such as q_proj, or a text that is a regex "
+        "of whole names");
     visit("modules_to_save", modules_to_save,
           "layers that are trained whole beside the adapter; not in this version");
     visit("adapter", adapter,
@@ -48,19 +50,6 @@ struct LoraOptions {
 
 }  // namespace retort::recipes
 
-template <>
-struct retort::EnumNames<retort::recipes::LoraTarget> {
-  using E = retort::recipes::LoraTarget;
-  static constexpr std::array<std::pair<std::string_view, E>, 8> values{
-      {{"all-linear", E::kAllLinear},
-       {"q_proj", E::kQProj},
-       {"k_proj", E::kKProj},
-       {"v_proj", E::kVProj},
-       {"o_proj", E::kOProj},
-       {"gate_proj", E::kGateProj},
-       {"up_proj", E::kUpProj},
-       {"down_proj", E::kDownProj}}};
-};
 template <>
 struct retort::EnumNames<retort::recipes::LoraPush> {
   using E = retort::recipes::LoraPush;

@@ -136,7 +136,8 @@ void check_checkpoint_kind(const std::filesystem::path& checkpoint, const RoleOp
   if (!role.lora) return;
   if (!holds_adapter) refuse("is a whole model's, and the recipe trains an adapter");
   const std::string difference =
-      lora_difference(models::read_adapter_config(checkpoint), role.lora->config());
+      lora_difference(models::read_model_config(role.model),
+                      models::read_adapter_config(checkpoint), role.lora->config());
   if (!difference.empty()) refuse("is of an adapter with other settings (" + difference + ")");
 }
 

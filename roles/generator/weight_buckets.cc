@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "models/checkpoint.h"
+#include "models/lora/adapter.h"
 #include "models/lora/lora_config.h"
 #include "roles/generator/weight_box.h"
 
@@ -92,7 +93,7 @@ std::string parameters_hash(const models::Decoder& decoder, const models::LoraCo
   Sha256 hash;
   hash.update(models::describe_function(decoder.config()) + "\n" +
               models::dtype_name(decoder.dtype()) + "\n");
-  if (adapter) hash.update(models::write_adapter_config(*adapter, /*base_model=*/""));
+  if (adapter) hash.update(models::describe_adapter(decoder.config(), *adapter));
   return hash.hex_digest().substr(0, 16);
 }
 

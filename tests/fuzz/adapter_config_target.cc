@@ -16,8 +16,7 @@ bool decode(std::string_view bytes) {
   const LoraConfig config = parse_adapter_config(std::string(bytes), "adapter_config.json");
   expect(config.r > 0 && config.lora_alpha > 0 && std::isfinite(config.lora_alpha),
          "a scaling that is none");
-  expect(!config.target_modules.empty() && config.target_modules.size() <= linear_modules().size(),
-         "targets that are none");
+  expect(config.target_modules.empty() != config.target_pattern.empty(), "targets that are none");
   expect(
       parse_adapter_config(write_adapter_config(config, "base"), "adapter_config.json") == config,
       "written again it is another");
@@ -32,6 +31,8 @@ std::vector<Seed> seeds() {
       {"peft", R"({"peft_type": "LORA", "r": 8, "lora_alpha": 16.5, "lora_dropout": 0.05,
 "target_modules": ["model.layers.0.self_attn.q_proj", "v_proj"], "bias": "none",
 "use_dora": false, "rank_pattern": {}, "modules_to_save": null, "init_lora_weights": true})"},
+      {"pattern", R"({"peft_type": "LORA", "r": 8, "lora_alpha": 16, "use_rslora": true,
+"target_modules": ".*\\.(0|1)\\.self_attn\\.(q|v)_proj"})"},
   };
 }
 

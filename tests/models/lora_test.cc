@@ -17,6 +17,7 @@
 #include "base/file.h"
 #include "models/lora/adapter.h"
 #include "models/lora/lora_linear.h"
+#include "models/lora/lora_targets.h"
 #include "models/memory_estimate.h"
 #include "models/safetensors.h"
 #include "tests/models/small_model.h"
@@ -246,8 +247,8 @@ TEST(LoraFiles, RefusesOtherMethodsByName) {
       {"fan_in_fan_out", "true"},
       {"layers_to_transform", "[0]"},
       {"target_modules", R"(["lm_head"])"},
-      {"target_modules", R"("q.*")"},
-      {"target_modules", R"(["model.layers.0.self_attn.qkv_proj"])"},
+      {"target_modules", R"("(q_proj")"},
+      {"target_modules", R"(["model.layers.0.self_attn.q_norm"])"},
       {"target_modules", "[]"},
       {"init_lora_weights", "\"pissa\""},
       {"peft_type", "\"IA3\""},
@@ -272,22 +273,91 @@ TEST(LoraFiles, RefusesOtherMethodsByName) {
                      [&] { adapter_base_folder(folder.path()); });
 }
 
-// The formula of `retort plan` counts what is there: the adapter's gradients, masters and moments,
-// and nothing of the frozen weights but themselves.
-// PEFT knows Phi-3's q, k and v, and its gate and up, as one matrix each.
-TEST(LoraFiles, RefusesWhatTheModelsFilesHoldFused) {
+ModelConfig fused_config() {
   ModelConfig config = small_config();
   config.family = Family::kPhi3;
   config.attention_bias = false;
   config.fused_projections = true;
-  Decoder decoder = Decoder::random(config, 5, at::kFloat);
-  test::expect_error(ErrorCode::kInvalidArgument, "which holds it in qkv_proj",
-                     [&] { attach_new_adapter(decoder, all_linear(), 11); });
-  const LoraConfig alone{.r = 4, .lora_alpha = 6, .target_modules = {"o_proj", "down_proj"}};
-  attach_new_adapter(decoder, alone, 11);
-  EXPECT_EQ(std::ssize(decoder.trained_parameters()), 4 * decoder.config().num_hidden_layers);
+  return config;
 }
 
+std::vector<std::string> adapted_names(const ModelConfig& config, const LoraConfig& lora) {
+  std::vector<std::string> names;
+  for (const AdaptedModule& module : adapted_modules(config, lora))
+    names.push_back(module.name);
+  return names;
+}
+
+// A list names ends of whole names, a pattern whole names, as PEFT has it.
+TEST(LoraTargets, AreFoundAsPeftFindsThem) {
+  using Names = std::vector<std::string>;
+  const ModelConfig config = small_config();
+  const std::string first = "model.layers.0.", second = "model.layers.1.";
+  const auto listed = [&](Names names) {
+    return adapted_names(config, {.target_modules = std::move(names)});
+  };
+  const auto matched = [&](const std::string& pattern) {
+    return adapted_names(config, {.target_pattern = pattern});
+  };
+  EXPECT_EQ(listed({"all-linear"}).size(), 14U);
+  EXPECT_EQ(listed({"v_proj"}), Names({first + "self_attn.v_proj", second + "self_attn.v_proj"}));
+  EXPECT_EQ(listed({"1.mlp.up_proj", first + "self_attn.o_proj"}),
+            Names({first + "self_attn.o_proj", second + "mlp.up_proj"}));
+  EXPECT_EQ(matched(R"(.*\.1\.mlp\.(gate|up)_proj)"),
+            Names({second + "mlp.gate_proj", second + "mlp.up_proj"}));
+  EXPECT_EQ(matched(R"(model\.layers\.(?P<n>0)\.self_attn\.(?!k|v).*)"),
+            Names({first + "self_attn.q_proj", first + "self_attn.o_proj"}));
+  EXPECT_EQ(unmatched_target(config, {.target_modules = {"q_proj", "qkv_proj"}}), "qkv_proj");
+
+  // A part of a name is no match, and one that runs away ends.
+  for (const std::string pattern : {"q_proj", "model", ".*lm_head", "(.*)*(.*)*(.*)*(.*)*x"})
+    test::expect_error(ErrorCode::kInvalidArgument, "target_modules", [&] { matched(pattern); });
+  test::expect_error(ErrorCode::kInvalidArgument, "names no linear layer",
+                     [&] { listed({"proj"}); });
+
+  // Other words for the same layers are the same adapter.
+  const LoraConfig words{.target_modules = {"v_proj", "q_proj"}};
+  const LoraConfig pattern{.target_pattern = R"(.*\.(q|v)_proj)"};
+  EXPECT_TRUE(same_adapters(config, words, pattern));
+  EXPECT_EQ(describe_adapter(config, words), describe_adapter(config, pattern));
+  EXPECT_FALSE(same_adapters(config, words, {.target_modules = {"q_proj"}}));
+  EXPECT_FALSE(
+      same_adapters(config, words, {.target_modules = words.target_modules, .use_rslora = true}));
+  EXPECT_EQ(with_named_targets(fused_config(), {.target_modules = {"all-linear"}}).target_modules,
+            Names({"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}));
+}
+
+// PEFT knows Phi-3's q, k and v, and its gate and up, as one matrix each, with one A. What is merged
+// computes the same, and files hold B as one.
+TEST(LoraFiles, HoldFusedMatricesAsPeftDoes) {
+  const LoraConfig lora{.r = 4, .lora_alpha = 6, .target_modules = {"all-linear"}};
+  Decoder decoder = Decoder::random(fused_config(), 5, at::kFloat);
+  const at::Tensor base = decoder.hidden(tokens());
+  attach_new_adapter(decoder, lora, 11);
+  EXPECT_TRUE(at::equal(decoder.hidden(tokens()), base));
+  EXPECT_EQ(decoder.trained_parameters().size(), 2 * (4 + 2 + 3 + 2U));
+  for (const auto& [name, value, shard] : decoder.trained_parameters())
+    if (name.ends_with("lora_B.weight"))
+      at::Tensor(value).copy_(at::arange(value.numel()).sin().mul(0.05).view(value.sizes()));
+  const at::Tensor want = decoder.hidden(tokens());
+
+  const auto infos = adapter_infos(decoder.config(), lora, at::kFloat);
+  ASSERT_EQ(infos.size(), 2 * 2 * 4U);
+  EXPECT_EQ(infos[1].name, "model.layers.0.self_attn.qkv_proj.lora_B.weight");
+  EXPECT_EQ(infos[1].shape, std::vector<int64_t>({128 + 2 * 64, 4}));
+  const CheckpointPart part = trained_part(decoder, at::kFloat);
+  EXPECT_EQ(part.pieces[3].name, "base_model.model." + infos[1].name);
+  EXPECT_EQ(part.pieces[3].offset, 128 + 64);
+
+  merge_adapter(decoder);
+  EXPECT_LT(largest(decoder.hidden(tokens()) - want), 1e-5 * largest(want));
+  test::expect_error(ErrorCode::kInvalidArgument, "names no linear layer", [&] {
+    attach_new_adapter(decoder, {.r = 4, .target_modules = {"q_proj"}}, 11);
+  });
+}
+
+// The formula of `retort plan` counts what is there: the adapter's gradients, masters and moments,
+// and nothing of the frozen weights but themselves.
 TEST(LoraMemory, IsWhatThePlanSays) {
   const ModelConfig config = small_config();
   for (const LoraConfig& lora :

@@ -74,7 +74,8 @@ TEST_P(LoraRun, MatchesPeft) {
   expect_log_probs(run / "final", golden(name).at("logps_after"), folder);
 }
 INSTANTIATE_TEST_SUITE_P(Cases, LoraRun,
-                         testing::Values("sft_qwen3", "sft_llama", "dpo_qwen3", "dpo_llama"),
+                         testing::Values("sft_qwen3", "sft_llama", "dpo_qwen3", "dpo_llama",
+                                         "sft_phi3", "sft_pattern"),
                          [](const auto& info) { return info.param; });
 
 struct LoraLayout {
@@ -99,11 +100,14 @@ const std::vector<std::string> kPpDp{"roles.student.world.pp=2", "roles.student.
                                      "train.gradient_accumulation_steps=2"};
 INSTANTIATE_TEST_SUITE_P(
     Splits, LoraLayouts,
-    testing::Values(LoraLayout{"sft_tp", "sft_qwen3", kTp},
-                    LoraLayout{"sft_pp_dp_zero", "sft_llama", kPpDp},
-                    LoraLayout{"dpo_tp", "dpo_llama", kTp},
-                    LoraLayout{"dpo_pp_dp_zero", "dpo_qwen3", kPpDp},
-                    LoraLayout{"checkpointed", "sft_llama", {"train.gradient_checkpointing=true"}}),
+    testing::Values(
+        LoraLayout{"sft_tp", "sft_qwen3", kTp}, LoraLayout{"sft_pp_dp_zero", "sft_llama", kPpDp},
+        LoraLayout{"dpo_tp", "dpo_llama", kTp}, LoraLayout{"dpo_pp_dp_zero", "dpo_qwen3", kPpDp},
+        LoraLayout{"fused_tp", "sft_phi3", kTp}, LoraLayout{"fused_pp_dp_zero", "sft_phi3", kPpDp},
+        LoraLayout{"pattern_pp_dp_zero", "sft_pattern", kPpDp},
+        LoraLayout{"pattern_tp", "sft_pattern", kTp},
+        LoraLayout{"checkpointed_fused", "sft_phi3", {"train.gradient_checkpointing=true"}},
+        LoraLayout{"checkpointed", "sft_llama", {"train.gradient_checkpointing=true"}}),
     [](const auto& info) { return info.param.name; });
 
 // A folder with the golden adapter of which some keys of the config have other values.

@@ -5,8 +5,9 @@ Run:  python tests/recipes/make_lora_goldens.py
 after make_goldens.py and make_preference_goldens.py, whose models and rows it uses (peft 0.21,
 transformers 5, trl 1.16.0, torch 2.11)
 
-Writes into tests/recipes/goldens/: lora_qwen3/ and lora_llama/, adapters as PEFT saves them, whose
-B's are away from zero (their base model is named from their own folder, "../qwen3"); lora.json with
+Writes into tests/recipes/goldens/: lora_qwen3/ and the others of ADAPTERS, adapters as PEFT saves
+them, whose B's and modules_to_save are away from where PEFT begins (their base model is named from
+their own folder, "../qwen3"); lora.json with
 each case's recipe ($GOLDENS and $RUN stand for folders), what a run of it reports, and the
 log-probabilities that PEFT gives to the first rows before and after it; lora_changes.safetensors
 with a tensor for each case: final - initial factors as float16, all of them (in the order of their
@@ -31,10 +32,38 @@ from transformers import AutoModelForCausalLM
 from trl_pairs import METRICS, bare_dpo
 from trl_stand_ins import with_fused_head
 
-# name: r, lora_alpha, target_modules as a recipe has them
+# Their base model, the recipes that train them, and what a recipe's lora block and PEFT's LoraConfig
+# both have.
 ADAPTERS = {
-    "qwen3": (4, 8, "all-linear"),
-    "llama": (2, 3, ["q_proj", "v_proj", "o_proj", "down_proj"]),
+    "qwen3": ("qwen3", ["sft", "dpo"], dict(r=4, lora_alpha=8, target_modules="all-linear")),
+    "llama": (
+        "llama",
+        ["sft", "dpo"],
+        dict(r=2, lora_alpha=3, target_modules=["q_proj", "v_proj", "o_proj", "down_proj"]),
+    ),
+    # fused projections: qkv_proj and gate_up_proj have one pair of factors each
+    "phi3": ("phi3", ["sft"], dict(r=3, lora_alpha=5, target_modules="all-linear")),
+    # some layers of the second layer alone
+    "pattern": (
+        "llama",
+        ["sft"],
+        dict(
+            r=2,
+            lora_alpha=3,
+            use_rslora=True,
+            target_modules=r".*\.1\.(self_attn\.(q|o)|mlp\.up)_proj",
+        ),
+    ),
+    "saved": (
+        "llama",
+        ["sft"],
+        dict(
+            r=2,
+            lora_alpha=3,
+            target_modules=["q_proj", "v_proj"],
+            modules_to_save=["embed_tokens", "norm", "lm_head"],
+        ),
+    ),
 }
 
 RECIPE = """\
@@ -45,7 +74,7 @@ roles:
   student:
     model: $GOLDENS/{model}
     world: {{dp: 1, threads: 1}}
-    lora: {{r: {r}, lora_alpha: {alpha}, target_modules: {targets}, adapter: $GOLDENS/{adapter}}}
+    lora: {{{settings}, adapter: $GOLDENS/{adapter}}}
 data:
   train: [{{path: $GOLDENS/{rows}}}]
   max_length: 64
@@ -67,15 +96,25 @@ def factors(model):
     return {k: v.detach().clone() for k, v in sorted(get_peft_model_state_dict(model).items())}
 
 
+def recipe_value(value):
+    if isinstance(value, list):
+        return "[" + ", ".join(value) + "]"
+    if isinstance(value, str) and value != "all-linear":
+        return f"'{value}'"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def make_adapter(name):
-    r, alpha, targets = ADAPTERS[name]
+    base, _, settings = ADAPTERS[name]
     torch.manual_seed(31)
-    config = LoraConfig(r=r, lora_alpha=alpha, target_modules=targets, task_type="CAUSAL_LM")
-    model = get_peft_model(base_model(name), config)
+    config = LoraConfig(**settings, task_type="CAUSAL_LM")
+    model = get_peft_model(base_model(base), config)
     with torch.no_grad():
         for key, value in model.named_parameters():
             if "lora_B" in key:
                 value.normal_(0.0, 0.2)
+            elif "modules_to_save" in key:
+                value.add_(0.05 * torch.randn_like(value))
     folder = OUT / f"lora_{name}"
     model.save_pretrained(folder)
     (folder / "README.md").unlink(missing_ok=True)
@@ -83,13 +122,15 @@ def make_adapter(name):
     # The same on every machine: the base model by its place, the targets in an order.
     file = folder / "adapter_config.json"
     saved = json.loads(file.read_text())
-    saved["base_model_name_or_path"] = f"../{name}"
-    saved["target_modules"] = sorted(saved["target_modules"])
+    saved["base_model_name_or_path"] = f"../{base}"
+    if isinstance(saved["target_modules"], list):
+        saved["target_modules"] = sorted(saved["target_modules"])
     file.write_text(json.dumps(saved, indent=2) + "\n")
 
 
 def open_adapter(name):
-    return PeftModel.from_pretrained(base_model(name), OUT / f"lora_{name}", is_trainable=True)
+    base = base_model(ADAPTERS[name][0])
+    return PeftModel.from_pretrained(base, OUT / f"lora_{name}", is_trainable=True)
 
 
 def first_rows(rows, model):
@@ -160,6 +201,19 @@ def print_opened(folder, rows):
             print(json.dumps({"adapter": path.name, "logps": first_rows(rows, model.eval())}))
 
 
+def cases_of(name, rows, pairs):
+    base, recipes, lora = ADAPTERS[name]
+    text = ", ".join(f"{key}: {recipe_value(value)}" for key, value in lora.items())
+    common = dict(model=base, settings=text, adapter=f"lora_{name}")
+    sft = dict(recipe="sft", rows="rows.jsonl", data="  packing: false\n", extra="")
+    dpo = dict(recipe="dpo", rows="pairs.jsonl", data="")
+    dpo["extra"] = "dpo: {beta: 0.1, reference: student}\n"
+    for recipe in recipes:
+        record, change = train(name, rows, pairs if recipe == "dpo" else None)
+        own = sft if recipe == "sft" else dpo
+        yield f"{recipe}_{name}", {"recipe": RECIPE.format(**common, **own), **record}, change
+
+
 def main():
     rows = [json.loads(line) for line in (OUT / "rows.jsonl").read_text().splitlines()]
     if len(sys.argv) > 1:
@@ -167,18 +221,10 @@ def main():
 
     expected, changes = {}, {}
     pairs = make_pairs(OUT / "pairs.jsonl", 4)
-    for name, (r, alpha, targets) in ADAPTERS.items():
+    for name in ADAPTERS:
         make_adapter(name)
-        settings = dict(model=name, r=r, alpha=alpha, targets=targets, adapter=f"lora_{name}")
-        if not isinstance(targets, str):
-            settings["targets"] = "[" + ", ".join(targets) + "]"
-        sft = dict(recipe="sft", rows="rows.jsonl", data="  packing: false\n", extra="")
-        record, changes[f"sft_{name}"] = train(name, rows)
-        expected[f"sft_{name}"] = {"recipe": RECIPE.format(**settings, **sft), **record}
-        dpo = dict(recipe="dpo", rows="pairs.jsonl", data="")
-        dpo["extra"] = "dpo: {beta: 0.1, reference: student}\n"
-        record, changes[f"dpo_{name}"] = train(name, rows, pairs)
-        expected[f"dpo_{name}"] = {"recipe": RECIPE.format(**settings, **dpo), **record}
+        for case, record, change in cases_of(name, rows, pairs):
+            expected[case], changes[case] = record, change
     write_cases(OUT / "lora.json", expected)
     save_file(changes, OUT / "lora_changes.safetensors")
 

@@ -1,0 +1,100 @@
+#include "models/lora/lora_targets.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "models/lora/lora_pattern.h"
+#include "models/lora/lora_specs.h"
+#include "models/parameter_specs.h"
+
+namespace retort::models {
+namespace {
+
+// PEFT's rule for a name in a list: the layer's whole name, or its end from a dot on.
+bool names_module(std::string_view target, std::string_view module) {
+  if (!module.ends_with(target)) return false;
+  return module.size() == target.size() || module[module.size() - target.size() - 1] == '.';
+}
+
+// The linear layers of the model, by the names of its files.
+std::vector<AdaptedModule> all_modules(const ModelConfig& config) {
+  std::vector<AdaptedModule> modules;
+  for (const ParameterSpec& spec : parameter_specs(config)) {
+    std::string name = lora_module(config, spec);
+    if (name.empty()) continue;
+    if (modules.empty() || modules.back().name != name)
+      modules.push_back({.name = std::move(name), .layer = layer_of(spec.name), .parts = {}});
+    modules.back().parts.push_back(module_of(spec.name));
+  }
+  return modules;
+}
+
+std::string last_word(const std::string& name) { return name.substr(name.rfind('.') + 1); }
+
+// "o_proj, qkv_proj": what stands in a layer of the model.
+std::string module_words(const std::vector<AdaptedModule>& modules) {
+  std::string text;
+  for (const AdaptedModule& module : modules)
+    if (module.layer == modules.front().layer)
+      text += (text.empty() ? "" : ", ") + last_word(module.name);
+  return text;
+}
+
+}  // namespace
+
+std::vector<AdaptedModule> adapted_modules(const ModelConfig& config, const LoraConfig& lora) {
+  const std::vector<AdaptedModule> all = all_modules(config);
+  if (lora.all_linear()) return all;
+  std::optional<LoraPattern> pattern;
+  if (!lora.target_pattern.empty()) pattern.emplace(lora.target_pattern);
+  const auto adapts = [&](const AdaptedModule& module) {
+    if (pattern) return pattern->matches(module.name);
+    return std::ranges::any_of(lora.target_modules, [&](const std::string& target) {
+      return names_module(target, module.name);
+    });
+  };
+
+  std::vector<AdaptedModule> adapted;
+  for (const AdaptedModule& module : all)
+    if (adapts(module)) adapted.push_back(module);
+  if (adapted.empty())
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "target_modules" + (pattern ? " '" + lora.target_pattern + "' matches" : " names") +
+            " no linear layer of this model; each of its layers has " + module_words(all) +
+            (pattern ? ", and a pattern matches whole names such as '" + all.front().name + "'"
+                     : ""))
+        .with("key", "target_modules");
+  return adapted;
+}
+
+std::optional<std::string> unmatched_target(const ModelConfig& config, const LoraConfig& lora) {
+  if (lora.all_linear() || !lora.target_pattern.empty()) return std::nullopt;
+  const std::vector<AdaptedModule> all = all_modules(config);
+  for (const std::string& target : lora.target_modules) {
+    const bool named = std::ranges::any_of(
+        all, [&](const AdaptedModule& module) { return names_module(target, module.name); });
+    if (!named) return target;
+  }
+  return std::nullopt;
+}
+
+LoraConfig with_named_targets(const ModelConfig& config, LoraConfig lora) {
+  if (!lora.all_linear()) return lora;
+  lora.target_modules.clear();
+  for (const AdaptedModule& module : all_modules(config)) {
+    std::string word = last_word(module.name);
+    if (std::ranges::find(lora.target_modules, word) == lora.target_modules.end())
+      lora.target_modules.push_back(std::move(word));
+  }
+  return lora;
+}
+
+bool same_adapters(const ModelConfig& config, const LoraConfig& a, const LoraConfig& b) {
+  return a.r == b.r && a.scaling() == b.scaling() &&
+         adapted_modules(config, a) == adapted_modules(config, b);
+}
+
+}  // namespace retort::models
