@@ -6,20 +6,8 @@
 #include "base/error.h"
 
 namespace retort {
-namespace {
-
-// One step of SplitMix64 (Steele, Lea and Flood 2014).
-uint64_t mix(uint64_t z) {
-  z += 0x9e3779b97f4a7c15ULL;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-  return z ^ (z >> 31);
-}
-
-}  // namespace
-
 uint64_t random_bits(uint64_t seed, uint64_t a, uint64_t b, uint64_t c) {
-  return mix(mix(mix(mix(seed) ^ a) ^ b) ^ c);
+  return random_mix(random_mix(random_mix(random_mix(seed) ^ a) ^ b) ^ c);
 }
 
 double random_uniform(uint64_t seed, uint64_t a, uint64_t b, uint64_t c) {

@@ -6,6 +6,14 @@
 
 namespace retort {
 
+// 64 well-mixed bits of 64: one step of SplitMix64 (Steele, Lea and Flood 2014).
+inline uint64_t random_mix(uint64_t z) {
+  z += 0x9e3779b97f4a7c15ULL;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+  return z ^ (z >> 31);
+}
+
 // 64 well-mixed bits from a key and up to three counters (SplitMix64 finaliser chained over the
 // words).
 uint64_t random_bits(uint64_t seed, uint64_t a, uint64_t b = 0, uint64_t c = 0);

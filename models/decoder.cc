@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "models/decoder_impl.h"
 #include "models/decoder_parameters.h"
 #include "models/embedding_noise.h"
 #include "models/functions.h"
@@ -68,47 +69,6 @@ Tensor residual_sum(const Residual& x) { return x.delta.defined() ? x.sum + x.de
 
 }  // namespace
 
-struct Decoder::Impl {
-  // A layer and what is trained of it, [begin, end) of trained_parameters().
-  struct Layer {
-    LayerWeights weights;
-    LayerFactors first;  // of AdapterState::kFirst
-    size_t begin = 0;
-    size_t end = 0;
-    int64_t index = 0;  // in the whole model
-    int64_t window = 0;
-  };
-
-  ModelConfig config;
-  Placement placement;
-  TensorParallel tp;
-  std::vector<parallel::NamedParameter> parameters;
-  Tensor embedding, final_norm, head;
-  std::vector<std::vector<Layer>> chunks;
-  RotaryEmbedding rope;
-  std::optional<RotaryEmbedding> sliding_rope;  // of layers with a window, if they have their own
-  std::optional<LoraConfig> lora;
-  std::vector<parallel::NamedParameter> adapter;
-  std::vector<parallel::NamedParameter> first_adapter;
-  AdapterState adapter_state = AdapterState::kTrained;
-  ParameterGate gate;
-  int64_t checkpointing_every = 0;  // 0: never
-  uint64_t shard_bytes = 0;
-
-  at::Device device() const { return parameters.front().value.device(); }
-  void bind();
-  void bind_layer(int64_t layer, size_t& next, Layer& out) const;
-  void bind_adapter();
-  void bind_first_adapter();
-  LayerWeights untrained(const Layer& layer) const;
-  parallel::VocabShard vocab() const;
-  int64_t padded_tokens(const PackedTokens& tokens) const;
-  Tensor embed(const PackedTokens& tokens) const;
-  HeadShape head_shape() const;
-  bool recomputes(const Layer& layer) const;
-  Tensor forward(int64_t chunk, const PackedTokens& tokens, const Tensor& input) const;
-};
-
 // The layers' parameters follow one another in the order of parameter_specs.
 void Decoder::Impl::bind_layer(int64_t layer, size_t& next, Layer& out) const {
   const std::string prefix = "model.layers." + std::to_string(layer) + ".";
@@ -142,33 +102,6 @@ void Decoder::Impl::bind() {
   rope = RotaryEmbedding(config.rope, config.head_dim, device());
   if (config.sliding_rope)
     sliding_rope = RotaryEmbedding(*config.sliding_rope, config.head_dim, device());
-}
-
-// Gives the layers their factors, which follow one another as their matrices do.
-void Decoder::Impl::bind_adapter() {
-  size_t next = 0;
-  for (std::vector<Layer>& chunk : chunks)
-    for (Layer& layer : chunk) {
-      layer.begin = next;
-      layer.weights.scaling = lora->scaling();
-      layer.weights.factors = layer_factors(adapter, layer.index, next);
-      layer.end = next;
-    }
-  RETORT_CHECK(next == adapter.size()) << next << " of " << adapter.size() << " factors placed";
-}
-
-void Decoder::Impl::bind_first_adapter() {
-  size_t next = 0;
-  for (std::vector<Layer>& chunk : chunks)
-    for (Layer& layer : chunk)
-      layer.first = layer_factors(first_adapter, layer.index, next);
-  RETORT_CHECK(next == adapter.size()) << next << " of " << adapter.size() << " factors placed";
-}
-
-// The layer's weights as they were before anything was trained.
-LayerWeights Decoder::Impl::untrained(const Layer& layer) const {
-  return layer.weights.with_factors(adapter_state == AdapterState::kFirst ? layer.first
-                                                                          : LayerFactors{});
 }
 
 parallel::VocabShard Decoder::Impl::vocab() const {
@@ -234,6 +167,7 @@ Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& given, const Te
   const RopeTable table = rope.table(positions, tokens);
   const RopeTable sliding = sliding_rope ? sliding_rope->table(positions, tokens) : table;
   LayerInputs inputs{&config, table, {}, tp, {}};
+  inputs.dropout = inputs.dropout_behind = dropout_of(given);
 
   // Where the last layer ends only the rows go on that are wanted. With sequence parallelism a rank
   // has but some of all rows there, so that they are chosen behind it.
@@ -251,7 +185,10 @@ Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& given, const Te
     }
     inputs.plan = plan;
     inputs.rope = layer.window > 0 ? sliding : table;
-    if (last_layer_chooses && &layer == &layers.back()) inputs.rows = padded_indices(tokens.wanted);
+    if (last_layer_chooses && &layer == &layers.back()) {
+      inputs.rows = padded_indices(tokens.wanted);
+      inputs.dropout_behind = inputs.dropout.chosen(inputs.rows);
+    }
     use(layer.begin, layer.end);
     const bool plain = lora && !adapts;
     const LayerWeights before = plain ? untrained(layer) : LayerWeights{};
@@ -339,42 +276,6 @@ Tensor Decoder::logits(const Tensor& hidden) const {
 }
 
 std::vector<parallel::NamedParameter> Decoder::parameters() const { return impl_->parameters; }
-
-void Decoder::attach_adapter(const LoraConfig& lora,
-                             const std::vector<std::pair<std::string, Tensor>>& tensors) {
-  impl_->adapter = match_adapter(impl_->config, lora, impl_->placement, tensors, dtype(), device());
-  impl_->lora = lora;
-  impl_->bind_adapter();
-}
-
-void Decoder::attach_first_adapter(const std::vector<std::pair<std::string, Tensor>>& tensors) {
-  RETORT_CHECK(impl_->lora) << "a first state of an adapter that is not there";
-  impl_->first_adapter =
-      match_adapter(impl_->config, *impl_->lora, impl_->placement, tensors, dtype(), device());
-  impl_->bind_first_adapter();
-}
-
-bool Decoder::has_first_adapter() const { return !impl_->first_adapter.empty(); }
-
-// Layers are bound to their parameters again, as at first.
-void Decoder::detach_adapter() {
-  impl_->lora.reset();
-  impl_->adapter.clear();
-  impl_->first_adapter.clear();
-  impl_->adapter_state = AdapterState::kTrained;
-  impl_->chunks.clear();
-  impl_->bind();
-}
-
-const LoraConfig* Decoder::lora() const { return impl_->lora ? &*impl_->lora : nullptr; }
-void Decoder::use_adapter(AdapterState state) {
-  RETORT_CHECK(state != AdapterState::kFirst || has_first_adapter()) << "no first adapter is kept";
-  impl_->adapter_state = state;
-}
-
-std::vector<parallel::NamedParameter> Decoder::trained_parameters() const {
-  return impl_->lora ? impl_->adapter : impl_->parameters;
-}
 
 void Decoder::set_requires_grad(bool value) {
   for (parallel::NamedParameter& parameter : impl_->parameters)

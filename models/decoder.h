@@ -98,6 +98,12 @@ class Decoder {
   const LoraConfig* lora() const;  // null: no adapter
   // What forward passes compute with from now on, which must be there.
   void use_adapter(AdapterState state);
+  // From now on what an adapter reads in forward passes with autograd, in its trained state, has a
+  // share lora_dropout of its elements dropped: a function of `seed` and of the step that is set
+  // (models/lora/lora_dropout.h). lora() says so too. Without a call nothing is dropped, whatever
+  // the adapter's files say.
+  void set_adapter_dropout(double lora_dropout, uint64_t seed);
+  void set_dropout_step(uint64_t step);
   // What is trained, in a fixed order: the adapter's factors, or parameters().
   std::vector<parallel::NamedParameter> trained_parameters() const;
 

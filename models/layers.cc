@@ -33,7 +33,8 @@ Tensor chosen_rows(const Tensor& x, const LayerInputs& inputs) {
 // Column-parallel layers of one input, adapted where they are.
 std::vector<Tensor> column_layers(const LayerWeights& w, const LayerInputs& inputs, const Tensor& x,
                                   std::initializer_list<LayerTensor> matrices,
-                                  std::initializer_list<LayerTensor> their_biases) {
+                                  std::initializer_list<LayerTensor> their_biases,
+                                  const DropoutRows& dropout) {
   std::vector<Tensor> weights;
   std::vector<LoraFactors> factors;
   bool adapted = false;
@@ -43,7 +44,8 @@ std::vector<Tensor> column_layers(const LayerWeights& w, const LayerInputs& inpu
     adapted = adapted || factors.back().defined();
   }
   if (!adapted) return column_linear(x, weights, biases(w, their_biases), inputs.tp);
-  return adapted_column_linear(x, weights, biases(w, their_biases), factors, w.scaling, inputs.tp);
+  return adapted_column_linear(x, weights, biases(w, their_biases), factors, w.scaling, inputs.tp,
+                               dropout);
 }
 
 // A row-parallel layer likewise.
@@ -51,12 +53,13 @@ Tensor row_layer(const LayerWeights& w, const LayerInputs& inputs, const Tensor&
                  LayerTensor matrix, LayerTensor bias) {
   const LoraFactors& factors = w.factors_of(matrix);
   if (!factors.defined()) return row_linear(x, w[matrix], w[bias], inputs.tp);
-  return adapted_row_linear(x, w[matrix], w[bias], factors, w.scaling, inputs.tp);
+  return adapted_row_linear(x, w[matrix], w[bias], factors, w.scaling, inputs.tp,
+                            inputs.dropout_behind);
 }
 
 Tensor attention_block(const LayerWeights& w, const LayerInputs& inputs, const Tensor& x) {
   const std::vector<Tensor> qkv =
-      column_layers(w, inputs, x, {kQ, kK, kV}, {kQBias, kKBias, kVBias});
+      column_layers(w, inputs, x, {kQ, kK, kV}, {kQBias, kKBias, kVBias}, inputs.dropout);
   const HeadNorms norms{.q = w[kQNorm],
                         .k = w[kKNorm],
                         .eps = inputs.config->rms_norm_eps,
@@ -66,7 +69,8 @@ Tensor attention_block(const LayerWeights& w, const LayerInputs& inputs, const T
 }
 
 Tensor mlp_block(const LayerWeights& w, const LayerInputs& inputs, const Tensor& x) {
-  const std::vector<Tensor> both = column_layers(w, inputs, x, {kGate, kUp}, {kGateBias, kUpBias});
+  const std::vector<Tensor> both =
+      column_layers(w, inputs, x, {kGate, kUp}, {kGateBias, kUpBias}, inputs.dropout_behind);
   return row_layer(w, inputs, gated(both[0], both[1], inputs.config->activation), kDown, kDownBias);
 }
 
@@ -103,13 +107,18 @@ LayerFactors layer_factors(const std::vector<parallel::NamedParameter>& tensors,
                            size_t& next) {
   const std::string prefix = "model.layers." + std::to_string(index) + ".";
   LayerFactors factors;
-  Tensor a;  // of the B's that follow it
+  LoraFactors before;  // the A of the B's that follow it, and its place
   for (; next < tensors.size() && tensors[next].name.starts_with(prefix); ++next) {
     const auto& [name, value, shard] = tensors[next];
-    if (name.ends_with(".lora_A.weight")) a = value;
+    if (name.ends_with(".lora_A.weight"))
+      before = {.a = value, .b = {}, .place = {.column = shard.dim == 1 ? shard.begin : 0}};
     for (size_t t = 0; t < factors.size(); ++t) {
       const std::string matrix = prefix + layer_tensor_name(static_cast<LayerTensor>(t));
-      if (name == lora_factor_name(matrix, "lora_B")) factors[t] = {a, value};
+      if (name != lora_factor_name(matrix, "lora_B")) continue;
+      // The first matrix of an A is its module's number in the layer.
+      if (before.place.module == 0)
+        before.place.module = static_cast<uint64_t>(index) * factors.size() + t + 1;
+      factors[t] = {before.a, value, before.place};
     }
   }
   return factors;
@@ -120,8 +129,12 @@ std::vector<Tensor> LayerWeights::list() const {
   for (const Tensor& tensor : tensors) {
     if (tensor.defined()) list.push_back(tensor);
   }
+  Tensor shared;  // an A of several matrices is there once
   for (const LoraFactors& one : factors) {
-    if (one.defined()) list.insert(list.end(), {one.a, one.b});
+    if (!one.defined()) continue;
+    if (!one.a.is_same(shared)) list.push_back(one.a);
+    list.push_back(one.b);
+    shared = one.a;
   }
   return list;
 }
@@ -138,9 +151,12 @@ LayerWeights LayerWeights::with(const std::vector<Tensor>& list) const {
   for (Tensor& tensor : weights.tensors) {
     if (tensor.defined()) tensor = list[next++];
   }
+  Tensor shared, its_place;
   for (LoraFactors& one : weights.factors) {
     if (!one.defined()) continue;
-    one.a = list[next++];
+    if (!one.a.is_same(shared)) its_place = list[next++];
+    shared = one.a;
+    one.a = its_place;
     one.b = list[next++];
   }
   RETORT_CHECK(next == list.size())

@@ -75,6 +75,8 @@ struct LayerInputs {
   // [S] int64: the rows that go on behind the attention, all that a last layer's reader wants;
   // undefined: all. Not with sequence parallelism.
   at::Tensor rows;
+  // What adapters drop of the rows before and behind the attention.
+  DropoutRows dropout{}, dropout_behind{};
 };
 
 // The residual stream as an addition that is not yet done: the norm that follows does both in one

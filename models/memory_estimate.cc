@@ -247,6 +247,11 @@ class Estimate {
                        !sizes_.layout.sequence_parallel && !made_of_operators(sizes_);
     return keeps ? bytes(end_.all * slice_.q) : 0;
   }
+  // What dropout makes of an adapter's input, and of the gradient by it.
+  int64_t dropped() const {
+    if (!sizes_.lora || sizes_.lora->lora_dropout == 0) return 0;
+    return rows_.all * std::max(slice_.hidden, slice_.inner) * (2 * sizes_.dtype_bytes + 1);
+  }
   int64_t arrivals(int64_t gradient_elements) const;
   int64_t in_loss() const;
   int64_t in_layer_backward(int64_t layer) const;
@@ -320,7 +325,7 @@ int64_t Estimate::in_loss() const {
 // again also all that it keeps and the gradients of its parameters, which come out together: those
 // of down_proj then, all at its end.
 int64_t Estimate::in_layer_backward(int64_t index) const {
-  const int64_t mlp = residual() + bytes(2 * rows_.all * slice_.inner);
+  const int64_t mlp = residual() + bytes(2 * rows_.all * slice_.inner) + dropped();
   if (again_[static_cast<size_t>(index)] == 0) return mlp;
   const int64_t down = sizes_.lora ? sizes_.lora->num_elements(slice_.hidden, slice_.inner)
                                    : slice_.hidden * slice_.inner;

@@ -124,7 +124,10 @@ LoraConfig parse_adapter_config(const std::string& text, const std::string& orig
   LoraConfig config{.r = fields.integer("r", std::nullopt, 1),
                     .lora_alpha = fields.number("lora_alpha", 8, 0),
                     .target_modules = {},
-                    .use_rslora = fields.boolean("use_rslora", false)};
+                    .use_rslora = fields.boolean("use_rslora", false),
+                    .lora_dropout = fields.number("lora_dropout", 0, 0)};
+  if (config.lora_dropout > 1)
+    fields.fail("lora_dropout", object.at("lora_dropout"), "expected a number from 0 to 1");
   read_targets(fields, config);
   if (!std::isfinite(config.lora_alpha) || config.lora_alpha <= 0)
     fields.fail("lora_alpha", object.value("lora_alpha", ConfigJson()),
@@ -165,7 +168,7 @@ std::string write_adapter_config(const LoraConfig& config, const std::string& ba
     json["lora_alpha"] = static_cast<int64_t>(config.lora_alpha);
   else
     json["lora_alpha"] = config.lora_alpha;
-  json["lora_dropout"] = 0.0;
+  json["lora_dropout"] = config.lora_dropout;
   json["modules_to_save"] = nullptr;
   json["peft_type"] = "LORA";
   json["r"] = config.r;

@@ -24,6 +24,9 @@ struct LoraConfig {
   // The scaling keeps what an adapter adds at the same size whatever its rank is (rsLoRA,
   // Kalajdzievski 2023, arXiv 2312.03732).
   bool use_rslora = false;
+  // While it is trained, the share of the elements of its input that are dropped. Of a trained one
+  // no more than a note.
+  double lora_dropout = 0;
   // In the place of target_modules, which are empty then: a regular expression that matches the
   // whole names of the layers; "": none.
   std::string target_pattern{};

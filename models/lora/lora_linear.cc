@@ -3,6 +3,8 @@
 #include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "base/error.h"
@@ -16,11 +18,20 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-// How the arguments of AdaptedLinear belong together.
+// How the arguments of AdaptedLinear belong together. Weights that the model's files hold as one
+// share an A.
 struct AdaptedPlan {
-  std::vector<int> factor;  // of each weight: where its A is among the factors, B behind it; -1
+  std::vector<int> a, b;             // of each weight: its factors' places among the factors; -1
+  std::vector<DropoutPlace> places;  // of each weight
   double scaling = 1;
   TensorParallel tp;  // enter_block is done inside; inactive: it is not
+  DropoutRows dropout;
+
+  // Whether no later weight has this one's A.
+  bool is_last_of_a(size_t weight) const {
+    return std::find(a.begin() + static_cast<std::ptrdiff_t>(weight) + 1, a.end(), a[weight]) ==
+           a.end();
+  }
 };
 
 // Carries the plan to backward in Function's saved_data, as a capsule.
@@ -48,20 +59,23 @@ class AdaptedLinear : public Function<AdaptedLinear> {
     saved.insert(saved.end(), factors.begin(), factors.end());
 
     // What A makes of the input is kept for the gradient by B.
-    variable_list outputs;
+    variable_list outputs, reduced(factors.size());
     for (size_t i = 0; i < weights.size(); ++i) {
       Tensor y = parallel::linear_forward(input, weights[i], biases.empty() ? Tensor() : biases[i]);
-      if (plan.factor[i] >= 0) {
-        const auto a = static_cast<size_t>(plan.factor[i]);
-        const Tensor reduced = parallel::linear_forward(input, factors[a], {});
-        y.add_(parallel::linear_forward(reduced, factors[a + 1], {}), plan.scaling);
-        saved.push_back(reduced);
+      if (plan.a[i] >= 0) {
+        const auto a = static_cast<size_t>(plan.a[i]), b = static_cast<size_t>(plan.b[i]);
+        if (!reduced[a].defined())
+          reduced[a] = parallel::linear_forward(dropped(input, plan.dropout, plan.places[i]),
+                                                factors[a], {});
+        y.add_(parallel::linear_forward(reduced[a], factors[b], {}), plan.scaling);
       }
       outputs.push_back(std::move(y));
     }
+    saved.insert(saved.end(), reduced.begin(), reduced.end());
 
     ctx->save_for_backward(saved);
     ctx->saved_data["biases"] = static_cast<int64_t>(biases.size());
+    ctx->saved_data["factors"] = static_cast<int64_t>(factors.size());
     ctx->saved_data["plan"] =
         c10::IValue::make_capsule(c10::make_intrusive<AdaptedPlanHolder>(plan));
     return outputs;
@@ -72,43 +86,52 @@ class AdaptedLinear : public Function<AdaptedLinear> {
         c10::static_intrusive_pointer_cast<AdaptedPlanHolder>(ctx->saved_data["plan"].toCapsule());
     const AdaptedPlan& plan = holder->plan;
     const auto num_biases = static_cast<size_t>(ctx->saved_data["biases"].toInt());
+    const auto num_factors = static_cast<size_t>(ctx->saved_data["factors"].toInt());
 
-    // Saved: the input, the weights, the factors, and what each A made of the input.
+    // Saved: the input, the weights, the factors, and in the place of each A what it made of the
+    // input.
     const variable_list saved = ctx->get_saved_variables();
-    const size_t num_weights = plan.factor.size();
-    size_t num_adapted = 0;
-    for (const int first : plan.factor)
-      num_adapted += first >= 0 ? 1 : 0;
+    const size_t num_weights = plan.a.size();
     const size_t first_factor = 1 + num_weights;
-    size_t next_reduced = first_factor + 2 * num_adapted;
+    const size_t first_reduced = first_factor + num_factors;
     const bool gathers = plan.tp.active() && plan.tp.sequence;
     const Tensor input = gathers ? gather_rows(saved[0], plan.tp) : saved[0];
 
     // One place for each argument of forward: x, weights, biases, factors, plan.
     const size_t factor_results = 1 + num_weights + num_biases;
-    variable_list result(factor_results + 2 * num_adapted + 1);
+    variable_list result(factor_results + num_factors + 1);
+    variable_list through(num_factors);  // the gradient by what an A made, of all its B's
     const bool wants_input = ctx->needs_input_grad(0);
     for (size_t i = 0; i < num_weights; ++i) {
-      const Tensor* reduced = plan.factor[i] >= 0 ? &saved[next_reduced++] : nullptr;
-      if (!grads[i].defined()) continue;
-      const Tensor grad = grads[i].contiguous();
-      if (wants_input) add_to_gradient(result[0], parallel::linear_grad_input(grad, saved[1 + i]));
-      if (ctx->needs_input_grad(1 + i)) result[1 + i] = parallel::linear_grad_weight(grad, input);
-      if (i < num_biases && ctx->needs_input_grad(1 + num_weights + i))
-        result[1 + num_weights + i] = grad.sum(0);
-      if (reduced == nullptr) continue;
+      if (grads[i].defined()) {
+        const Tensor grad = grads[i].contiguous();
+        if (wants_input)
+          add_to_gradient(result[0], parallel::linear_grad_input(grad, saved[1 + i]));
+        if (ctx->needs_input_grad(1 + i)) result[1 + i] = parallel::linear_grad_weight(grad, input);
+        if (i < num_biases && ctx->needs_input_grad(1 + num_weights + i))
+          result[1 + num_weights + i] = grad.sum(0);
+        if (plan.a[i] < 0) continue;
 
-      // dB = scaling dy^T (x A^T); dA = scaling (dy B)^T x; dx gains scaling (dy B) A.
-      const auto a = static_cast<size_t>(plan.factor[i]);
-      const Tensor through_b =
-          parallel::linear_grad_input(grad, saved[first_factor + a + 1]).mul_(plan.scaling);
+        // dB = scaling dy^T (x A^T).
+        const auto a = static_cast<size_t>(plan.a[i]), b = static_cast<size_t>(plan.b[i]);
+        add_to_gradient(
+            through[a],
+            parallel::linear_grad_input(grad, saved[first_factor + b]).mul_(plan.scaling));
+        if (ctx->needs_input_grad(factor_results + b))
+          result[factor_results + b] =
+              parallel::linear_grad_weight(grad, saved[first_reduced + a]).mul_(plan.scaling);
+      }
+      if (plan.a[i] < 0 || !plan.is_last_of_a(i)) continue;
+
+      // dA = scaling (dy B)^T x; dx gains scaling (dy B) A: of x as A read it.
+      const auto a = static_cast<size_t>(plan.a[i]);
+      if (!through[a].defined()) continue;
       if (ctx->needs_input_grad(factor_results + a))
-        result[factor_results + a] = parallel::linear_grad_weight(through_b, input);
-      if (ctx->needs_input_grad(factor_results + a + 1))
-        result[factor_results + a + 1] =
-            parallel::linear_grad_weight(grad, *reduced).mul_(plan.scaling);
+        result[factor_results + a] =
+            parallel::linear_grad_weight(through[a], dropped(input, plan.dropout, plan.places[i]));
       if (wants_input)
-        result[0].add_(parallel::linear_grad_input(through_b, saved[first_factor + a]));
+        result[0].add_(dropped(parallel::linear_grad_input(through[a], saved[first_factor + a]),
+                               plan.dropout, plan.places[i]));
     }
 
     // The other ranks' rows of the weights contribute to dx too.
@@ -122,25 +145,32 @@ class AdaptedLinear : public Function<AdaptedLinear> {
 std::vector<Tensor> adapted_column_linear(const Tensor& x, const std::vector<Tensor>& weights,
                                           const std::vector<Tensor>& biases,
                                           const std::vector<LoraFactors>& factors, double scaling,
-                                          const TensorParallel& tp) {
+                                          const TensorParallel& tp, const DropoutRows& dropout) {
   RETORT_CHECK(factors.size() == weights.size() &&
                (biases.empty() || biases.size() == weights.size()))
       << "factors and a bias for each weight";
-  AdaptedPlan plan{.factor = {}, .scaling = scaling, .tp = tp};
+  AdaptedPlan plan{.scaling = scaling, .tp = tp, .dropout = dropout};
   std::vector<Tensor> list;
-  for (const LoraFactors& one : factors) {
-    plan.factor.push_back(one.defined() ? static_cast<int>(list.size()) : -1);
-    if (one.defined()) list.insert(list.end(), {one.a, one.b});
+  for (size_t i = 0; i < factors.size(); ++i) {
+    const LoraFactors& one = factors[i];
+    const bool shares = one.defined() && i > 0 && one.a.is_same(factors[i - 1].a);
+    plan.places.push_back(one.place);
+    plan.a.push_back(!one.defined() ? -1 : shares ? plan.a.back() : static_cast<int>(list.size()));
+    if (one.defined() && !shares) list.push_back(one.a);
+    plan.b.push_back(one.defined() ? static_cast<int>(list.size()) : -1);
+    if (one.defined()) list.push_back(one.b);
   }
   return AdaptedLinear::apply(x, at::TensorList(weights), at::TensorList(biases),
                               at::TensorList(list), plan);
 }
 
 Tensor adapted_row_linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                          const LoraFactors& factors, double scaling, const TensorParallel& tp) {
+                          const LoraFactors& factors, double scaling, const TensorParallel& tp,
+                          const DropoutRows& dropout) {
   std::vector<Tensor> biases;
   if (bias.defined() && !tp.active()) biases.push_back(bias);
-  const Tensor y = adapted_column_linear(x, {weight}, biases, {factors}, scaling).front();
+  const Tensor y =
+      adapted_column_linear(x, {weight}, biases, {factors}, scaling, {}, dropout).front();
   if (!tp.active()) return y;
   const Tensor sum = leave_block(y, tp);
   return bias.defined() ? sum + bias : sum;

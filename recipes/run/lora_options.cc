@@ -55,7 +55,8 @@ void LoraOptions::validate() const {
   };
   if (r < 1) refuse("r must be at least 1, got " + std::to_string(r));
   if (!std::isfinite(lora_alpha) || lora_alpha <= 0) refuse("lora_alpha must be above 0");
-  if (lora_dropout != 0) refuse("lora_dropout other than 0 is not in this version; remove the key");
+  if (!(lora_dropout >= 0 && lora_dropout < 1))
+    refuse("lora_dropout must be at least 0 and below 1");
   if (!modules_to_save.empty())
     refuse(
         "modules_to_save is not in this version: embeddings and heads stay as they are; remove the "
@@ -65,8 +66,11 @@ void LoraOptions::validate() const {
 }
 
 models::LoraConfig LoraOptions::config() const {
-  models::LoraConfig config{
-      .r = r, .lora_alpha = lora_alpha, .target_modules = {}, .use_rslora = use_rslora};
+  models::LoraConfig config{.r = r,
+                            .lora_alpha = lora_alpha,
+                            .target_modules = {},
+                            .use_rslora = use_rslora,
+                            .lora_dropout = lora_dropout};
   if (is_pattern(target_modules))
     config.target_pattern = target_modules.items.front();
   else

@@ -29,7 +29,8 @@ struct LoraOptions {
     visit("r", r, "rank of the adapter's factors");
     visit("lora_alpha", lora_alpha, "lora_alpha / r times the factors' product is added");
     visit("use_rslora", use_rslora, "lora_alpha / sqrt(r) in its place (rsLoRA)");
-    visit("lora_dropout", lora_dropout, "0: dropout is not in this version");
+    visit("lora_dropout", lora_dropout,
+          "while training, the share of the elements of an adapter's input that are dropped");
     visit(
         "target_modules", target_modules,
         "the layers that are adapted: all-linear, names such as q_proj, or a text that is a regex "

@@ -318,7 +318,10 @@ TrainLoopResult run_student(const RankContext& context) {
   const LoopState start = starting_state(context, checkpoint, work->rows(), day, role.world);
   const int64_t max_steps = total_steps(recipe.train, [&] { return work->steps_per_epoch(); });
 
-  roles::Trainer trainer(std::move(decoder), world, trainer_options(recipe.train, max_steps));
+  roles::Trainer::Options training = trainer_options(recipe.train, max_steps);
+  training.lora_dropout = role.lora ? role.lora->lora_dropout : 0;
+  training.dropout_seed = start.seed;
+  roles::Trainer trainer(std::move(decoder), world, std::move(training));
   if (!checkpoint.empty()) trainer.load_state(checkpoint / "state");
   check_replicas_agree(trainer.decoder(), world, "at the start");
   // A vote, because only some ranks wait for other roles.

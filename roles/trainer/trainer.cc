@@ -49,6 +49,8 @@ Trainer::Trainer(models::Decoder decoder, parallel::World& world, Options option
     decoder_.set_parameter_gate([this](size_t begin, size_t end) { gather_->wait(begin, end); });
   optimizer_ = std::make_unique<parallel::AdamW>(*buckets_, options_.adamw);
   pipeline_ = std::make_unique<Pipeline>(decoder_, world_.pp());
+  if (decoder_.lora() != nullptr)
+    decoder_.set_adapter_dropout(options_.lora_dropout, options_.dropout_seed);
   if (decoder_.dtype() == at::kHalf) scaler_.emplace(options_.loss_scale);
 }
 
@@ -69,7 +71,10 @@ at::Tensor Trainer::hidden_before_training(const models::PackedTokens& tokens) {
   return pipeline_->hidden(tokens);
 }
 
-void Trainer::begin_step() { buckets_->begin_step(); }
+void Trainer::begin_step() {
+  buckets_->begin_step();
+  decoder_.set_dropout_step(static_cast<uint64_t>(step()));
+}
 
 // What the backward pass begins with.
 at::Tensor Trainer::scaled(const at::Tensor& loss_sum) const {

@@ -46,6 +46,8 @@ class Trainer {
     double max_grad_norm = 1.0;  // 0: no clipping
     int64_t bucket_bytes = 40 << 20;
     parallel::LossScaler::Options loss_scale;  // of float16 parameters; others have none
+    double lora_dropout = 0;                   // of an adapter: Decoder::set_adapter_dropout
+    uint64_t dropout_seed = 0;                 // the run's
   };
   Trainer(models::Decoder decoder, parallel::World& world, Options options);
 
@@ -69,6 +71,7 @@ class Trainer {
   const Options& options() const { return options_; }
   parallel::GradBuckets& buckets() { return *buckets_; }
 
+  // What an adapter drops follows from the number of updates so far.
   void begin_step();
   // `loss_sum`: scalar; kInvalidArgument with a report when it is not finite.
   void backward(const at::Tensor& loss_sum, bool last_micro_batch);

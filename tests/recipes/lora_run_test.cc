@@ -299,6 +299,35 @@ TEST(Rslora, DividesByTheRootOfR) {
   expect_log_probs(run / "final", want.at("logps_after"), folder);
 }
 
+// What is dropped is the same in every layout and where layers are computed again, another thing in
+// each step, and nothing in evaluation.
+TEST(Dropout, IsTheSameInEveryLayout) {
+  TemporaryFolder folder;
+  const std::string recipe = golden("sft_qwen3").at("recipe");
+  const std::string eval = "data.eval=[{path: " + (goldens() / "rows.jsonl").string() + "}]";
+  const auto launch = [&](const std::string& name, std::vector<std::string> settings) {
+    settings.insert(settings.end(), {"roles.student.lora.lora_dropout=0.3", eval,
+                                     "train.learning_rate=1.0e-12", "train.eval_steps=5"});
+    launch_in(folder / name, recipe, settings);
+    return folder / name / "run";
+  };
+  const fs::path one = launch("one", {}), tp = launch("tp", kTp), pp = launch("pp", kPpDp);
+  const fs::path again = launch("again", {"train.gradient_checkpointing=true"});
+  const fs::path other = launch("other", {"seed=4"});
+  ASSERT_FALSE(HasFailure());
+  for (const char* key : {"loss", "grad_norm"}) {
+    expect_same_column(tp, one, key, 1e-5);
+    expect_same_column(pp, one, key, 1e-5);
+    expect_same_column(again, one, key, 1e-6);
+    EXPECT_GT(std::abs(column(other, key).at(0) - column(one, key).at(0)), 1e-4) << key;
+  }
+  EXPECT_GT(std::abs(column(one, "loss").at(0) - golden("sft_qwen3").at("loss")[0].get<double>()),
+            1e-3);
+  expect_same_column(other, one, "eval_loss", 1e-9);
+  const auto config = nlohmann::json::parse(read_file(one / "final/adapter_config.json"));
+  EXPECT_EQ(config.at("lora_dropout"), 0.3);
+}
+
 // `retort check` computes with the adapter that training starts from.
 TEST(Start, IsCheckedWithItsAdapter) {
   TemporaryFolder folder;
