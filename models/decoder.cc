@@ -88,16 +88,18 @@ void Decoder::Impl::bind_layer(int64_t layer, size_t& next, Layer& out) const {
 void Decoder::Impl::bind() {
   tp = {.group = placement.tp, .sequence = placement.sequence_parallel && placement.tp_size() > 1};
   size_t next = 0;
-  if (placement.first()) embedding = parameters[next++].value;
+  if (placement.first()) ends.embedding = parameters[next++].value;
+  before_layers = next;
   for (int64_t chunk = 0; chunk < placement.virtual_pp; ++chunk) {
     const auto [begin, end] = placement.layers(config.num_hidden_layers, chunk);
     chunks.emplace_back(static_cast<size_t>(end - begin));
     for (int64_t layer = begin; layer < end; ++layer)
       bind_layer(layer, next, chunks.back()[static_cast<size_t>(layer - begin)]);
   }
+  after_layers = next;
   if (placement.last(placement.virtual_pp - 1)) {
-    final_norm = parameters[next++].value;
-    head = next < parameters.size() ? parameters[next].value : embedding;
+    ends.final_norm = parameters[next++].value;
+    ends.head = next < parameters.size() ? parameters[next].value : ends.embedding;
   }
   rope = RotaryEmbedding(config.rope, config.head_dim, device());
   if (config.sliding_rope)
@@ -119,8 +121,8 @@ int64_t Decoder::Impl::padded_tokens(const PackedTokens& tokens) const {
 
 Tensor Decoder::Impl::embed(const PackedTokens& tokens) const {
   const int64_t padding = padded_tokens(tokens) - tokens.num_tokens();
-  const Tensor x =
-      scaled_embedding(vocab_rows(embedding, tokens.input_ids, padding, config, tp), config);
+  const Tensor x = scaled_embedding(
+      vocab_rows(ends_of_state().embedding, tokens.input_ids, padding, config, tp), config);
   if (tokens.noise.alpha == 0) return x;
 
   // Of the rows that this rank has of the residual stream.
@@ -160,7 +162,7 @@ Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& given, const Te
   };
 
   // The residual stream that enters the chunk, and the rotary tables of all its rows.
-  if (placement.first(chunk) && !lora) use(0, 1);
+  if (placement.first(chunk)) use(0, before_layers);
   Residual x{placement.first(chunk) ? embed(tokens) : input, {}};
   const Tensor positions =
       padding > 0 ? at::constant_pad_nd(tokens.positions, {0, padding}) : tokens.positions;
@@ -190,9 +192,7 @@ Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& given, const Te
       inputs.dropout_behind = inputs.dropout.chosen(inputs.rows);
     }
     use(layer.begin, layer.end);
-    const bool plain = lora && !adapts;
-    const LayerWeights before = plain ? untrained(layer) : LayerWeights{};
-    const LayerWeights& weights = plain ? before : layer.weights;
+    const LayerWeights& weights = weights_of(layer);
     x = recomputes(layer)
             ? Residual{layer_forward_checkpointed(weights, inputs, residual_sum(x)), {}}
             : layer_forward(weights, inputs, x);
@@ -200,8 +200,8 @@ Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& given, const Te
   if (!placement.last(chunk)) return residual_sum(x);
 
   // The end of the pipeline: the final norm, on every rank, without the padding.
-  if (!lora) use(chunks.back().empty() ? 0 : chunks.back().back().end, parameters.size());
-  const Tensor out = enter_block(norm_residual(x, final_norm, config).second, tp);
+  use(after_layers, lora ? adapter.size() : parameters.size());
+  const Tensor out = enter_block(norm_residual(x, ends_of_state().final_norm, config).second, tp);
   const int64_t rows = last_layer_chooses ? tokens.wanted.numel() : count;
   const Tensor unpadded = out.size(0) > rows ? out.narrow(0, 0, rows) : out;
   return chooses && !last_layer_chooses ? rows_at(unpadded, tokens.wanted) : unpadded;
@@ -251,12 +251,12 @@ int64_t Decoder::residual_rows(const PackedTokens& tokens) const {
 }
 
 Head Decoder::head() const {
-  RETORT_CHECK(impl_->head.defined()) << "the head is where the pipeline ends";
+  const Tensor& weight = impl_->ends_of_state().head;
+  RETORT_CHECK(weight.defined()) << "the head is where the pipeline ends";
   if (impl_->config.classifies())
-    return {.weight = impl_->head, .vocab = {}, .copies = impl_->placement.tp};
-  return {.weight = impl_->head,
-          .vocab = impl_->vocab(),
-          .softcap = impl_->config.final_logit_softcapping};
+    return {.weight = weight, .vocab = {}, .copies = impl_->placement.tp};
+  return {
+      .weight = weight, .vocab = impl_->vocab(), .softcap = impl_->config.final_logit_softcapping};
 }
 
 Tensor Decoder::head_weight() const {
@@ -271,7 +271,7 @@ Tensor Decoder::head_weight() const {
 
 Tensor Decoder::logits(const Tensor& hidden) const {
   RETORT_CHECK(impl_->placement.whole()) << "logits() of a part of a model";
-  return softcapped(vocab_products(hidden.to(at::kFloat), impl_->head),
+  return softcapped(vocab_products(hidden.to(at::kFloat), impl_->ends_of_state().head),
                     impl_->config.final_logit_softcapping);
 }
 

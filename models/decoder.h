@@ -86,7 +86,8 @@ class Decoder {
   std::vector<parallel::NamedParameter> parameters() const;
 
   // LoRA: from now on linear layers compute with their factors besides (models/lora/adapter.h makes
-  // them, and merges them), and these alone are trained. `tensors`: all of lora_specs by name, in
+  // them, and merges them), what modules_to_save name is computed with as the adapter has it, and
+  // these alone are trained. `tensors`: all of lora_specs by name, in
   // the decoder's dtype. kMismatch as the constructor.
   void attach_adapter(const LoraConfig& lora,
                       const std::vector<std::pair<std::string, at::Tensor>>& tensors);

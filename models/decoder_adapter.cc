@@ -2,6 +2,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,34 +12,66 @@
 #include "models/decoder.h"
 #include "models/decoder_impl.h"
 #include "models/decoder_parameters.h"
+#include "models/lora/lora_specs.h"
 
 namespace retort::models {
 
-// Gives the layers their factors, which follow one another as their matrices do.
+namespace {
+
+// The ends with what an adapter has in their places.
+template <class Ends>
+Ends adapted_ends(Ends ends, const std::vector<parallel::NamedParameter>& tensors) {
+  for (const parallel::NamedParameter& tensor : tensors) {
+    if (tensor.name == "model.embed_tokens.weight") ends.embedding = tensor.value;
+    if (tensor.name == "model.norm.weight") ends.final_norm = tensor.value;
+    if (tensor.name == "lm_head.weight" || tensor.name == kScoreHead) ends.head = tensor.value;
+  }
+  return ends;
+}
+
+}  // namespace
+
+// Gives the layers what is trained of them, which follows one another as in the model.
 void Decoder::Impl::bind_adapter() {
-  size_t next = 0;
+  before_layers = 0;
+  while (before_layers < adapter.size() && layer_of(adapter[before_layers].name) < 0)
+    ++before_layers;
+  if (!placement.first()) before_layers = 0;
+
+  size_t next = before_layers;
   for (std::vector<Layer>& chunk : chunks)
     for (Layer& layer : chunk) {
       layer.begin = next;
-      layer.weights.scaling = lora->scaling();
-      layer.weights.factors = layer_factors(adapter, layer.index, next);
+      layer.own = layer.weights;
+      layer.weights = adapted_layer(layer.own, adapter, layer.index, lora->scaling(), next);
       layer.end = next;
     }
-  RETORT_CHECK(next == adapter.size()) << next << " of " << adapter.size() << " factors placed";
+  after_layers = next;
+  own_ends = ends;
+  ends = adapted_ends(own_ends, adapter);
+  const bool placed =
+      std::all_of(adapter.begin() + static_cast<std::ptrdiff_t>(next), adapter.end(),
+                  [](const parallel::NamedParameter& tensor) { return layer_of(tensor.name) < 0; });
+  RETORT_CHECK(placed) << adapter.at(next).name << " belongs to no layer here";
 }
 
 void Decoder::Impl::bind_first_adapter() {
-  size_t next = 0;
+  size_t next = before_layers;
   for (std::vector<Layer>& chunk : chunks)
     for (Layer& layer : chunk)
-      layer.first = layer_factors(first_adapter, layer.index, next);
-  RETORT_CHECK(next == adapter.size()) << next << " of " << adapter.size() << " factors placed";
+      layer.first = adapted_layer(layer.own, first_adapter, layer.index, lora->scaling(), next);
+  first_ends = adapted_ends(own_ends, first_adapter);
 }
 
-// The layer's weights as they were before anything was trained.
-LayerWeights Decoder::Impl::untrained(const Layer& layer) const {
-  return layer.weights.with_factors(adapter_state == AdapterState::kFirst ? layer.first
-                                                                          : LayerFactors{});
+// The layer's weights as they are trained, or as they were before anything was.
+const LayerWeights& Decoder::Impl::weights_of(const Layer& layer) const {
+  if (!lora || adapter_state == AdapterState::kTrained) return layer.weights;
+  return adapter_state == AdapterState::kFirst ? layer.first : layer.own;
+}
+
+const Decoder::Impl::Ends& Decoder::Impl::ends_of_state() const {
+  if (!lora || adapter_state == AdapterState::kTrained) return ends;
+  return adapter_state == AdapterState::kFirst ? first_ends : own_ends;
 }
 
 // Nothing is dropped where nothing is trained: in evaluation, of references, while drawing.
@@ -49,6 +83,7 @@ DropoutRows Decoder::Impl::dropout_of(const PackedTokens& tokens) const {
 
 void Decoder::attach_adapter(const LoraConfig& lora,
                              const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+  if (impl_->lora) detach_adapter();
   impl_->adapter = match_adapter(impl_->config, lora, impl_->placement, tensors, dtype(), device());
   impl_->lora = lora;
   impl_->bind_adapter();

@@ -18,20 +18,27 @@ namespace retort::models {
 struct Decoder::Impl {
   // A layer and what is trained of it, [begin, end) of trained_parameters().
   struct Layer {
-    LayerWeights weights;
-    LayerFactors first;  // of AdapterState::kFirst
+    LayerWeights weights;     // of AdapterState::kTrained
+    LayerWeights own, first;  // beside an adapter: of kNone and kFirst
     size_t begin = 0;
     size_t end = 0;
     int64_t index = 0;  // in the whole model
     int64_t window = 0;
   };
 
+  // What stands before and behind the layers.
+  struct Ends {
+    at::Tensor embedding, final_norm, head;
+  };
+
   ModelConfig config;
   Placement placement;
   TensorParallel tp;
   std::vector<parallel::NamedParameter> parameters;
-  at::Tensor embedding, final_norm, head;
+  Ends ends, own_ends, first_ends;  // as Layer
   std::vector<std::vector<Layer>> chunks;
+  // Of trained_parameters(), those before the layers, and where those behind them begin.
+  size_t before_layers = 0, after_layers = 0;
   RotaryEmbedding rope;
   std::optional<RotaryEmbedding> sliding_rope;  // of layers with a window, if they have their own
   std::optional<LoraConfig> lora;
@@ -50,7 +57,8 @@ struct Decoder::Impl {
   void bind_layer(int64_t layer, size_t& next, Layer& out) const;
   void bind_adapter();
   void bind_first_adapter();
-  LayerWeights untrained(const Layer& layer) const;
+  const LayerWeights& weights_of(const Layer& layer) const;
+  const Ends& ends_of_state() const;
   parallel::VocabShard vocab() const;
   int64_t padded_tokens(const PackedTokens& tokens) const;
   at::Tensor embed(const PackedTokens& tokens) const;

@@ -103,25 +103,28 @@ const char* layer_tensor_name(LayerTensor tensor) {
   return "";
 }
 
-LayerFactors layer_factors(const std::vector<parallel::NamedParameter>& tensors, int64_t index,
-                           size_t& next) {
+LayerWeights adapted_layer(const LayerWeights& own,
+                           const std::vector<parallel::NamedParameter>& tensors, int64_t index,
+                           double scaling, size_t& next) {
   const std::string prefix = "model.layers." + std::to_string(index) + ".";
-  LayerFactors factors;
+  LayerWeights weights = own;
+  weights.scaling = scaling;
   LoraFactors before;  // the A of the B's that follow it, and its place
   for (; next < tensors.size() && tensors[next].name.starts_with(prefix); ++next) {
     const auto& [name, value, shard] = tensors[next];
     if (name.ends_with(".lora_A.weight"))
       before = {.a = value, .b = {}, .place = {.column = shard.dim == 1 ? shard.begin : 0}};
-    for (size_t t = 0; t < factors.size(); ++t) {
+    for (size_t t = 0; t < weights.tensors.size(); ++t) {
       const std::string matrix = prefix + layer_tensor_name(static_cast<LayerTensor>(t));
+      if (name == matrix) weights.tensors[t] = value;
       if (name != lora_factor_name(matrix, "lora_B")) continue;
       // The first matrix of an A is its module's number in the layer.
       if (before.place.module == 0)
-        before.place.module = static_cast<uint64_t>(index) * factors.size() + t + 1;
-      factors[t] = {before.a, value, before.place};
+        before.place.module = static_cast<uint64_t>(index) * weights.tensors.size() + t + 1;
+      weights.factors[t] = {before.a, value, before.place};
     }
   }
-  return factors;
+  return weights;
 }
 
 std::vector<Tensor> LayerWeights::list() const {
@@ -137,12 +140,6 @@ std::vector<Tensor> LayerWeights::list() const {
     shared = one.a;
   }
   return list;
-}
-
-LayerWeights LayerWeights::with_factors(const LayerFactors& others) const {
-  LayerWeights weights = *this;
-  weights.factors = others;
-  return weights;
 }
 
 LayerWeights LayerWeights::with(const std::vector<Tensor>& list) const {

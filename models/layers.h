@@ -45,11 +45,6 @@ const char* layer_tensor_name(LayerTensor tensor);
 // An adapter's factors of one layer; undefined where a matrix is not adapted.
 using LayerFactors = std::array<LoraFactors, static_cast<size_t>(LayerTensor::kCount)>;
 
-// Those of layer `index` among an adapter's tensors in the order of lora_specs, from `next` on,
-// which is moved behind them.
-LayerFactors layer_factors(const std::vector<parallel::NamedParameter>& tensors, int64_t index,
-                           size_t& next);
-
 struct LayerWeights {
   std::array<at::Tensor, static_cast<size_t>(LayerTensor::kCount)> tensors;
   // Of the matrices that an adapter changes, and LoraConfig::scaling().
@@ -62,9 +57,14 @@ struct LayerWeights {
   std::vector<at::Tensor> list() const;
   // These weights with `list` in the place of list().
   LayerWeights with(const std::vector<at::Tensor>& list) const;
-  // These weights with another state of their adapter; with {} as if there were none.
-  LayerWeights with_factors(const LayerFactors& others) const;
 };
+
+// The weights of layer `index` with an adapter: with the factors and, in the place of their own,
+// those that are trained whole, among an adapter's tensors in the order of lora_specs from `next`
+// on, which is moved behind them.
+LayerWeights adapted_layer(const LayerWeights& own,
+                           const std::vector<parallel::NamedParameter>& tensors, int64_t index,
+                           double scaling, size_t& next);
 
 // What a layer needs besides its weights, for one forward.
 struct LayerInputs {

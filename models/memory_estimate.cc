@@ -199,7 +199,7 @@ class Estimate {
     if (!sizes.lora) return;
     factors_ = adapter_elements(config, *sizes.lora, sizes.layout.tp, own_layers);
     layer_trained_ = factors_.most_of_layer;
-    trained_after_layers_ = 0;
+    trained_after_layers_ = factors_.behind_layers;
   }
 
   TrainingMemory result() const;
@@ -291,7 +291,8 @@ int64_t Estimate::in_loss() const {
   const bool on_device = sizes_.layout.device != parallel::Device::kCpu;
   const bool half = sizes_.dtype_bytes < kFloatBytes;
   const int64_t table = slice_.vocab * slice_.hidden * kFloatBytes;
-  const int64_t weight_gradient = sizes_.lora ? 0 : table;
+  const bool trains_head = !sizes_.lora || factors_.head;
+  const int64_t weight_gradient = trains_head ? table : 0;
   const int64_t rows = bytes(sizes_.tokens * slice_.hidden);
 
   // Hidden states of rows with a target, and what the parts have formed. With sequence parallelism
@@ -316,7 +317,7 @@ int64_t Estimate::in_loss() const {
 
   // Each gradient in the weights' dtype, where that is not its own or another factor comes to it.
   const int64_t scaled = loss.parts > 1 ? weight_gradient : 0;
-  const bool adds_up = !sizes_.lora && (half || loss.parts > 1);
+  const bool adds_up = trains_head && (half || loss.parts > 1);
   const int64_t sum = adds_up ? bytes(slice_.vocab * slice_.hidden) : 0;
   return std::max(given + loss.naming, formed + std::max(running, scaled + sum));
 }

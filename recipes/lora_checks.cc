@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "models/checkpoint.h"
@@ -15,12 +16,16 @@
 namespace retort::recipes {
 namespace {
 
-std::string modules_text(const models::LoraConfig& config) {
-  if (!config.target_pattern.empty()) return "'" + config.target_pattern + "'";
+std::string list_text(const std::vector<std::string>& names) {
   std::string text;
-  for (const std::string& module : config.target_modules)
-    text += (text.empty() ? "" : ", ") + module;
+  for (const std::string& name : names)
+    text += (text.empty() ? "" : ", ") + name;
   return "[" + text + "]";
+}
+
+std::string modules_text(const models::LoraConfig& config) {
+  return config.target_pattern.empty() ? list_text(config.target_modules)
+                                       : "'" + config.target_pattern + "'";
 }
 
 models::LoraConfig all_linear() { return {.target_modules = {std::string(models::kAllLinear)}}; }
@@ -47,6 +52,23 @@ void check_pushed_adapter(const Recipe& recipe, const RecipePlaces& places) {
                   "with roles.student.lora.push: adapter the generator computes with its own model "
                   "and the adapter; give it the student's, '" +
                       recipe.student().model + "'");
+}
+
+// What is trained whole is there, and may be.
+void check_saved_modules(const models::ModelConfig& model, const models::LoraConfig& lora,
+                         const RecipePlaces& places) {
+  const KeyPath key{"roles", Recipe::kDrivingRole, "lora", "modules_to_save"};
+  try {
+    models::saved_parameters(model, lora);
+  } catch (const Error& error) {
+    places.refuse(key, error.message());
+  }
+  const auto unmatched = models::unmatched_module(model, lora);
+  if (!unmatched) return;
+  const bool tied = model.tie_word_embeddings && std::string("lm_head").ends_with(*unmatched);
+  places.refuse(key, "'" + *unmatched + "' is the end of no layer's name in this model" +
+                         (tied ? ", whose head is its embedding (tie_word_embeddings)"
+                               : "; expected embed_tokens, lm_head or norm"));
 }
 
 }  // namespace
@@ -82,6 +104,8 @@ std::string lora_difference(const models::ModelConfig& model, const models::Lora
   // The same layers may be named in other words.
   if (models::adapted_modules(model, there) != models::adapted_modules(model, wanted))
     compare("target_modules", modules_text(there), modules_text(wanted));
+  if (models::saved_parameters(model, there) != models::saved_parameters(model, wanted))
+    compare("modules_to_save", list_text(there.modules_to_save), list_text(wanted.modules_to_save));
   return text.str();
 }
 
@@ -112,6 +136,7 @@ void check_lora_files(const Recipe& recipe, const RecipePlaces& places) {
     places.refuse(targets, "'" + *unmatched + "' names no linear layer of this model; " +
                                "expected names among " +
                                modules_text(models::with_named_targets(model, all_linear())));
+  check_saved_modules(model, lora->config(), places);
   if (!lora->adapter) return;
 
   // An adapter to go on with must be as the recipe says.

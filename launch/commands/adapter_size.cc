@@ -38,6 +38,17 @@ AdapterSize adapter_size(const models::ModelConfig& config, const models::LoraCo
     size.split += lora.r * (first.row_parallel ? first.in : out);
     size.whole += lora.r * (first.row_parallel ? out : first.in);
   }
+  for (const std::string& parameter : models::saved_parameters(config, lora)) {
+    const bool table = parameter == "lm_head.weight" || parameter.ends_with("embed_tokens.weight");
+    const bool of_heads =
+        parameter.ends_with("q_norm.weight") || parameter.ends_with("k_norm.weight");
+    if (table)
+      size.split += config.vocab_size * config.hidden_size;
+    else if (parameter.ends_with("score.weight"))
+      size.whole += config.classifier.num_labels * config.hidden_size;
+    else
+      size.whole += of_heads ? config.head_dim : config.hidden_size;
+  }
   return size;
 }
 

@@ -125,8 +125,17 @@ void attach_new_adapter(Decoder& decoder, const LoraConfig& lora, uint64_t seed)
   for (const ParameterSpec& spec : lora_specs(decoder.config(), lora, {}))
     index.emplace(spec.name, index.size());
 
+  // What is trained whole begins as it is in the model.
+  std::map<std::string, at::Tensor> own;
+  for (const parallel::NamedParameter& parameter : decoder.parameters())
+    own.emplace(parameter.name, parameter.value);
+
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (const ParameterSpec& spec : lora_specs(decoder.config(), lora, decoder.placement())) {
+    if (const auto found = own.find(spec.name); found != own.end()) {
+      tensors.emplace_back(spec.name, found->second.detach().clone());
+      continue;
+    }
     const auto options = at::TensorOptions().dtype(decoder.dtype()).device(decoder.device());
     tensors.emplace_back(
         spec.name,
@@ -179,6 +188,8 @@ std::string describe_adapter(const ModelConfig& config, const LoraConfig& lora) 
   text << std::setprecision(17) << "r " << lora.r << " scaling " << lora.scaling() << "\n";
   for (const AdaptedModule& module : adapted_modules(config, lora))
     text << module.name << "\n";
+  for (const std::string& parameter : saved_parameters(config, lora))
+    text << parameter << "\n";
   return text.str();
 }
 
@@ -222,14 +233,21 @@ MergedWeights::MergedWeights(const Decoder& decoder) {
   constexpr std::string_view kFactorB = ".lora_B.weight";
   at::Tensor a;
   for (const parallel::NamedParameter& factor : decoder.trained_parameters()) {
-    if (is_factor_a(factor.name)) a = factor.value.detach();
-    if (!factor.name.ends_with(kFactorB)) continue;
+    if (is_factor_a(factor.name)) {
+      a = factor.value.detach();
+      continue;
+    }
+    if (!factor.name.ends_with(kFactorB)) {
+      saved_[factor.name] = factor.value.detach();
+      continue;
+    }
     const std::string module = factor.name.substr(0, factor.name.size() - kFactorB.size());
     factors_[module + ".weight"] = {a, factor.value.detach()};
   }
 }
 
 at::Tensor MergedWeights::of(const parallel::NamedParameter& parameter) const {
+  if (const auto saved = saved_.find(parameter.name); saved != saved_.end()) return saved->second;
   const at::Tensor own = parameter.value.detach();
   const auto found = factors_.find(parameter.name);
   if (found == factors_.end()) return own;

@@ -18,7 +18,7 @@
 namespace retort::models {
 
 // Gives the decoder a new adapter, as PEFT begins: A uniform in (-1, 1) / sqrt(in), B zero, so that
-// the decoder's function stays as it is. A pure function of (config, seed), the same in every
+// the decoder's function stays as it is; modules_to_save begin as the decoder's own. A pure function of (config, seed), the same in every
 // process and for every placement.
 void attach_new_adapter(Decoder& decoder, const LoraConfig& lora, uint64_t seed);
 
@@ -42,7 +42,7 @@ void check_adapter(const ModelConfig& config, const std::filesystem::path& folde
 std::vector<TensorInfo> adapter_infos(const ModelConfig& config, const LoraConfig& lora,
                                       at::ScalarType dtype);
 
-// What it computes in a model, as text: r, the scaling, and the names of what is adapted. The same
+// What it computes in a model, as text: r, the scaling, and the names of what is adapted and saved. The same
 // for settings that say so in other words.
 std::string describe_adapter(const ModelConfig& config, const LoraConfig& lora);
 
@@ -60,7 +60,8 @@ void write_trained_description(const Decoder& decoder, at::ScalarType file_dtype
                                const std::filesystem::path& folder);
 
 // A decoder's weights with scaling * B A added to what is adapted, formed in fp32 and
-// rounded once; the decoder's own tensors where nothing is, and without an adapter. No autograd.
+// rounded once; the adapter's tensors of what is trained whole; the decoder's own where nothing is,
+// and without an adapter. No autograd.
 // Collectives: none.
 class MergedWeights {
  public:
@@ -72,6 +73,7 @@ class MergedWeights {
 
  private:
   std::map<std::string, std::pair<at::Tensor, at::Tensor>> factors_;  // A and B of a matrix
+  std::map<std::string, at::Tensor> saved_;  // in the place of the decoder's own
   double scaling_ = 0;
 };
 

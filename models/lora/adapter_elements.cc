@@ -1,10 +1,16 @@
 #include "models/lora/adapter_elements.h"
 
+#include <c10/util/accumulate.h>
+
 #include <algorithm>
 #include <map>
 #include <string>
+#include <vector>
 
+#include "models/lora/lora_specs.h"
 #include "models/lora/lora_targets.h"
+#include "models/parameter_specs.h"
+#include "parallel/vocab_shard.h"
 
 namespace retort::models {
 namespace {
@@ -37,11 +43,29 @@ AdapterElements adapter_elements(const ModelConfig& config, const LoraConfig& lo
     layer.all += lora.r * sides_of(config, module, tp);
     ++layer.most_modules;
   }
+
+  const std::vector<std::string> saved = saved_parameters(config, lora);
+  const int64_t table = parallel::vocab_rows_per_rank(config.vocab_size, tp) * config.hidden_size;
+  for (const ParameterSpec& spec : parameter_specs(config)) {
+    if (std::ranges::find(saved, spec.name) == saved.end()) continue;
+    const int64_t layer = layer_of(spec.name);
+    const int64_t elements = c10::multiply_integers(spec.shape);
+    if (layer >= 0 && layers.contains(layer)) of_layer[layer].all += elements;
+    if (layer >= 0) continue;
+    const bool first = spec.name == "model.embed_tokens.weight";
+    const bool vocab = first || spec.name == "lm_head.weight";
+    if (first && layers.contains(0)) sum.embedding = table;
+    if (first || !layers.contains(config.num_hidden_layers - 1)) continue;
+    sum.behind_layers += vocab ? table : elements;
+    sum.head = sum.head || spec.kind == ParameterKind::kMatrix;
+  }
+
   for (const auto& [index, layer] : of_layer) {
     sum.all += layer.all;
     sum.most_of_layer = std::max(sum.most_of_layer, layer.all);
     sum.most_modules = std::max(sum.most_modules, layer.most_modules);
   }
+  sum.all += sum.embedding + sum.behind_layers;
   return sum;
 }
 

@@ -15,8 +15,13 @@ struct AdapterElements {
   int64_t all = 0;            // elements, of all the layers
   int64_t most_of_layer = 0;  // elements
   int64_t most_modules = 0;   // linear layers with factors, in a layer
+  // What is trained whole beside the factors, before the layers, within `all`, and behind them.
+  int64_t embedding = 0;
+  int64_t behind_layers = 0;
+  bool head = false;
 };
-// `layers`: those that are counted, by their numbers in the whole model.
+// `layers`: those that are counted, by their numbers in the whole model; with the first one what
+// stands before the layers, with the last one what stands behind them.
 AdapterElements adapter_elements(const ModelConfig& config, const LoraConfig& lora, int64_t tp,
                                  const std::set<int64_t>& layers);
 

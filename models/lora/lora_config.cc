@@ -20,7 +20,8 @@ constexpr std::array<std::string_view, 7> kLinearModules{
 // Read here, or without a meaning for what the adapter computes.
 const std::set<std::string>& adapter_keys() {
   static const std::set<std::string> keys{
-      "r", "lora_alpha", "use_rslora", "target_modules", "base_model_name_or_path", "peft_type",
+      "r", "lora_alpha", "use_rslora", "modules_to_save", "target_modules",
+      "base_model_name_or_path", "peft_type",
       // Who wrote it and for what; the initial values of a training that is over.
       "task_type", "inference_mode", "revision", "auto_mapping", "peft_version",
       "init_lora_weights", "lora_dropout", "runtime_config", "ensure_weight_tying",
@@ -44,6 +45,18 @@ void read_target_list(const ConfigFields& fields, const ConfigJson& list,
       fields.fail("target_modules", list, expected);
     if (std::ranges::find(config.target_modules, name) == config.target_modules.end())
       config.target_modules.push_back(name);
+  }
+}
+
+void read_saved(const ConfigFields& fields, LoraConfig& config) {
+  const ConfigJson* value = fields.find("modules_to_save");
+  if (value == nullptr) return;
+  const std::string expected = "expected a list of names of layers";
+  if (!value->is_array()) fields.fail("modules_to_save", *value, expected);
+  for (const ConfigJson& one : *value) {
+    if (!one.is_string() || one.get<std::string>().empty())
+      fields.fail("modules_to_save", *value, expected);
+    config.modules_to_save.push_back(one.get<std::string>());
   }
 }
 
@@ -128,6 +141,7 @@ LoraConfig parse_adapter_config(const std::string& text, const std::string& orig
                     .lora_dropout = fields.number("lora_dropout", 0, 0)};
   if (config.lora_dropout > 1)
     fields.fail("lora_dropout", object.at("lora_dropout"), "expected a number from 0 to 1");
+  read_saved(fields, config);
   read_targets(fields, config);
   if (!std::isfinite(config.lora_alpha) || config.lora_alpha <= 0)
     fields.fail("lora_alpha", object.value("lora_alpha", ConfigJson()),
@@ -170,6 +184,7 @@ std::string write_adapter_config(const LoraConfig& config, const std::string& ba
     json["lora_alpha"] = config.lora_alpha;
   json["lora_dropout"] = config.lora_dropout;
   json["modules_to_save"] = nullptr;
+  if (!config.modules_to_save.empty()) json["modules_to_save"] = config.modules_to_save;
   json["peft_type"] = "LORA";
   json["r"] = config.r;
   json["rank_pattern"] = ConfigJson::object();

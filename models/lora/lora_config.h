@@ -27,6 +27,9 @@ struct LoraConfig {
   // While it is trained, the share of the elements of its input that are dropped. Of a trained one
   // no more than a note.
   double lora_dropout = 0;
+  // Ends of the names of layers that are trained whole beside the factors, as PEFT matches them
+  // (saved_parameters in models/lora/lora_targets.h).
+  std::vector<std::string> modules_to_save{};
   // In the place of target_modules, which are empty then: a regular expression that matches the
   // whole names of the layers; "": none.
   std::string target_pattern{};

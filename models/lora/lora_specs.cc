@@ -87,11 +87,14 @@ std::vector<ParameterSpec> lora_specs(const ModelConfig& config, const LoraConfi
   std::set<std::string> adapted;
   for (const AdaptedModule& module : adapted_modules(config, lora))
     adapted.insert(module.name);
+  const std::vector<std::string> names = saved_parameters(config, lora);
+  const std::set<std::string> saved(names.begin(), names.end());
 
   // The parts of a fused matrix follow one another and share the first one's A.
   std::vector<ParameterSpec> specs;
   std::string before;
   for (const ParameterSpec& spec : parameter_specs(config, placement)) {
+    if (saved.contains(spec.name)) specs.push_back(spec);
     const std::string module = lora_module(config, spec);
     if (!adapted.contains(module)) continue;
     if (module != before) specs.push_back(factor_a(spec, module, lora, placement));

@@ -29,6 +29,9 @@ std::string lora_module(const ModelConfig& config, const ParameterSpec& paramete
 // A, named as in the files and before the first of its B's, and of each matrix the rows of B that
 // are its own: qkv_proj.lora_A, q_proj.lora_B, k_proj.lora_B, v_proj.lora_B.
 //
+// Parameters that are trained whole (saved_parameters) stand among them under their own names, and
+// are spread as in the model.
+//
 // Tensor parallelism, with W column-parallel [out/n, in]: A is whole on every rank, whose gradient
 // is a part (of its rows of B), and B is split like W. With W row-parallel [out, in/n]: A is split
 // like W, and B is whole, its gradient a part, of the rank's share of x A^T.

@@ -31,6 +31,16 @@ std::vector<AdaptedModule> all_modules(const ModelConfig& config) {
   return modules;
 }
 
+// The name of the module that has a parameter.
+std::string owner_of(const std::string& parameter) {
+  return parameter.substr(0, parameter.rfind('.'));
+}
+
+[[noreturn]] void refuse_saved(const std::string& target, const std::string& why) {
+  throw Error(ErrorCode::kInvalidArgument, "modules_to_save: '" + target + "' " + why)
+      .with("key", "modules_to_save");
+}
+
 std::string last_word(const std::string& name) { return name.substr(name.rfind('.') + 1); }
 
 // "o_proj, qkv_proj": what stands in a layer of the model.
@@ -81,6 +91,40 @@ std::optional<std::string> unmatched_target(const ModelConfig& config, const Lor
   return std::nullopt;
 }
 
+std::vector<std::string> saved_parameters(const ModelConfig& config, const LoraConfig& lora) {
+  std::vector<std::string> saved;
+  if (lora.modules_to_save.empty()) return saved;
+  for (const ParameterSpec& spec : parameter_specs(config)) {
+    const std::string owner = owner_of(spec.name);
+    // PEFT asks for no dot before a name here: "norm" is every norm.
+    const auto target = std::ranges::find_if(
+        lora.modules_to_save, [&](const std::string& name) { return owner.ends_with(name); });
+    if (target == lora.modules_to_save.end()) continue;
+    if (layer_of(spec.name) >= 0 && spec.kind != ParameterKind::kNorm)
+      refuse_saved(*target, "is " + owner +
+                                ", a linear layer of a decoder layer; expected embed_tokens, "
+                                "lm_head, score or norms (adapt linear layers by target_modules)");
+    if (layer_of(spec.name) < 0 && spec.kind == ParameterKind::kMatrix &&
+        config.tie_word_embeddings && !config.classifies())
+      refuse_saved(*target,
+                   "is the embedding, which is the head too in this model "
+                   "(tie_word_embeddings): trained alone it would part from it; train "
+                   "the whole model, or leave it out");
+    saved.push_back(spec.name);
+  }
+  return saved;
+}
+
+std::optional<std::string> unmatched_module(const ModelConfig& config, const LoraConfig& lora) {
+  for (const std::string& target : lora.modules_to_save) {
+    const bool named = std::ranges::any_of(parameter_specs(config), [&](const ParameterSpec& spec) {
+      return owner_of(spec.name).ends_with(target);
+    });
+    if (!named) return target;
+  }
+  return std::nullopt;
+}
+
 LoraConfig with_named_targets(const ModelConfig& config, LoraConfig lora) {
   if (!lora.all_linear()) return lora;
   lora.target_modules.clear();
@@ -94,7 +138,8 @@ LoraConfig with_named_targets(const ModelConfig& config, LoraConfig lora) {
 
 bool same_adapters(const ModelConfig& config, const LoraConfig& a, const LoraConfig& b) {
   return a.r == b.r && a.scaling() == b.scaling() &&
-         adapted_modules(config, a) == adapted_modules(config, b);
+         adapted_modules(config, a) == adapted_modules(config, b) &&
+         saved_parameters(config, a) == saved_parameters(config, b);
 }
 
 }  // namespace retort::models

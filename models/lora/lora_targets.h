@@ -30,6 +30,14 @@ std::vector<AdaptedModule> adapted_modules(const ModelConfig& config, const Lora
 // The first of the names in target_modules that no layer of the model has; nullopt: each has some.
 std::optional<std::string> unmatched_target(const ModelConfig& config, const LoraConfig& lora);
 
+// The parameters of the whole model that modules_to_save name, in its order: of the embedding, the
+// head and the norms. kInvalidArgument naming modules_to_save for a linear layer, and for the
+// embedding and the head of a model in which they are one: an adapter's files have no place for
+// that.
+std::vector<std::string> saved_parameters(const ModelConfig& config, const LoraConfig& lora);
+// As unmatched_target, of modules_to_save.
+std::optional<std::string> unmatched_module(const ModelConfig& config, const LoraConfig& lora);
+
 // The settings with target_modules as names that this model has, where they are all-linear: what
 // other programs read without knowing the model.
 LoraConfig with_named_targets(const ModelConfig& config, LoraConfig lora);

@@ -57,11 +57,11 @@ void LoraOptions::validate() const {
   if (!std::isfinite(lora_alpha) || lora_alpha <= 0) refuse("lora_alpha must be above 0");
   if (!(lora_dropout >= 0 && lora_dropout < 1))
     refuse("lora_dropout must be at least 0 and below 1");
-  if (!modules_to_save.empty())
-    refuse(
-        "modules_to_save is not in this version: embeddings and heads stay as they are; remove the "
-        "key");
-
+  for (const std::string& module : modules_to_save) {
+    if (module.empty()) refuse("modules_to_save has an empty name");
+    if (std::ranges::count(modules_to_save, module) > 1)
+      refuse("modules_to_save names " + module + " twice");
+  }
   check_targets(target_modules);
 }
 
@@ -70,7 +70,8 @@ models::LoraConfig LoraOptions::config() const {
                             .lora_alpha = lora_alpha,
                             .target_modules = {},
                             .use_rslora = use_rslora,
-                            .lora_dropout = lora_dropout};
+                            .lora_dropout = lora_dropout,
+                            .modules_to_save = modules_to_save};
   if (is_pattern(target_modules))
     config.target_pattern = target_modules.items.front();
   else

@@ -36,7 +36,8 @@ struct LoraOptions {
         "the layers that are adapted: all-linear, names such as q_proj, or a text that is a regex "
         "of whole names");
     visit("modules_to_save", modules_to_save,
-          "layers that are trained whole beside the adapter; not in this version");
+          "ends of the names of layers that are trained whole beside the adapter: embed_tokens, "
+          "lm_head, norm");
     visit("adapter", adapter,
           "folder of a PEFT adapter that training starts from; null: a new one, which changes "
           "nothing at first");

@@ -20,7 +20,7 @@ roles::PendingPayload StudentAnswers::send(uint64_t /*request_id*/, int64_t /*st
     const at::Tensor rows = trainer_.hidden_before_training(models::wanting(tokens, positions));
     const at::Tensor targets = tokens.input_ids.to(at::kLong).index_select(0, positions + 1);
     if (rows.defined()) {
-      const models::Head head = trainer_.decoder().head();
+      const models::Head head = trainer_.head_before_training();
       payload = roles::make_payload(rows, head.weight,
                                     {.kind = roles::PayloadKind::kTargetLogProbs,
                                      .temperature = temperature_,

@@ -92,7 +92,8 @@ void Pipeline::run(const Step& step) {
       const Passage passage = std::move(open.extract(key).mapped());
       step.before_backward(action.micro_batch == count - 1);
       // Without a gradient received the output is the loss, whose gradient is 1.
-      torch::autograd::backward({passage.output}, {received});
+      // A stage before the first layer that an adapter changes has nothing to train.
+      if (passage.output.requires_grad()) torch::autograd::backward({passage.output}, {received});
       if (passage.input.defined()) result = passage.input.grad();
     }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -31,6 +32,21 @@ std::string join(const std::vector<std::string>& names, size_t most) {
   if (names.size() > most) text += " and " + std::to_string(names.size() - most) + " more";
   return text;
 }
+
+// While it lives the decoder computes with what it was before it was trained.
+class BeforeTraining {
+ public:
+  explicit BeforeTraining(models::Decoder& decoder) : decoder_(decoder) {
+    using enum models::AdapterState;
+    RETORT_CHECK(decoder.lora() != nullptr) << "a student without an adapter has nothing before it";
+    decoder_.use_adapter(decoder.has_first_adapter() ? kFirst : kNone);
+  }
+  ~BeforeTraining() { decoder_.use_adapter(models::AdapterState::kTrained); }
+  BeforeTraining(const BeforeTraining&) = delete;
+
+ private:
+  models::Decoder& decoder_;
+};
 
 }  // namespace
 
@@ -59,16 +75,14 @@ void Trainer::keep_first_adapter(const std::filesystem::path& folder) {
 }
 
 at::Tensor Trainer::hidden_before_training(const models::PackedTokens& tokens) {
-  RETORT_CHECK(decoder_.lora() != nullptr) << "a student without an adapter has nothing before it";
-  using enum models::AdapterState;
-  struct Trained {
-    models::Decoder& decoder;
-    ~Trained() { decoder.use_adapter(kTrained); }
-  };
   const c10::NoGradGuard no_grad;
-  const Trained again{decoder_};
-  decoder_.use_adapter(decoder_.has_first_adapter() ? kFirst : kNone);
+  const BeforeTraining before(decoder_);
   return pipeline_->hidden(tokens);
+}
+
+models::Head Trainer::head_before_training() {
+  const BeforeTraining before(decoder_);
+  return decoder_.head();
 }
 
 void Trainer::begin_step() {
@@ -176,13 +190,15 @@ Trainer::Update Trainer::finish_step(double count, NonFinite non_finite) {
 std::vector<std::pair<std::string, double>> Trainer::layer_grad_norms() const {
   // Every rank has a place for every part, whichever it holds.
   const auto layers = static_cast<size_t>(decoder_.config().num_hidden_layers);
-  const bool whole_model = decoder_.lora() == nullptr;
+  std::set<std::string> trained;
+  for (const models::TensorInfo& info : models::trained_infos(decoder_, at::kFloat))
+    trained.insert(part_of(info.name));
   std::vector<std::string> parts;
-  if (whole_model) parts.push_back("embed_tokens");
+  if (trained.contains("embed_tokens")) parts.push_back("embed_tokens");
   for (size_t layer = 0; layer < layers; ++layer)
     parts.push_back("layers." + std::to_string(layer));
-  if (whole_model)
-    parts.insert(parts.end(), {"norm", decoder_.config().classifies() ? "score" : "lm_head"});
+  for (const char* part : {"norm", "lm_head", "score"})
+    if (trained.contains(part)) parts.push_back(part);
 
   std::vector<size_t> group_of;
   for (size_t i = 0; i < buckets_->size(); ++i) {
@@ -196,7 +212,6 @@ std::vector<std::pair<std::string, double>> Trainer::layer_grad_norms() const {
   std::vector<std::pair<std::string, double>> named;
   for (size_t i = 0; i < parts.size(); ++i)
     named.emplace_back(parts[i], norms[i] / clip_factor_);
-  if (whole_model && decoder_.config().tie_word_embeddings) named.pop_back();
   return named;
 }
 

@@ -68,6 +68,8 @@ class Trainer {
   // hidden() of what the student was before it was trained, outside autograd. Of a decoder with an
   // adapter only, whose trained state stays as it is.
   at::Tensor hidden_before_training(const models::PackedTokens& tokens);
+  // The head that those states belong to, which may be trained beside an adapter.
+  models::Head head_before_training();
   const Options& options() const { return options_; }
   parallel::GradBuckets& buckets() { return *buckets_; }
 
@@ -99,7 +101,7 @@ class Trainer {
   Update skip_step(double count);
   // Of the gradient of the last finish_step, before clipping, by the parts of the model:
   // "embed_tokens", "layers.0", ..., "norm", "lm_head" (without one where the head is tied; of a
-  // sequence classifier "score"); of an adapter the layers alone. Their squares sum to grad_norm's
+  // sequence classifier "score"); of an adapter the layers and what is trained whole. Their squares sum to grad_norm's
   // square. Collectives: those of
   // GradBuckets::norms; every rank must call.
   std::vector<std::pair<std::string, double>> layer_grad_norms() const;

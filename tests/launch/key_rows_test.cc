@@ -42,7 +42,6 @@ TEST(RecipeKeys, EachActsSomewhereOrHasOneValue) {
       "grpo",
       "reward_model",
       "weight_sync",
-      "roles.<name>.lora.modules_to_save",  // has one value so far
       "generation.role",
       "rpc.transports",     // has one choice; the others are refused with the reason
       "data.eval[].weight"  // sources have it for training

@@ -243,7 +243,7 @@ TEST(LoraFiles, RefusesOtherMethodsByName) {
       {"bias", "\"all\""},
       {"rank_pattern", R"({"q_proj": 2})"},
       {"alpha_pattern", R"({"q_proj": 2})"},
-      {"modules_to_save", R"(["lm_head"])"},
+      {"modules_to_save", R"("lm_head")"},
       {"fan_in_fan_out", "true"},
       {"layers_to_transform", "[0]"},
       {"target_modules", R"(["lm_head"])"},

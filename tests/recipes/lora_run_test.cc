@@ -75,7 +75,7 @@ TEST_P(LoraRun, MatchesPeft) {
 }
 INSTANTIATE_TEST_SUITE_P(Cases, LoraRun,
                          testing::Values("sft_qwen3", "sft_llama", "dpo_qwen3", "dpo_llama",
-                                         "sft_phi3", "sft_pattern"),
+                                         "sft_phi3", "sft_pattern", "sft_saved"),
                          [](const auto& info) { return info.param; });
 
 struct LoraLayout {
@@ -104,6 +104,8 @@ INSTANTIATE_TEST_SUITE_P(
         LoraLayout{"sft_tp", "sft_qwen3", kTp}, LoraLayout{"sft_pp_dp_zero", "sft_llama", kPpDp},
         LoraLayout{"dpo_tp", "dpo_llama", kTp}, LoraLayout{"dpo_pp_dp_zero", "dpo_qwen3", kPpDp},
         LoraLayout{"fused_tp", "sft_phi3", kTp}, LoraLayout{"fused_pp_dp_zero", "sft_phi3", kPpDp},
+        LoraLayout{"saved_tp", "sft_saved", kTp},
+        LoraLayout{"saved_pp_dp_zero", "sft_saved", kPpDp},
         LoraLayout{"pattern_pp_dp_zero", "sft_pattern", kPpDp},
         LoraLayout{"pattern_tp", "sft_pattern", kTp},
         LoraLayout{"checkpointed_fused", "sft_phi3", {"train.gradient_checkpointing=true"}},
