@@ -6,6 +6,7 @@
 #include "base/error.h"
 
 namespace retort {
+
 uint64_t random_bits(uint64_t seed, uint64_t a, uint64_t b, uint64_t c) {
   return random_mix(random_mix(random_mix(random_mix(seed) ^ a) ^ b) ^ c);
 }

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "models/config.h"
 #include "recipes/recipe.h"
 #include "recipes/recipe_places.h"
 

@@ -149,7 +149,8 @@ std::vector<Tensor> adapted_column_linear(const Tensor& x, const std::vector<Ten
   RETORT_CHECK(factors.size() == weights.size() &&
                (biases.empty() || biases.size() == weights.size()))
       << "factors and a bias for each weight";
-  AdaptedPlan plan{.scaling = scaling, .tp = tp, .dropout = dropout};
+  AdaptedPlan plan{
+      .a = {}, .b = {}, .places = {}, .scaling = scaling, .tp = tp, .dropout = dropout};
   std::vector<Tensor> list;
   for (size_t i = 0; i < factors.size(); ++i) {
     const LoraFactors& one = factors[i];

@@ -1,6 +1,7 @@
 #include "recipes/run/lora_options.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 
 #include "base/error.h"
@@ -8,9 +9,12 @@
 namespace retort::recipes {
 namespace {
 
-// A layer's name in a list, maybe with what stands before it: "q_proj", "self_attn.q_proj".
+// A layer's name, maybe with what stands before it: "q_proj", "self_attn.q_proj".
 bool names_linear(const std::string& target) {
-  return models::is_linear_module(target.substr(target.rfind('.') + 1));
+  const bool plain = std::ranges::all_of(target, [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_' || c == '.';
+  });
+  return plain && models::is_linear_module(target.substr(target.rfind('.') + 1));
 }
 
 // PEFT takes a text for a regular expression. One that is a layer's name would match no whole name
