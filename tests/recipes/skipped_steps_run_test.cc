@@ -112,9 +112,10 @@ TEST_P(SkippedSteps, OneMoreInARowEndsTheRun) {
     EXPECT_EQ(result.exit_code, 2) << result.output;
     EXPECT_NE(result.output.find("the loss is"), std::string::npos) << result.output;
     // A rank sees its own parameters only.
-    if (GetParam().settings.empty())
+    if (GetParam().settings.empty()) {
       EXPECT_NE(result.output.find("'model.embed_tokens.weight' holds"), std::string::npos)
           << "the samples are blamed: " << result.output;
+    }
   }
 }
 
