@@ -39,9 +39,10 @@ std::string BadRows::text(int64_t num_rows) const {
 
 void BadRows::refuse(int64_t num_rows) const {
   if (count_ == 0) return;
-  if (count_ > 1)
+  if (count_ > 1) {
     for (const std::string& message : messages_)
       RETORT_LOG(kError) << message;
+  }
   throw Error(ErrorCode::kInvalidArgument, text(num_rows));
 }
 
