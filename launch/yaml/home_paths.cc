@@ -20,14 +20,12 @@ void expand_home(recipes::Recipe& recipe) {
   if (recipe.launch.backend == recipes::Backend::kKubernetes) return;
   expand(recipe.output_dir);
   expand(recipe.launch.secret_file);
-  for (auto& host : recipe.launch.hosts)
-    expand(host.identity_file);
   expand(recipe.launch.ssh.identity_file);
   for (auto& [name, role] : recipe.roles) {
     expand(role.model);
     if (role.lora) expand(role.lora->adapter);
     if (!role.external) continue;
-    if (role.external->weights) expand(role.external->weights->folder);
+    expand(role.external->weights.folder);
     expand(role.external->tokenizer);
     expand(role.external->api_key_file);
     expand(role.external->ca_file);

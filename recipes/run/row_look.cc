@@ -79,9 +79,10 @@ void RowLook::refuse_if_bad() {
 
 void RowLook::end() {
   if (!scan_) return;
-  if (!told_ && !scan_->wait(Duration(0)))
+  if (!told_ && !scan_->wait(Duration(0))) {
     RETORT_LOG(kInfo) << "the run ends before all its rows were looked at: "
                       << scan_->num_looked_at() << " of " << scan_->num_rows();
+  }
   scan_.reset();
 }
 
