@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -65,6 +66,12 @@ bool breaks_batches(const std::string& key, const recipes::Recipe& before,
   return counts && slots_of_step(before) != slots_of_step(now);
 }
 
+// Where a recipe draws its rows in rounds; nullopt: it does not.
+std::optional<int64_t> steps_of_round(const recipes::Recipe& recipe) {
+  if (!recipe.rejection_sampling || !recipe.train.max_steps) return std::nullopt;
+  return *recipe.train.max_steps / recipe.rejection_sampling->rounds;
+}
+
 // Why a run cannot go on with another value; "": it can.
 std::string why_kept(const ChangedKey& changed, const recipes::Recipe& before,
                      const recipes::Recipe& now) {
@@ -75,6 +82,10 @@ std::string why_kept(const ChangedKey& changed, const recipes::Recipe& before,
     return "the order of the rows follows from it, and the checkpoint says a place in it";
   if (breaks_batches(key, before, now))
     return "the batches of like lengths, in which the checkpoint says a place, follow from it";
+  const bool shapes_rounds = key == "train.max_steps" || key == "rejection_sampling.rounds";
+  if (shapes_rounds && steps_of_round(before) != steps_of_round(now))
+    return "a round has max_steps / rounds steps, and the checkpoint says a place in one; more "
+           "rounds of as many steps may follow";
   if (key == "roles.student.model" && !is_same_folder(changed.before, changed.now))
     return now.student().lora ? "the adapter of the checkpoint belongs to that model"
                               : "the weights are the checkpoint's; a folder that was moved may be "

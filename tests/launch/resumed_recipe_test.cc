@@ -62,5 +62,13 @@ TEST_F(ResumedRecipe, KeepsTheBudgetOfBatchesThatWereFormedByIt) {
   expect_refused("train.gradient_accumulation_steps: ", [&] { applied(kDpoBase, more, small); });
 }
 
+// More rounds may follow, but none of another length.
+TEST_F(ResumedRecipe, KeepsTheStepsOfARound) {
+  EXPECT_EQ(applied(kRejectionBase, {"train.max_steps=15", "rejection_sampling.rounds=3"}).size(),
+            2U);
+  expect_refused("train.max_steps: 10 -> 20",
+                 [&] { applied(kRejectionBase, {"train.max_steps=20"}); });
+}
+
 }  // namespace
 }  // namespace retort::test
