@@ -32,7 +32,7 @@ struct RowFindings {
 // First keeps the hashes of the training rows in `cache` (RowHashes), unless they are there: a run
 // that ends at a bad row needs them to go on once it is mended. Then goes through every row of
 // data.train and data.eval: JSON, columns and their types. A row that passes may still be bad once
-// it is tokenised. Both on a thread of its own, of the lowest priority.
+// it is tokenised. Both on a thread of its own, of a low priority.
 //
 // Use: before and beside training; wait() says whether it is done, findings() what it found.
 // Memory: the files are mapped and offsets are as JsonlFile keeps them: flat.
