@@ -20,6 +20,11 @@ LoadedModel load_model(const std::string& folder, const std::string& dtype) {
                     model_folder_hint(folder));
   const fs::path weights = adapted ? adapter_base_folder(folder) : fs::path(folder);
   const ModelConfig config = read_model_config(weights);
+  if (adapted && adapter_labels(folder) > 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                "'" + folder +
+                    "' is the adapter of a sequence classifier, such as a reward model; expected "
+                    "one of a language model (merge it with `retort model merge`)");
   // An adapter's folder may have no tokenizer of its own.
   const bool has_tokenizer = fs::exists(fs::path(folder) / "tokenizer.json");
   const std::string texts = has_tokenizer ? folder : weights.string();

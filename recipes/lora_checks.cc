@@ -115,10 +115,6 @@ void check_lora(const Recipe& recipe, const RecipePlaces& places) {
       places.refuse({"roles", name, "lora"},
                     "is for the role that trains; " + name +
                         " serves a whole model: merge an adapter with `retort model merge`");
-  if (recipe.student().lora && recipe_type(recipe).score_labels(recipe) > 0)
-    places.refuse({"roles", Recipe::kDrivingRole, "lora"},
-                  "is not in this version for a model that scores, whose new head must be trained "
-                  "whole; remove the key");
   if (pushes_adapter(recipe)) check_pushed_adapter(recipe, places);
 }
 
@@ -128,15 +124,15 @@ void check_lora_files(const Recipe& recipe, const RecipePlaces& places) {
   const models::ModelConfig model = role_config(recipe, Recipe::kDrivingRole);
   const KeyPath targets{"roles", Recipe::kDrivingRole, "lora", "target_modules"};
   try {
-    models::adapted_modules(model, lora->config());
+    models::adapted_modules(model, student_adapter(recipe));
   } catch (const Error& error) {
     places.refuse(targets, error.message());
   }
-  if (const auto unmatched = models::unmatched_target(model, lora->config()))
+  if (const auto unmatched = models::unmatched_target(model, student_adapter(recipe)))
     places.refuse(targets, "'" + *unmatched + "' names no linear layer of this model; " +
                                "expected names among " +
                                modules_text(models::with_named_targets(model, all_linear())));
-  check_saved_modules(model, lora->config(), places);
+  check_saved_modules(model, student_adapter(recipe), places);
   if (!lora->adapter) return;
 
   // An adapter to go on with must be as the recipe says.
@@ -147,8 +143,8 @@ void check_lora_files(const Recipe& recipe, const RecipePlaces& places) {
                            "; expected the folder of a PEFT adapter");
   std::string difference;
   try {
-    difference =
-        lora_difference(model, models::read_adapter_config(*lora->adapter), lora->config());
+    difference = lora_difference(model, models::read_adapter_config(*lora->adapter),
+                                 student_adapter(recipe));
   } catch (const Error& error) {
     places.refuse(key, error.message());
   }

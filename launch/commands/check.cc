@@ -55,6 +55,10 @@ models::LoadedModel load_checked_student(const recipes::Recipe& recipe) {
                               .tokenizer = models::Tokenizer::load(folder),
                               .chat = models::ChatTemplate::load(folder),
                               .eos_token_ids = {}};
+  if (const auto& lora = recipe.student().lora; lora && lora->adapter) {
+    models::attach_adapter(student.decoder, *lora->adapter);
+    models::merge_adapter(student.decoder);
+  }
   student.decoder.set_requires_grad(false);
   return student;
 }

@@ -9,6 +9,7 @@
 #include "launch/commands/output_folder.h"
 #include "models/checkpoint.h"
 #include "models/lora/adapter.h"
+#include "recipes/run/student_model.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;
@@ -27,7 +28,12 @@ int run_model_merge(const ModelMergeCommand& command) {
   // Added in fp32 and rounded once, as the file that is written has it.
   const std::string dtype = file_dtype(command.dtype, models::read_model_config(base).torch_dtype);
   const at::ScalarType file_dtype = models::parse_dtype(dtype);
-  models::Decoder decoder = models::load_decoder(base, at::kFloat);
+  const int64_t labels = models::adapter_labels(command.adapter);
+  models::Decoder decoder =
+      labels == 0
+          ? models::load_decoder(base, at::kFloat)
+          : models::load_classifier(base, at::kFloat,
+                                    recipes::classifier_options(base.string(), labels, /*seed=*/0));
   models::attach_adapter(decoder, command.adapter);
   const models::LoraConfig lora = *decoder.lora();
   models::merge_adapter(decoder);

@@ -29,7 +29,7 @@ bool keeps_pushed_weights(const Recipe& recipe) {
 // that a rank of the generator is sent. Of a student's ranks the first has what is whole on all.
 int64_t pushed_adapter(const Recipe& recipe, const models::ModelConfig& config,
                        const RoleOptions& role) {
-  const AdapterSize size = adapter_size(config, recipe.student().lora->config());
+  const AdapterSize size = adapter_size(config, recipes::student_adapter(recipe));
   const int64_t receivers = recipe.roles.at(recipe.generation->role).world.tp;
   const bool sends = &role == &recipe.student();
   const int64_t elements =
@@ -89,7 +89,7 @@ RolePlan plan_role(const Recipe& recipe, const std::string& name, const RoleOpti
   const bool adapts = plan.trains && role.lora.has_value();
   const bool takes_adapter = recipe.is_generator(name) && recipes::pushes_adapter(recipe);
   std::optional<models::LoraConfig> adapter;
-  if (adapts || takes_adapter) adapter = recipe.student().lora->config();
+  if (adapts || takes_adapter) adapter = recipes::student_adapter(recipe);
   const int64_t forwards = 1 + own.extra_forwards + (plan.trains ? own.extra_student_forwards : 0);
   const int64_t passes = 2 * forwards + (plan.trains ? (adapts ? 2 : 4) : 0);
   plan.flops_per_token = static_cast<double>(passes) * static_cast<double>(plan.parameters);

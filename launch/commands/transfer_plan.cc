@@ -19,7 +19,7 @@ TransferPlan plan_push(const Recipe& recipe, const RolePlan& student) {
   int64_t pushed = student.parameters;
   if (recipes::pushes_adapter(recipe))
     pushed =
-        adapter_size(recipes::role_config(recipe, student.name), recipe.student().lora->config())
+        adapter_size(recipes::role_config(recipe, student.name), recipes::student_adapter(recipe))
             .on_ranks(generator.world.tp);
   const auto copies = static_cast<double>(std::min<int64_t>(2, generator.world.dp));
   const int64_t every_steps = recipe.weight_sync->every_steps;

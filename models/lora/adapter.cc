@@ -172,6 +172,14 @@ std::string adapter_fingerprint(const fs::path& folder) {
   return hash.hex_digest();
 }
 
+int64_t adapter_labels(const fs::path& folder) {
+  const SafetensorsReader reader = open_weights(folder / kAdapterWeightsFile);
+  const std::string head = kPeftPrefix + std::string(kScoreHead);
+  if (!reader.contains(head)) return 0;
+  const std::vector<int64_t> shape = reader.shape(head);
+  return shape.empty() ? 0 : shape.front();
+}
+
 std::vector<TensorInfo> adapter_infos(const ModelConfig& config, const LoraConfig& lora,
                                       at::ScalarType dtype) {
   std::vector<TensorInfo> infos;
@@ -222,7 +230,8 @@ void write_trained_description(const Decoder& decoder, at::ScalarType file_dtype
   copy_tokenizer_files(base, folder);
   const std::string model = fs::absolute(base).lexically_normal().string();
   const LoraConfig lora = with_named_targets(decoder.config(), *decoder.lora());
-  write_file_atomically(folder / kAdapterConfigFile, write_adapter_config(lora, model));
+  write_file_atomically(folder / kAdapterConfigFile,
+                        write_adapter_config(lora, model, decoder.config().classifies()));
 }
 
 MergedWeights::MergedWeights(const Decoder& decoder) {

@@ -34,6 +34,8 @@ void attach_adapter(Decoder& decoder, const std::filesystem::path& folder);
 void attach_first_adapter(Decoder& decoder, const std::filesystem::path& folder);
 // SHA-256 of the adapter's weights file: which state of an adapter it is.
 std::string adapter_fingerprint(const std::filesystem::path& folder);
+// The scores of the sequence classifier that a folder's adapter is of; 0: of a language model.
+int64_t adapter_labels(const std::filesystem::path& folder);
 // The same checks without a model in memory: of names, shapes and the file's size.
 void check_adapter(const ModelConfig& config, const std::filesystem::path& folder);
 

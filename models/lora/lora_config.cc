@@ -166,7 +166,8 @@ fs::path adapter_base_folder(const fs::path& folder) {
       .with("file", origin);
 }
 
-std::string write_adapter_config(const LoraConfig& config, const std::string& base_model) {
+std::string write_adapter_config(const LoraConfig& config, const std::string& base_model,
+                                 bool classifies) {
   ConfigJson json;
   json["alpha_pattern"] = ConfigJson::object();
   json["auto_mapping"] = nullptr;
@@ -195,7 +196,7 @@ std::string write_adapter_config(const LoraConfig& config, const std::string& ba
     json["target_modules"] = config.target_pattern;
   else
     json["target_modules"] = config.target_modules;
-  json["task_type"] = "CAUSAL_LM";
+  json["task_type"] = classifies ? "SEQ_CLS" : "CAUSAL_LM";
   json["use_dora"] = false;
   json["use_rslora"] = config.use_rslora;
   return json.dump(2) + "\n";

@@ -65,7 +65,9 @@ LoraConfig parse_adapter_config(const std::string& text, const std::string& orig
 // adapter's folder. kInvalidArgument if no model is there.
 std::filesystem::path adapter_base_folder(const std::filesystem::path& folder);
 
-// The text of the file that PEFT opens. `base_model`: where the frozen weights are.
-std::string write_adapter_config(const LoraConfig& config, const std::string& base_model);
+// The text of the file that PEFT opens. `base_model`: where the frozen weights are. `classifies`:
+// the adapter is of a sequence classifier.
+std::string write_adapter_config(const LoraConfig& config, const std::string& base_model,
+                                 bool classifies = false);
 
 }  // namespace retort::models

@@ -81,7 +81,7 @@ class RewardModelType : public RecipeType {
     if (!recipe.reward_model) recipe.reward_model.emplace();
   }
 
-  double learning_rate(bool) const override { return 1e-4; }
+  double learning_rate(bool lora) const override { return lora ? 1e-3 : 1e-4; }
 
   int64_t score_labels(const Recipe& recipe) const override {
     return recipe.reward_model->num_labels;

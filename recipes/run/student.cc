@@ -124,7 +124,8 @@ LoopState starting_state(const RankContext& context, const std::filesystem::path
 }
 
 // Where training goes on from must hold what the recipe trains.
-void check_checkpoint_kind(const std::filesystem::path& checkpoint, const RoleOptions& role) {
+void check_checkpoint_kind(const std::filesystem::path& checkpoint, const Recipe& recipe) {
+  const RoleOptions& role = recipe.student();
   if (checkpoint.empty()) return;
   const auto refuse = [&](const std::string& what) {
     throw Error(
@@ -136,15 +137,15 @@ void check_checkpoint_kind(const std::filesystem::path& checkpoint, const RoleOp
   if (!role.lora) return;
   if (!holds_adapter) refuse("is a whole model's, and the recipe trains an adapter");
   const std::string difference =
-      lora_difference(models::read_model_config(role.model),
-                      models::read_adapter_config(checkpoint), role.lora->config());
+      lora_difference(role_config(recipe, Recipe::kDrivingRole),
+                      models::read_adapter_config(checkpoint), student_adapter(recipe));
   if (!difference.empty()) refuse("is of an adapter with other settings (" + difference + ")");
 }
 
 models::Decoder load_student(const RankContext& context, parallel::World& world,
                              const std::filesystem::path& checkpoint) {
   const RoleOptions& role = context.role_options();
-  check_checkpoint_kind(checkpoint, role);
+  check_checkpoint_kind(checkpoint, context.recipe);
   // An adapter stands beside the model that it was begun with.
   const std::string model = checkpoint.empty() || role.lora ? role.model : checkpoint.string();
   context.report("loading", 0, model);
@@ -158,7 +159,7 @@ models::Decoder load_student(const RankContext& context, parallel::World& world,
     const std::string from =
         checkpoint.empty() ? role.lora->adapter.value_or("") : checkpoint.string();
     if (from.empty())
-      models::attach_new_adapter(decoder, role.lora->config(),
+      models::attach_new_adapter(decoder, student_adapter(context.recipe),
                                  static_cast<uint64_t>(context.recipe.seed));
     else
       models::attach_adapter(decoder, from);

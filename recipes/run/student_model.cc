@@ -1,5 +1,7 @@
 #include "recipes/run/student_model.h"
 
+#include <algorithm>
+
 #include "models/text/tokenizer.h"
 #include "recipes/registry.h"
 
@@ -17,13 +19,25 @@ int64_t padding_id(const models::ModelConfig& config, const models::Tokenizer& t
 std::optional<models::ClassifierOptions> student_classifier(const Recipe& recipe) {
   const int64_t labels = recipe_type(recipe).score_labels(recipe);
   if (labels == 0) return std::nullopt;
-  const std::string& folder = recipe.student().model;
+  return classifier_options(recipe.student().model, labels, static_cast<uint64_t>(recipe.seed));
+}
+
+models::ClassifierOptions classifier_options(const std::string& folder, int64_t labels,
+                                             uint64_t seed) {
   const models::ModelConfig config = models::read_model_config(folder);
-  return models::ClassifierOptions{
-      .num_labels = labels,
-      .seed = static_cast<uint64_t>(recipe.seed),
-      .pad_token_id = padding_id(config, models::Tokenizer::load(folder)),
-      .padding_row = config.pad_token_id};
+  return {.num_labels = labels,
+          .seed = seed,
+          .pad_token_id = padding_id(config, models::Tokenizer::load(folder)),
+          .padding_row = config.pad_token_id};
+}
+
+models::LoraConfig student_adapter(const Recipe& recipe) {
+  models::LoraConfig lora = recipe.student().lora.value().config();
+  const std::string head = "score";
+  const bool scores = recipe_type(recipe).score_labels(recipe) > 0;
+  if (scores && std::ranges::find(lora.modules_to_save, head) == lora.modules_to_save.end())
+    lora.modules_to_save.push_back(head);
+  return lora;
 }
 
 models::ModelConfig role_config(const Recipe& recipe, const std::string& role) {

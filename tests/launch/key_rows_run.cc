@@ -153,7 +153,7 @@ std::vector<KeyRow> lora_rows() {
       in_run("roles.<name>.lora.adapter", "tests/recipes/make_lora_goldens.py",
              "adapter: $GOLDENS"),
       refused(kSftBase, lora + ".adapter=FOLDER/student", "has no adapter_config.json", with),
-      refused(kRewardModelBase, lora + "={r: 4}", "is not in this version for a model that scores"),
+      acts(kRewardModelBase, lora + "={r: 4}", plan),
       acts(kGrpoBase, lora + ".push=adapter", plan, with),
       in_run("roles.<name>.lora.push", "tests/recipes/lora_push_run_test.cc", "push: adapter"),
       refused(kSftBase, lora + ".push=adapter", "nothing is drawn", with),

@@ -2,10 +2,12 @@
 // steps, in several layouts; what is saved against what transformers saves.
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 
 #include "base/file.h"
@@ -67,6 +69,42 @@ INSTANTIATE_TEST_SUITE_P(Cases, RewardRun,
                          testing::Values("bradley_terry", "center", "margin", "objectives",
                                          "end_is_padding"),
                          [](const auto& info) { return info.param; });
+
+// With an adapter the head is trained whole beside it: it begins where the model does, and merged
+// it is a model that scores as the adapter does.
+TEST(RewardAdapter, TrainsItsHeadToo) {
+  TemporaryFolder folder;
+  const double want = golden_cases("reward").at("bradley_terry").at("loss")[0];
+  const fs::path trained =
+      run_case(folder, "bradley_terry", {"roles.student.lora={r: 4, lora_alpha: 16}"});
+  ASSERT_FALSE(HasFailure());
+  EXPECT_NEAR(column(trained, "loss").at(0), want, 1e-6);
+
+  const fs::path adapter = folder / "adapter", merged = folder / "merged";
+  fs::rename(trained / "final", adapter);
+  const auto config = nlohmann::json::parse(read_file(adapter / "adapter_config.json"));
+  EXPECT_EQ(config.at("task_type"), "SEQ_CLS");
+  EXPECT_EQ(config.at("modules_to_save"), nlohmann::json::array({"score"}));
+  const auto result = retort({"model", "merge", adapter.string(), "--output", merged.string()});
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  const std::string head = "score.weight";
+  const at::Tensor own = models::SafetensorsReader(adapter / "adapter_model.safetensors")
+                             .get("base_model.model." + head);
+  EXPECT_TRUE(at::equal(models::SafetensorsReader(merged).get(head), own));
+  EXPECT_FALSE(
+      at::equal(models::SafetensorsReader(goldens() / start_of("bradley_terry")).get(head), own));
+
+  TemporaryFolder from_adapter, from_merged;
+  const fs::path beside =
+      run_case(from_adapter, "bradley_terry",
+               {"roles.student.lora={r: 4, lora_alpha: 16, adapter: " + adapter.string() + "}"});
+  const fs::path whole =
+      run_case(from_merged, "bradley_terry", {"roles.student.model=" + merged.string()});
+  ASSERT_FALSE(HasFailure());
+  for (const char* key : {"loss", "margin", "mean_reward"})
+    EXPECT_NEAR(column(beside, key).at(0), column(whole, key).at(0), 1e-5) << key;
+  EXPECT_GT(std::abs(column(beside, "loss").at(0) - want), 1e-4);
+}
 
 struct RewardSplit {
   std::string name, golden;
