@@ -23,11 +23,11 @@ constexpr uint64_t kDropoutNoise = 0x64726f70;
 constexpr int64_t kOperatorElements = int64_t{1} << 22;  // of a temporary tensor
 
 // One draw of 64 bits is for two columns, an even one and the next.
-struct Columns {
+struct DropoutColumns {
   uint64_t first_pair, pairs;
   int64_t skipped;  // of the first pair
 
-  Columns(const DropoutPlace& place, int64_t columns)
+  DropoutColumns(const DropoutPlace& place, int64_t columns)
       : first_pair(static_cast<uint64_t>(place.column) / 2),
         pairs(static_cast<uint64_t>(place.column + columns + 1) / 2 - first_pair),
         skipped(place.column % 2) {}
@@ -49,7 +49,7 @@ void chain_keys(const int64_t* ids, int64_t begin, int64_t end, uint64_t key, in
 }
 
 // random_mix of int64 elements, whose products wrap and whose shifts fill up with zeros.
-at::Tensor mixed(const at::Tensor& bits) {
+at::Tensor mixed_bits(const at::Tensor& bits) {
   const auto shifted = [](const at::Tensor& z, int64_t by) {
     return z.bitwise_right_shift(by).bitwise_and_((int64_t{1} << (64 - by)) - 1);
   };
@@ -101,7 +101,7 @@ at::Tensor dropout_kept(const DropoutRows& rows, const DropoutPlace& place, int6
   const uint64_t seed = module_seed(rows, place), threshold = threshold_of(rows.p);
 
   // The columns' keys are the same for all rows, so that an element takes one mixing.
-  const Columns pairs(place, columns);
+  const DropoutColumns pairs(place, columns);
   std::vector<uint64_t> column_keys(pairs.pairs);
   for (uint64_t i = 0; i < pairs.pairs; ++i)
     column_keys[i] = random_bits(seed, pairs.first_pair + i);
@@ -128,7 +128,7 @@ at::Tensor dropout_kept_by_operators(const DropoutRows& rows, const DropoutPlace
   const int64_t count = rows.keys.numel();
 
   // The keys of rows and columns are few, and made on the host.
-  const Columns pairs(place, columns);
+  const DropoutColumns pairs(place, columns);
   at::Tensor column_keys = at::empty({static_cast<int64_t>(pairs.pairs)}, host);
   for (uint64_t i = 0; i < pairs.pairs; ++i)
     column_keys.mutable_data_ptr<int64_t>()[i] =
@@ -149,7 +149,7 @@ at::Tensor dropout_kept_by_operators(const DropoutRows& rows, const DropoutPlace
   for (int64_t begin = 0; begin < count; begin += step) {
     const int64_t number = std::min(step, count - begin);
     const at::Tensor some = row_keys.narrow(0, begin, number).unsqueeze(1);
-    const at::Tensor bits = mixed(some.bitwise_xor(column_keys.unsqueeze(0)));
+    const at::Tensor bits = mixed_bits(some.bitwise_xor(column_keys.unsqueeze(0)));
     const at::Tensor low = bits.bitwise_and(kLow).ge(threshold);
     const at::Tensor high = bits.bitwise_right_shift(32).bitwise_and_(kLow).ge(threshold);
     parts.push_back(

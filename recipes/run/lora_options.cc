@@ -11,15 +11,14 @@ namespace {
 
 // A layer's name, maybe with what stands before it: "q_proj", "self_attn.q_proj".
 bool names_linear(const std::string& target) {
-  const bool plain = std::ranges::all_of(target, [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '_' || c == '.';
-  });
+  const bool plain = std::ranges::all_of(
+      target, [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '.'; });
   return plain && models::is_linear_module(target.substr(target.rfind('.') + 1));
 }
 
 // PEFT takes a text for a regular expression. One that is a layer's name would match no whole name
 // as such, and is a list of one.
-bool is_pattern(const TextOrList& targets) {
+bool is_target_pattern(const TextOrList& targets) {
   if (targets.is_list) return false;
   return targets.items.front() != models::kAllLinear && !names_linear(targets.items.front());
 }
@@ -31,7 +30,7 @@ void check_targets(const TextOrList& targets) {
   const std::vector<std::string>& items = targets.items;
   if (items.empty() || items.front().empty())
     refuse("is empty; write all-linear, or at least one layer");
-  if (is_pattern(targets)) {
+  if (is_target_pattern(targets)) {
     models::check_target_pattern(items.front());
     return;
   }
@@ -76,7 +75,7 @@ models::LoraConfig LoraOptions::config() const {
                             .use_rslora = use_rslora,
                             .lora_dropout = lora_dropout,
                             .modules_to_save = modules_to_save};
-  if (is_pattern(target_modules))
+  if (is_target_pattern(target_modules))
     config.target_pattern = target_modules.items.front();
   else
     config.target_modules = target_modules.items;

@@ -145,7 +145,7 @@ std::vector<KeyRow> lora_rows() {
       refused(kSftBase, lora + ".target_modules='.*('", "is wrong at character", with),
       refused(kSftBase, lora + ".target_modules='(q|v)_proj'", "matches no linear layer", with),
       refused(kSftBase, lora + ".target_modules=[qkv_proj, q_proj]", "'qkv_proj' names no", with),
-      acts(kSftBase, lora + ".modules_to_save=[norm]", plan, with),
+      acts(kSftBase, lora + ".modules_to_save=[lm_head]", plan, with),
       refused(kSftBase, lora + ".modules_to_save=[o_proj]", "a linear layer of a decoder", with),
       refused(kSftBase, lora + ".modules_to_save=[heads]", "is the end of no layer's", with),
       refused(kSftBase, lora + ".modules_to_save=[norm, norm]", "twice", with),
