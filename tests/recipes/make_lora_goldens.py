@@ -2,8 +2,8 @@
 process, on padded batches.
 
 Run:  python tests/recipes/make_lora_goldens.py
-after make_goldens.py and make_preference_goldens.py, whose models and rows it uses (peft 0.21,
-transformers 5, trl 1.16.0, torch 2.11)
+after make_goldens.py, make_preference_goldens.py and make_reward_goldens.py, whose models and rows
+it uses (peft 0.21, transformers 5, trl 1.16.0, torch 2.11)
 
 Writes into tests/recipes/goldens/: lora_qwen3/ and the others of ADAPTERS, adapters as PEFT saves
 them, whose B's and modules_to_save are away from where PEFT begins (their base model is named from
@@ -25,10 +25,11 @@ import torch
 from make_goldens import LR, OUT, ROWS, STEPS, batch_of, write_cases
 from make_preference_goldens import PAIRS, make_pairs
 from make_preference_goldens import batch_of as pair_batch
+from make_reward_goldens import make_rows, padded
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.utils.save_and_load import get_peft_model_state_dict
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 from trl_pairs import METRICS, bare_dpo
 from trl_stand_ins import with_fused_head
 
@@ -64,6 +65,8 @@ ADAPTERS = {
             modules_to_save=["embed_tokens", "norm", "lm_head"],
         ),
     ),
+    # its head is trained whole without being named
+    "reward": ("reward_one", ["reward_model"], dict(r=2, lora_alpha=4, target_modules="all-linear")),
 }
 
 RECIPE = """\
@@ -89,7 +92,12 @@ data:
 
 
 def base_model(name):
-    return AutoModelForCausalLM.from_pretrained(OUT / name).float()
+    kind = AutoModelForSequenceClassification if scores(name) else AutoModelForCausalLM
+    return kind.from_pretrained(OUT / name).float()
+
+
+def scores(base):
+    return base.startswith("reward_")
 
 
 def factors(model):
@@ -107,7 +115,7 @@ def recipe_value(value):
 def make_adapter(name):
     base, _, settings = ADAPTERS[name]
     torch.manual_seed(31)
-    config = LoraConfig(**settings, task_type="CAUSAL_LM")
+    config = LoraConfig(**settings, task_type="SEQ_CLS" if scores(base) else "CAUSAL_LM")
     model = get_peft_model(base_model(base), config)
     with torch.no_grad():
         for key, value in model.named_parameters():
@@ -157,27 +165,37 @@ def dpo_loss(trainer, model, pairs, step):
     return loss, {key: float(trainer._metrics["train"][key][-1]) for key in METRICS}
 
 
+def reward_loss(model, pairs, step):
+    """Bradley-Terry, as TRL's RewardTrainer has it."""
+    some = pairs[step * PAIRS : (step + 1) * PAIRS]
+    logits = model(**padded(some, model.config.pad_token_id), use_cache=False).logits
+    chosen, rejected = logits.view(2, len(some))
+    return -torch.nn.functional.logsigmoid(chosen - rejected).mean(), {}
+
+
 def train(name, rows, pairs=None):
     """What a run reports, and the change of the factors. With pairs: dpo against the adapter that
     training begins with, of which TRL 1.16 keeps a copy ("ref") beside the trained one."""
     model = open_adapter(name).train()  # nothing in it has dropout
     start = factors(model)
-    before = first_rows(rows, model)
+    of_scores = scores(ADAPTERS[name][0])
+    logps = {} if of_scores else {"logps_before": first_rows(rows, model)}
     trained = [value for value in model.parameters() if value.requires_grad]
     assert len(trained) == len(start), (len(trained), len(start))
     optimizer = torch.optim.AdamW(trained, lr=LR, weight_decay=0.0)
-    if pairs is not None:
+    if pairs is not None and not of_scores:
         model, reference = with_fused_head(model), with_fused_head(open_adapter(name).eval())
         options = dict(beta=0.1, label_smoothing=0.0, discopop_tau=0.05)
         trainer = bare_dpo(["sigmoid"], [1.0], model=model, ref_model=reference, **options)
 
     record = {"loss": [], "grad_norm": []}
     for step in range(STEPS):
-        loss, metrics = (
-            sft_loss(model, rows, step)
-            if pairs is None
-            else dpo_loss(trainer, model, pairs, step)
-        )
+        if of_scores:
+            loss, metrics = reward_loss(model, pairs, step)
+        elif pairs is None:
+            loss, metrics = sft_loss(model, rows, step)
+        else:
+            loss, metrics = dpo_loss(trainer, model, pairs, step)
         optimizer.zero_grad()
         loss.backward()
         record["grad_norm"].append(float(torch.nn.utils.clip_grad_norm_(trained, 1.0)))
@@ -188,7 +206,9 @@ def train(name, rows, pairs=None):
 
     now = factors(model)
     change = torch.cat([(now[k].double() - start[k].double()).flatten() for k in start]).half()
-    return {**record, "logps_before": before, "logps_after": first_rows(rows, model)}, change
+    if not of_scores:
+        logps["logps_after"] = first_rows(rows, model)
+    return {**record, **logps}, change
 
 
 def print_opened(folder, rows):
@@ -208,9 +228,12 @@ def cases_of(name, rows, pairs):
     sft = dict(recipe="sft", rows="rows.jsonl", data="  packing: false\n", extra="")
     dpo = dict(recipe="dpo", rows="pairs.jsonl", data="")
     dpo["extra"] = "dpo: {beta: 0.1, reference: student}\n"
+    reward = dict(recipe="reward_model", rows="reward_pairs.jsonl", data="")
+    reward["extra"] = "reward_model: {num_labels: 1}\n"
     for recipe in recipes:
-        record, change = train(name, rows, pairs if recipe == "dpo" else None)
-        own = sft if recipe == "sft" else dpo
+        rows_of = {"sft": None, "dpo": pairs, "reward_model": make_rows() if scores(base) else None}
+        record, change = train(name, rows, rows_of[recipe])
+        own = {"sft": sft, "dpo": dpo, "reward_model": reward}[recipe]
         yield f"{recipe}_{name}", {"recipe": RECIPE.format(**common, **own), **record}, change
 
 

@@ -106,6 +106,26 @@ TEST(RewardAdapter, TrainsItsHeadToo) {
   EXPECT_GT(std::abs(column(beside, "loss").at(0) - want), 1e-4);
 }
 
+// Against PEFT's own model: losses, gradient norms, factors and head, in two layouts.
+TEST(RewardAdapter, MatchesPeft) {
+  const nlohmann::json want = golden_cases("lora").at("reward_model_reward");
+  const std::string file = "adapter_model.safetensors";
+  for (const auto& settings : std::vector<std::vector<std::string>>{
+           {},
+           {"roles.student.world.tp=2", "roles.student.world.sequence_parallel=true"},
+           {"roles.student.world.pp=2", "train.gradient_checkpointing=true"}}) {
+    TemporaryFolder folder;
+    const fs::path run = run_recipe_text(folder.path(), want.at("recipe"), settings);
+    ASSERT_FALSE(HasFailure());
+    expect_columns(run, want, {"loss", "grad_norm"}, kAbsolute);
+    const ParameterError error =
+        tensor_error(run / "final" / file, goldens() / "lora_reward" / file, "lora_changes",
+                     "reward_model_reward");
+    EXPECT_LE(error.relative, 1e-5);
+    EXPECT_LE(error.largest, 5e-5);
+  }
+}
+
 struct RewardSplit {
   std::string name, golden;
   std::vector<std::string> settings;
