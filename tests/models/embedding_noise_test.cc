@@ -100,7 +100,8 @@ TEST(EmbeddingNoise, IsAddedToTheEmbeddingThatTheFirstLayerReads) {
     const at::Tensor got = decoder.parameters()[i].value.grad();
     const at::Tensor want = changed.parameters()[i].value.grad();
     ASSERT_EQ(got.defined(), want.defined());
-    if (got.defined()) EXPECT_TRUE(at::equal(got, want)) << decoder.parameters()[i].name;
+    if (!got.defined()) continue;
+    EXPECT_TRUE(at::equal(got, want)) << decoder.parameters()[i].name;
   }
 }
 
