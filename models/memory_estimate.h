@@ -95,7 +95,8 @@ struct TrainingMemory {
 // on, and that layer and the final norm keep what they keep of those alone.
 // An adapter has r * (in + out) elements for each adapted matrix of the slice, and each keeps
 // x A^T of a micro-batch besides: R r b. Layers keep what the one with most of them does.
-// Its dropout makes R (2 b + 1) max(H, I) for the time of a product. dW of the head is not formed then.
+// Its dropout makes R (2 b + 1) max(H, I) for the time of a product. dW of the head is not formed
+// then.
 //
 // The loss: hidden states, the rows with a target among them, and for each part dH (in float16 of 4
 // bytes) and dW (4 V H); beside weights of 2 bytes W in fp32 (and a teacher's head), a chunk of

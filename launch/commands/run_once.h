@@ -65,10 +65,10 @@ struct StartEnd {
   bool progressed = false;    // there is a newer checkpoint than that which it began at
 };
 
-// The folder of the recipe's run, with what is known of that before it starts. Of a run that goes on
-// from a checkpoint what changed in the recipe is told. Errors of RunFolder; kInvalidArgument for a
-// change that the checkpoint does not allow (applied_keys); kMismatch when a run would go on with
-// another question to its judge.
+// The folder of the recipe's run, with what is known of that before it starts. Of a run that goes
+// on from a checkpoint what changed in the recipe is told. Errors of RunFolder; kInvalidArgument
+// for a change that the checkpoint does not allow (applied_keys); kMismatch when a run would go on
+// with another question to its judge.
 RunFolder open_run_folder(const recipes::Recipe& recipe, RunFolderMode mode,
                           Duration lock_timeout = Duration(15'000));
 // Writes what is known of the run into its folder, for its processes and for people.

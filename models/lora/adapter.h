@@ -18,8 +18,8 @@
 namespace retort::models {
 
 // Gives the decoder a new adapter, as PEFT begins: A uniform in (-1, 1) / sqrt(in), B zero, so that
-// the decoder's function stays as it is; modules_to_save begin as the decoder's own. A pure function of (config, seed), the same in every
-// process and for every placement.
+// the decoder's function stays as it is; modules_to_save begin as the decoder's own. A pure
+// function of (config, seed), the same in every process and for every placement.
 void attach_new_adapter(Decoder& decoder, const LoraConfig& lora, uint64_t seed);
 
 // Gives the decoder the adapter of a folder: adapter_config.json and adapter_model.safetensors, of
@@ -44,8 +44,8 @@ void check_adapter(const ModelConfig& config, const std::filesystem::path& folde
 std::vector<TensorInfo> adapter_infos(const ModelConfig& config, const LoraConfig& lora,
                                       at::ScalarType dtype);
 
-// What it computes in a model, as text: r, the scaling, and the names of what is adapted and saved. The same
-// for settings that say so in other words.
+// What it computes in a model, as text: r, the scaling, and the names of what is adapted and saved.
+// The same for settings that say so in other words.
 std::string describe_adapter(const ModelConfig& config, const LoraConfig& lora);
 
 // Names as in the decoder and whole shapes of its trained_parameters() in the whole model: of the

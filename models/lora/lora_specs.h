@@ -25,9 +25,9 @@ int64_t layer_of(const std::string& parameter);
 std::string lora_module(const ModelConfig& config, const ParameterSpec& parameter);
 
 // A's and B's of the placement's layers, in the order of Decoder::parameters(), A before B:
-// "model.layers.0.self_attn.q_proj.lora_A.weight". Of what the model's files hold fused there is one
-// A, named as in the files and before the first of its B's, and of each matrix the rows of B that
-// are its own: qkv_proj.lora_A, q_proj.lora_B, k_proj.lora_B, v_proj.lora_B.
+// "model.layers.0.self_attn.q_proj.lora_A.weight". Of what the model's files hold fused there is
+// one A, named as in the files and before the first of its B's, and of each matrix the rows of B
+// that are its own: qkv_proj.lora_A, q_proj.lora_B, k_proj.lora_B, v_proj.lora_B.
 //
 // Parameters that are trained whole (saved_parameters) stand among them under their own names, and
 // are spread as in the model.

@@ -20,8 +20,8 @@
 namespace retort::data {
 namespace {
 
-// Linux has it for each thread. With 10 it gets a tenth of a core that computes, and all of one that
-// is idle.
+// Linux has it for each thread. With 10 it gets a tenth of a core that computes, and all of one
+// that is idle.
 void lower_own_priority() {
   constexpr int kNice = 10;
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kNice);

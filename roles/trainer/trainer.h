@@ -101,9 +101,8 @@ class Trainer {
   Update skip_step(double count);
   // Of the gradient of the last finish_step, before clipping, by the parts of the model:
   // "embed_tokens", "layers.0", ..., "norm", "lm_head" (without one where the head is tied; of a
-  // sequence classifier "score"); of an adapter the layers and what is trained whole. Their squares sum to grad_norm's
-  // square. Collectives: those of
-  // GradBuckets::norms; every rank must call.
+  // sequence classifier "score"); of an adapter the layers and what is trained whole. Their squares
+  // sum to grad_norm's square. Collectives: those of GradBuckets::norms; every rank must call.
   std::vector<std::pair<std::string, double>> layer_grad_norms() const;
   // Updates so far: the steps that were not skipped, which the learning rate follows.
   int64_t step() const { return optimizer_->num_steps(); }

@@ -33,8 +33,8 @@ DropoutRows rows_of(const PackedTokens& tokens, double p, uint64_t step = 3) {
 
 double most(const at::Tensor& difference) { return difference.abs().max().item<double>(); }
 
-// Of 1.5 million elements, five standard errors: the mean of all and of columns, the mean of what is
-// left of a constant, and its variance p / (1 - p).
+// Of 1.5 million elements, five standard errors: the mean of all and of columns, the mean of what
+// is left of a constant, and its variance p / (1 - p).
 TEST(LoraDropout, DropsTheShareThatIsAskedFor) {
   const PackedTokens tokens = pack_rows({some_tokens(1500, 1)});
   for (const double p : {0.05, 0.5, 0.9}) {

@@ -327,8 +327,8 @@ TEST(LoraTargets, AreFoundAsPeftFindsThem) {
             Names({"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}));
 }
 
-// PEFT knows Phi-3's q, k and v, and its gate and up, as one matrix each, with one A. What is merged
-// computes the same, and files hold B as one.
+// PEFT knows Phi-3's q, k and v, and its gate and up, as one matrix each, with one A. What is
+// merged computes the same, and files hold B as one.
 TEST(LoraFiles, HoldFusedMatricesAsPeftDoes) {
   const LoraConfig lora{.r = 4, .lora_alpha = 6, .target_modules = {"all-linear"}};
   Decoder decoder = Decoder::random(fused_config(), 5, at::kFloat);

@@ -281,8 +281,8 @@ TEST(Start, RefusesABadAdapter) {
   EXPECT_NE(alone.find("is a LoRA adapter"), std::string::npos) << alone;
 }
 
-// With r = 4 an alpha of 4 over the root of r is the goldens' alpha of 8 over r: in training, in what
-// is saved, and where that is merged.
+// With r = 4 an alpha of 4 over the root of r is the goldens' alpha of 8 over r: in training, in
+// what is saved, and where that is merged.
 TEST(Rslora, DividesByTheRootOfR) {
   TemporaryFolder folder;
   const nlohmann::json want = golden("sft_qwen3");

@@ -33,7 +33,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from trl_pairs import METRICS, bare_dpo
 from trl_stand_ins import with_fused_head
 
-# Their base model, the recipes that train them, and what a recipe's lora block and PEFT's LoraConfig
+# Their base model, the recipes that train them, and what a recipe's lora block and a LoraConfig
 # both have.
 ADAPTERS = {
     "qwen3": ("qwen3", ["sft", "dpo"], dict(r=4, lora_alpha=8, target_modules="all-linear")),
@@ -66,7 +66,11 @@ ADAPTERS = {
         ),
     ),
     # its head is trained whole without being named
-    "reward": ("reward_one", ["reward_model"], dict(r=2, lora_alpha=4, target_modules="all-linear")),
+    "reward": (
+        "reward_one",
+        ["reward_model"],
+        dict(r=2, lora_alpha=4, target_modules="all-linear"),
+    ),
 }
 
 RECIPE = """\

@@ -235,9 +235,10 @@ std::optional<Value> find_value(Tokens tokens, AnswerPlace place) {
   std::vector<Token> formula(side->begin(), side->end());
   const size_t num_needed = formula.size();
   const bool at_comma = phrase.end < math_end && tokens[phrase.end].is_sign(',');
-  for (size_t i = math_end;
-       !at_comma && i < tokens.size() && tokens[i].kind != TokenKind::kStop && !tokens[i].is_sign(','); ++i)
+  for (size_t i = math_end; !at_comma && i < tokens.size(); ++i) {
+    if (tokens[i].kind == TokenKind::kStop || tokens[i].is_sign(',')) break;
     formula.push_back(tokens[i]);
+  }
   std::optional<ReadValue> read = read_value(formula);
   if (!read || read->num_tokens < num_needed) return std::nullopt;
   if (is_joined_behind(Tokens(formula).subspan(read->num_tokens))) return std::nullopt;
