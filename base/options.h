@@ -7,8 +7,8 @@
 //     }
 // One visitor reads YAML into it, another writes the resolved recipe, a third the recipe reference
 // in docs/. Field types: bool, int64_t, double, std::string, Duration, ShortDuration, ByteSize,
-// FreeBlock, TextOrList, any enum with EnumNames, std::optional, std::vector, std::map<std::string,
-// T>, and other option structs.
+// FreeBlock, any enum with EnumNames, std::optional, std::vector, std::map<std::string, T>, and
+// other option structs.
 //
 // Beside it stands `void validate() const`, which throws kInvalidArgument naming the field.
 #pragma once
