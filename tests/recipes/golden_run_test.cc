@@ -76,7 +76,8 @@ TEST_P(TrainerRun, MatchesTrl) {
 
 // meeting_run_test.cc has grpo_correction.
 INSTANTIATE_TEST_SUITE_P(Cases, TrainerRun,
-                         testing::Values("sft", "dpo", "kto", "reward_model", "grpo", "grpo_kl"),
+                         testing::Values("sft", "dpo", "kto", "reward_model", "grpo", "grpo_kl",
+                                         "on_policy_distill", "on_policy_jsd"),
                          [](const auto& info) { return info.param; });
 
 std::vector<std::string> names() {

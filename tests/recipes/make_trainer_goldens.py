@@ -10,7 +10,7 @@ and the columns that a run of it reports. Tokens, masks, batches, accumulation, 
 updates are the trainers'; rows are in the order of the file (train_sampling_strategy). A grpo case
 has samples of the program's, by step as policy.json's: with RETORT_BIN they are recorded, without
 it those of the file are used again. GRPOTrainer is given them in the place of its generator's, and
-does not shuffle them among the steps of a rollout.
+does not shuffle them among the steps of a rollout. So is DistillationTrainer for on_policy_distill.
 """
 
 import json
@@ -23,7 +23,14 @@ import trl
 from datasets import load_dataset
 from make_goldens import LR, OUT, write_cases
 from make_policy_goldens import SAMPLE, drawn_from, record_samples, stored_samples
-from policy_cases import GENERATIONS, MAX_NEW_TOKENS, PAD, REWARDS, grpo_recipe
+from policy_cases import (
+    GENERATIONS,
+    MAX_NEW_TOKENS,
+    PAD,
+    REWARDS,
+    distill_recipe,
+    grpo_recipe,
+)
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
@@ -31,6 +38,8 @@ from transformers import (
     PrinterCallback,
 )
 from trl import (
+    DistillationConfig,
+    DistillationTrainer,
     DPOConfig,
     DPOTrainer,
     GRPOConfig,
@@ -42,7 +51,7 @@ from trl import (
     SFTConfig,
     SFTTrainer,
 )
-from trl.trainer import grpo_trainer
+from trl.trainer import distillation_trainer, grpo_trainer
 from trl_stand_ins import with_fused_head
 
 STEPS = 3
@@ -175,16 +184,42 @@ GRPO = {
         4,
     ),
 }
+# TRL's beta: 0 is forward, 1 reverse.
+DISTILL = {
+    "on_policy_distill": {
+        "payload": "hidden_states",
+        "loss_type": "reverse_kl",
+        "temperature": 1.5,
+        "trl_beta": 1.0,
+    },
+    "on_policy_jsd": {
+        "payload": "hidden_states",
+        "loss_type": "jsd",
+        "beta": 0.3,
+        "temperature": 0.8,
+        "trl_beta": 0.3,
+    },
+}
 CLIPPED = ("clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean")
 
 
-class Recorded(GRPOTrainer):
-    """TRL's trainer with recorded samples in the place of its generator's."""
+class Recorded:
+    """A trainer of TRL's with recorded samples in the place of its generator's."""
 
-    def _generate_single_turn(self, prompt_ids, *args, **kwargs):
+    def recorded(self, prompt_ids):
         samples = self.samples[self.state.global_step + 1]
         assert prompt_ids == [sample["prompt_ids"] for sample in samples]
-        completions = [sample["token_ids"] for sample in samples]
+        return samples, [sample["token_ids"] for sample in samples]
+
+
+class RecordedDistillation(Recorded, DistillationTrainer):
+    def _generate_single_turn(self, prompt_ids, *args, **kwargs):
+        return self.recorded(prompt_ids)[1]
+
+
+class RecordedGRPO(Recorded, GRPOTrainer):
+    def _generate_single_turn(self, prompt_ids, *args, **kwargs):
+        samples, completions = self.recorded(prompt_ids)
         if not self.use_vllm:
             return completions, None
         drawn = drawn_from(load("qwen3").eval(), samples, 1.0, self.drawn_top_p)
@@ -209,7 +244,7 @@ def grpo(case, steps, samples):
         temperature=1.0,
         shuffle_dataset=False,
     )
-    trainer = Recorded(
+    trainer = RecordedGRPO(
         model=load("qwen3"),
         reward_funcs=reward_of,
         args=GRPOConfig(**settings(8, 1, steps, **options)),
@@ -227,16 +262,38 @@ def grpo(case, steps, samples):
     return logged(trainer, (*CLIPPED, *(("kl",) if "beta" in case else ())))
 
 
-def grpo_cases(before):
+def distill(case, steps, samples):
+    options = dict(beta=case["trl_beta"], temperature=case["temperature"], shuffle_dataset=False)
+    trainer = RecordedDistillation(
+        model=load("qwen3"),
+        teacher_model=load("teacher"),
+        args=DistillationConfig(
+            **settings(4, 1, steps, max_completion_length=MAX_NEW_TOKENS, **options)
+        ),
+        train_dataset=rows_of("prompts.jsonl", ["prompt"]),
+        processing_class=AutoTokenizer.from_pretrained(OUT / "qwen3"),
+    )
+    trainer.samples = samples
+    return logged(trainer, ())
+
+
+def sampled_cases(before):
+    cases = {}
     for name, (case, steps) in GRPO.items():
         recipe = grpo_recipe(case).replace("max_steps: 5", f"max_steps: {steps}")
+        cases[name] = (recipe, grpo, case, steps)
+    for name, case in DISTILL.items():
+        ours = {key: value for key, value in case.items() if key != "trl_beta"}
+        cases[name] = (distill_recipe(ours), distill, case, 3)
+
+    for name, (recipe, make, case, steps) in cases.items():
         recorded = "RETORT_BIN" in os.environ
         samples = record_samples(recipe) if recorded else stored_samples(before[name])
-        columns = grpo(case, steps, samples)
+        columns = make(case, steps, samples)
         for step in samples:
             for sample in samples[step]:
                 text = " ".join(f"w{i}" for i in sample["token_ids"] if i < PAD)
-                assert sample["reward"] == reward_of([text])[0], text
+                assert sample["reward"] in (None, reward_of([text])[0]), text
             if "logp" not in samples[step][0]:
                 for sample in samples[step]:
                     sample["logp"] = round(sum(sample["sampling_logps"]), 6)
@@ -246,14 +303,15 @@ def grpo_cases(before):
 
 def main():
     assert trl.__version__ == "1.16.0", trl.__version__
-    grpo_trainer.shuffle_sequence_dict = lambda batch: batch
+    for module in (grpo_trainer, distillation_trainer):
+        module.shuffle_sequence_dict = lambda batch: batch
     path = OUT / "trainers.json"
     before = json.loads(path.read_text()) if path.exists() else {}
     expected = {}
     for make in (sft, dpo, kto, reward_model):
         recipe, columns = make()
         expected[make.__name__] = {"recipe": RECIPE.format(**recipe), **columns}
-    expected |= dict(grpo_cases(before))
+    expected |= dict(sampled_cases(before))
     write_cases(path, expected)
 
     # The steps on one rollout show what they are for: some tokens are clipped, more and more.
