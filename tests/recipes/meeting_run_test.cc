@@ -180,9 +180,10 @@ TEST_P(SameConversations, HaveTheSameProbabilitiesInSftAndDpo) {
     const auto result = retort(
         {"eval", "--model", (trained / "final").string(), "--data", (folder / rows).string()});
     EXPECT_EQ(result.exit_code, 0) << result.output;
-    const size_t line = result.output.rfind("{\"");
-    EXPECT_NE(line, std::string::npos) << result.output;
-    return nlohmann::json::parse(result.output.substr(line)).at("loss").get<double>();
+    const size_t begin = result.output.rfind("{\"");
+    EXPECT_NE(begin, std::string::npos) << result.output;
+    const std::string line = result.output.substr(begin, result.output.find('\n', begin) - begin);
+    return nlohmann::json::parse(line).at("loss").get<double>();
   };
   const double learned = loss_of("messages.jsonl");
   EXPECT_LT(learned, 2.0) << "the model learned little: it began with about 6";
