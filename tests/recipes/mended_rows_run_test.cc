@@ -57,8 +57,16 @@ class MendedRows : public testing::Test {
     ASSERT_TRUE(fs::exists(run(name) / "checkpoint-14"));
     ASSERT_GT(read_metrics(run(name)).size(), 14U);
   }
+  // On the screen, or in the log of the run that its first line names.
   static void expect_said(const CommandResult& result, const std::string& text) {
-    EXPECT_NE(result.output.find(text), std::string::npos) << text << "\n" << result.output;
+    std::string said = result.output;
+    const size_t arrow = said.find(" -> ");
+    if (arrow != std::string::npos) {
+      const std::string run = said.substr(arrow + 4, said.find('\n', arrow) - arrow - 4);
+      const fs::path log = fs::path(run) / "logs" / "student-0.log";
+      if (fs::exists(log)) said += read_file(log);
+    }
+    EXPECT_NE(said.find(text), std::string::npos) << text << "\n" << said;
   }
 
   TemporaryFolder folder_;

@@ -81,7 +81,7 @@ TEST(RewardAdapter, TrainsItsHeadToo) {
   EXPECT_NEAR(column(trained, "loss").at(0), want, 1e-6);
 
   const fs::path adapter = folder / "adapter", merged = folder / "merged";
-  fs::rename(trained / "final", adapter);
+  fs::rename(fs::canonical(trained / "final"), adapter);  // which is a link
   const auto config = nlohmann::json::parse(read_file(adapter / "adapter_config.json"));
   EXPECT_EQ(config.at("task_type"), "SEQ_CLS");
   EXPECT_EQ(config.at("modules_to_save"), nlohmann::json::array({"score"}));
