@@ -236,14 +236,26 @@ TEST(ChatTemplate, LoadsFromAFolder) {
       R"({"chat_template": "{{ bos_token }}A{{ eos_token }}", "eos_token": {"content": "E"}})");
   write_file_atomically(folder.path() / "special_tokens_map.json", R"({"bos_token": "B"})");
   EXPECT_EQ(ChatTemplate::load(folder.path()).render(kChat, false).text, "BAE");
-  write_file_atomically(config, R"({"chat_template": [{"name": "tool_use", "template": "T"},)"
-                                R"( {"name": "default", "template": "D"}]})");
-  EXPECT_EQ(ChatTemplate::load(folder.path()).render(kChat, false).text, "D");
+  // transformers takes the one for tools where there are tools, an empty list of them, too.
+  const std::string tools = R"({"tools": [{"name": "f"}]})";
+  write_file_atomically(config, R"({"chat_template": [{"name": "tool_use", "template":)"
+                                R"( "\nT{{ tools|length }} \n"},)"
+                                R"( {"name": "default", "template": "\n\n  D\n  \n"}]})");
+  const auto named = ChatTemplate::load(folder.path());
+  EXPECT_EQ(named.render(kChat, false).text, "\n\n  D\n  ");
+  EXPECT_EQ(named.render(kChat, false, R"({"tools": null})").text, "\n\n  D\n  ");
+  EXPECT_EQ(named.render(kChat, false, tools).text, "\nT1 ");
+  EXPECT_EQ(named.render(kChat, false, R"({"tools": []})").text, "\nT0 ");
 
-  // chat_template.jinja comes first.
+  // chat_template.jinja comes first, with the one for tools beside it.
   write_file_atomically(folder.path() / "chat_template.jinja",
                         "J{% generation %}{% endgeneration %}");
   const auto jinja = ChatTemplate::load(folder.path());
+  EXPECT_EQ(jinja.render(kChat, false, tools).text, "J");
+  std::filesystem::create_directory(folder.path() / "additional_chat_templates");
+  write_file_atomically(folder.path() / "additional_chat_templates" / "tool_use.jinja", "U");
+  EXPECT_EQ(ChatTemplate::load(folder.path()).render(kChat, false, tools).text, "U");
+  EXPECT_EQ(ChatTemplate::load(folder.path()).render(kChat, false).text, "J");
   EXPECT_EQ(jinja.render(kChat, false).text, "J");
   EXPECT_TRUE(jinja.has_generation_marks());
 

@@ -61,7 +61,8 @@ inline std::optional<std::string> read_if_exists(const std::filesystem::path& pa
 struct TextFiles {
   std::optional<std::string> config;       // tokenizer_config.json
   std::optional<std::string> special_map;  // special_tokens_map.json
-  // chat_template.jinja, else the template of tokenizer_config.json
+  // chat_template.jinja with additional_chat_templates/tool_use.jinja, else those of
+  // tokenizer_config.json; the latter of two serves conversations with tools
   std::optional<std::string> chat_template;
 
   static TextFiles read(const std::filesystem::path& folder) {
@@ -69,13 +70,32 @@ struct TextFiles {
     files.config = read_if_exists(folder / "tokenizer_config.json");
     files.special_map = read_if_exists(folder / "special_tokens_map.json");
     files.chat_template = read_if_exists(folder / "chat_template.jinja");
-    if (!files.chat_template && files.config) {
-      RustString source;
-      bool found = false;
-      call_rust(folder.string(), rt_config_template, borrow(*files.config), &found, source.out());
-      if (found) files.chat_template = source.str();
-    }
+    if (!files.chat_template && files.config)
+      files.chat_template = of_config(folder, *files.config);
+    else if (files.chat_template)
+      add_tool_use(folder, *files.chat_template);
     return files;
+  }
+
+ private:
+  static std::optional<std::string> of_config(const std::filesystem::path& folder,
+                                              const std::string& config) {
+    RustString source;
+    bool found = false;
+    call_rust(folder.string(), rt_config_template, borrow(config), &found, source.out());
+    return found ? std::optional(source.str()) : std::nullopt;
+  }
+
+  // As if both stood in tokenizer_config.json.
+  static void add_tool_use(const std::filesystem::path& folder, std::string& chat_template) {
+    const auto tool_use = read_if_exists(folder / "additional_chat_templates" / "tool_use.jinja");
+    if (!tool_use) return;
+    const auto named = [](std::string_view name, std::string_view source) {
+      return JsonLine().add("name", name).add("template", source).str();
+    };
+    const std::string config = R"({"chat_template": [)" + named("default", chat_template) + ", " +
+                               named("tool_use", *tool_use) + "]}";
+    chat_template = of_config(folder, config).value();
   }
 };
 

@@ -14,7 +14,22 @@ fn object(json: &[u8], file: &str) -> Result<Map<String, Value>, String> {
     }
 }
 
-/// The default template of tokenizer_config.json: a string, or one of a list of {name, template}.
+/// One template that is `tool_use` where a conversation has tools and `default` elsewhere, as
+/// transformers' get_chat_template chooses. Jinja drops the line break that ends a template, and
+/// the one behind a tag.
+fn chosen_by_tools(default: &str, tool_use: &str) -> String {
+    let inside = |source: &str| {
+        let source = source.strip_suffix('\n').unwrap_or(source);
+        let first = if source.starts_with('\n') { "\n" } else { "" };
+        format!("{first}{source}")
+    };
+    let (default, tool_use) = (inside(default), inside(tool_use));
+    let condition = "tools is defined and tools is not none";
+    format!("{{% if {condition} %}}{tool_use}{{%+ else %}}{default}{{%+ endif %}}")
+}
+
+/// The template of tokenizer_config.json: a string, or those of a list of {name, template} that
+/// are named default and tool_use, as one.
 pub fn config_template(config_json: &[u8]) -> Result<Option<String>, String> {
     let config = object(config_json, "tokenizer_config.json")?;
     let list = match config.get("chat_template") {
@@ -26,18 +41,26 @@ pub fn config_template(config_json: &[u8]) -> Result<Option<String>, String> {
         }
     };
 
-    // Of several templates the one named "default" is taken; the others' names are for the message.
-    let mut names = Vec::new();
+    let (mut default, mut tool_use) = (None, None);
+    let mut names = Vec::new(); // of the others, for the message
     for entry in list {
         let field = |key: &str| entry.get(key).and_then(Value::as_str);
         let (Some(name), Some(source)) = (field("name"), field("template")) else {
             let what = "an entry of chat_template lacks name or template";
             return Err(format!("tokenizer_config.json: {what}"));
         };
-        if name == "default" {
-            return Ok(Some(source.to_string()));
+        match name {
+            "default" => default = Some(source),
+            "tool_use" => tool_use = Some(source),
+            _ => {}
         }
         names.push(name);
+    }
+    if let Some(default) = default {
+        return Ok(Some(match tool_use {
+            Some(tool_use) => chosen_by_tools(default, tool_use),
+            None => default.to_string(),
+        }));
     }
     let names = names.join(", ");
     Err(format!("tokenizer_config.json: no chat_template is named 'default' (found: {names})"))
