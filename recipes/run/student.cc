@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <map>
 #include <string>
 #include <utility>
@@ -12,7 +13,6 @@
 #include "models/checkpoint.h"
 #include "models/lora/adapter.h"
 #include "parallel/vote.h"
-#include "recipes/data/resumed_rows.h"
 #include "recipes/lora_checks.h"
 #include "recipes/registry.h"
 #include "recipes/run/agent_options.h"
@@ -22,6 +22,7 @@
 #include "recipes/run/checkpoint_store.h"
 #include "recipes/run/metrics_writer.h"
 #include "recipes/run/recipe_run.h"
+#include "recipes/run/resumed_run.h"
 #include "recipes/run/role_connections.h"
 #include "recipes/run/row_look.h"
 #include "recipes/run/row_warnings.h"
@@ -57,34 +58,6 @@ std::string first_adapter(const RankContext& context, const std::filesystem::pat
                          << folder;
   }
   return models::adapter_fingerprint(folder);
-}
-
-// Rows may be mended that were not used yet; where a checkpoint does not say what a run has used,
-// all must be as they were. Collectives: a vote, as only the first rank compares them.
-void check_resumed_rows(const RankContext& context, const std::filesystem::path& checkpoint,
-                        const RecipeRun& work, parallel::World& world) {
-  const LoopState state = read_loop_state(checkpoint);
-  const data::RowSet& rows = work.rows();
-  if (state.data_fingerprint == rows.fingerprint()) return;
-  if (!state.rows)
-    throw Error(ErrorCode::kInvalidArgument,
-                "the training data, its columns, the tokenizer or the chat template's settings "
-                "changed since " +
-                    checkpoint.string() + "; restore them, or start a new run");
-
-  parallel::run_on_all(world.all(), [&] {
-    if (world.rank() != 0) return;
-    const data::ResumedAt at{.checkpoint = checkpoint.string(),
-                             .seed = state.seed,
-                             .shuffle = context.recipe.data.shuffle,
-                             .epoch = state.cursor.epoch,
-                             .used_places = work.used_places(state.cursor),
-                             .hashes = context.run_folder / "cache"};
-    for (const std::string& said : data::compare_rows(*state.rows, rows, at)) {
-      RETORT_LOG(kWarning) << said;
-      context.report("loading", state.step, said);
-    }
-  });
 }
 
 LoopState starting_state(const RankContext& context, const std::filesystem::path& checkpoint,
@@ -212,6 +185,18 @@ void tell_of(CheckpointCommand* command, const RankContext& context, int64_t ste
   if (command == nullptr) return;
   for (const std::string& message : command->take_messages())
     warn(context, step, message);
+}
+
+// That of the rows which were found bad beside training, to be thrown when what the run has to do
+// for its checkpoint is done; null: there are none.
+std::exception_ptr refusal_of(RowLook& look) {
+  try {
+    look.refuse_if_bad();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInvalidArgument) throw;
+    return std::current_exception();
+  }
+  return nullptr;
 }
 
 // What is wrong with rows that are trained on is told with the first numbers, and at the end if
@@ -374,7 +359,8 @@ TrainLoopResult run_student(const RankContext& context) {
            },
        .on_saved = [&](int64_t step) { context.report("training", step, ""); }});
 
-  if (result.stopped_early) look.refuse_if_bad();
+  std::exception_ptr bad_rows;
+  if (result.stopped_early) bad_rows = refusal_of(look);
   look.end();
   if (world.rank() == 0) troubles.tell(result.step);
   if (work->rows().num_skipped() > 0) {
@@ -390,6 +376,9 @@ TrainLoopResult run_student(const RankContext& context) {
     command->finish();
     tell_of(command.get(), context, result.step);
   }
+  // Another rank that fails would end the one whose program still has the checkpoint.
+  const bool another_tells = !recipe.train.checkpoint_command.empty() && !command;
+  if (bad_rows && !another_tells) std::rethrow_exception(bad_rows);
   report_end(context, result);
   return result;
 }
