@@ -1,13 +1,19 @@
 #include "recipes/data/row_hashes.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <functional>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/hash.h"
+#include "recipes/data/detail/decompress.h"
+#include "recipes/data/detail/keep_hashes.h"
 
 namespace retort::data {
 namespace fs = std::filesystem;
@@ -26,27 +32,58 @@ fs::path hash_path(const fs::path& folder, const std::string& fingerprint) {
   return folder / ("rows-" + fingerprint.substr(0, 32) + ".hashes");
 }
 
-void write_hashes(const JsonlFile& file, const fs::path& path) {
+constexpr size_t kPiece = size_t{4} << 20;
+
+// nullopt: stopped.
+std::optional<std::string> fingerprint_of(std::string_view text,
+                                          const std::function<bool()>& stop) {
+  Sha256 content;
+  for (size_t at = 0; at < text.size(); at += kPiece) {
+    if (stop()) return std::nullopt;
+    content.update(text.substr(at, kPiece));
+  }
+  return content.hex_digest();
+}
+
+bool is_blank_row(std::string_view line) {
+  return line.find_first_not_of(" \t\r\n\v\f") == std::string_view::npos;
+}
+
+// As JsonlFile tells its lines. False: stopped, and nothing is left.
+bool write_hashes(std::string_view text, const std::string& fingerprint, const fs::path& path,
+                  const std::function<bool()>& stop) {
   std::error_code failed;
   fs::create_directories(path.parent_path(), failed);
   if (failed)
     throw Error(ErrorCode::kUnavailable,
                 path.parent_path().string() + ": cannot be made: " + failed.message());
   AtomicFile out(path);
+  Sha256 content;
   std::vector<uint64_t> hashes;
-  for (int64_t row = 0; row < file.size(); ++row) {
-    const std::string_view line = file.line(row);
+  uint64_t rows = 0;
+  for (size_t at = 0; at < text.size();) {
+    if (stop()) return false;
+    const size_t end = std::min(text.find('\n', at), text.size());
+    std::string_view line = text.substr(at, end - at);
+    content.update(text.substr(at, end + 1 - at));
+    at = end + 1;
+    if (is_blank_row(line)) continue;
+    if (line.ends_with('\r')) line.remove_suffix(1);
     hashes.push_back(checksum64(std::as_bytes(std::span(line.data(), line.size()))));
+    ++rows;
     if (hashes.size() < kHashesAtOnce) continue;
     out.write(std::as_bytes(std::span(hashes)));
     hashes.clear();
   }
   out.write(std::as_bytes(std::span(hashes)));
+  if (content.hex_digest() != fingerprint)
+    throw Error(ErrorCode::kCorrupt, "the file was changed while its rows were hashed");
 
-  HashFooter footer{{}, static_cast<uint64_t>(file.size())};
+  HashFooter footer{{}, rows};
   std::memcpy(footer.magic, kHashMagic, sizeof kHashMagic);
   out.write(std::as_bytes(std::span(&footer, 1)));
   out.commit();
+  return true;
 }
 
 }  // namespace
@@ -59,15 +96,26 @@ std::optional<RowHashes> RowHashes::find(const fs::path& folder, const std::stri
   return hashes;
 }
 
+bool detail::keep_hashes(const JsonlFile& file, const fs::path& folder,
+                         const std::function<bool()>& stop) {
+  const PlainText plain(file.path(), folder);
+  const MappedFile text(plain.path());
+  const auto fingerprint = fingerprint_of(text.text(), stop);
+  if (!fingerprint) return false;
+  if (RowHashes::find(folder, *fingerprint)) return true;
+  return write_hashes(text.text(), *fingerprint, hash_path(folder, *fingerprint), stop);
+}
+
 RowHashes RowHashes::keep(const JsonlFile& file, const fs::path& folder) {
   const std::string fingerprint = file.fingerprint();
   if (auto there = find(folder, fingerprint)) return std::move(*there);
-  write_hashes(file, hash_path(folder, fingerprint));
+  detail::keep_hashes(file, folder, [] { return false; });
   auto made = find(folder, fingerprint);
   if (!made)
     throw Error(ErrorCode::kCorrupt,
-                hash_path(folder, fingerprint).string() +
-                    ": is not what was just written (a full or failing disk?)");
+                file.path().string() + ": the hashes of its rows are not in " +
+                    hash_path(folder, fingerprint).string() +
+                    " (the file was changed meanwhile, or the disk is full or failing?)");
   return std::move(*made);
 }
 

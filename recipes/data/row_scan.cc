@@ -13,8 +13,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "recipes/data/detail/keep_hashes.h"
 #include "recipes/data/jsonl.h"
-#include "recipes/data/row_hashes.h"
 #include "recipes/data/source_files.h"
 
 namespace retort::data {
@@ -46,10 +46,8 @@ struct RowScan::Impl {
 
   explicit Impl(const Options& given) : check(given.check), cache(given.cache) {
     RETORT_CHECK(check != nullptr);
-    open(given.train, true);
-    open(given.eval, false);
     found = promise.get_future().share();
-    thread = std::thread([this] { run(); });
+    thread = std::thread([this, train = given.train, eval = given.eval] { run(train, eval); });
   }
   ~Impl() {
     stop = true;
@@ -58,16 +56,26 @@ struct RowScan::Impl {
 
   void open(const std::vector<Source>& sources, bool is_train) {
     for (const Source& source : expand_sources(sources)) {
+      if (stop) return;
       files.push_back({source, JsonlFile(source.path, cache), is_train});
       num_rows += files.back().rows.size();
     }
   }
 
-  void run() {
-    lower_own_priority();
-    keep_hashes();
+  // A run that ends at a bad row needs the hashes to go on once it is mended; else nobody waits for
+  // them.
+  void run(const std::vector<Source>& train, const std::vector<Source>& eval) {
     try {
-      promise.set_value(look());
+      // The run waits for what is decompressed, too.
+      open(train, true);
+      open(eval, false);
+      // What keeps nothing (`retort check`, `retort audit`) trains nothing beside it.
+      if (!cache.empty()) lower_own_priority();
+      RowFindings findings = look();
+      const bool is_good = findings.bad.count() == 0;
+      if (!is_good) keep_hashes();
+      promise.set_value(std::move(findings));
+      if (is_good) keep_hashes();
     } catch (...) {
       promise.set_exception(std::current_exception());
     }
@@ -105,7 +113,7 @@ struct RowScan::Impl {
     for (const File& file : files) {
       if (!file.is_train || stop) continue;
       try {
-        RowHashes::keep(file.rows, cache);
+        detail::keep_hashes(file.rows, cache, [this] { return stop.load(); });
       } catch (const std::exception& error) {
         RETORT_LOG(kWarning) << "the hashes of the rows of " << file.source.path
                              << " are not kept: " << error.what();
@@ -116,7 +124,7 @@ struct RowScan::Impl {
   const RowCheck check;
   const std::filesystem::path cache;
   std::vector<File> files;
-  int64_t num_rows = 0;
+  std::atomic<int64_t> num_rows = 0;
   std::atomic<bool> stop = false;
   std::atomic<int64_t> looked_at = 0;
   std::promise<RowFindings> promise;

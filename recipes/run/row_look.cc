@@ -12,15 +12,13 @@ namespace retort::recipes {
 
 RowLook::RowLook(const RankContext& context, parallel::World& world)
     : context_(context), world_(world) {
-  parallel::run_on_all(world.all(), [&] {
-    if (world.rank() != 0) return;
-    const Recipe& recipe = context.recipe;
-    scan_ = std::make_unique<data::RowScan>(
-        data::RowScan::Options{.train = recipe.data.train,
-                               .eval = recipe.data.eval,
-                               .check = recipe_type(recipe).row_check(),
-                               .cache = context.run_folder / "cache"});
-  });
+  if (world.rank() != 0) return;
+  const Recipe& recipe = context.recipe;
+  scan_ = std::make_unique<data::RowScan>(
+      data::RowScan::Options{.train = recipe.data.train,
+                             .eval = recipe.data.eval,
+                             .check = recipe_type(recipe).row_check(),
+                             .cache = context.run_folder / "cache"});
 }
 
 bool RowLook::refuses() const {

@@ -23,7 +23,7 @@ class RowLook {
   // How long the first step waits for it; then it goes on beside training.
   static constexpr Duration kMostWait{5'000};
 
-  // Begins. Collectives: one vote on the world.
+  // Begins, and waits for nothing: the files are opened beside what follows.
   RowLook(const RankContext& context, parallel::World& world);
 
   // Waits at most so long. Collectives: one vote. Errors: kInvalidArgument naming the bad rows, on

@@ -3,9 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <iterator>
+#include <span>
+#include <thread>
 #include <utility>
 
+#include "base/checksum.h"
+#include "recipes/data/detail/keep_hashes.h"
 #include "recipes/data/jsonl.h"
 #include "recipes/data/preference.h"
 #include "recipes/data/row_hashes.h"
@@ -77,7 +84,10 @@ TEST_F(RowScanTest, KeepsTheHashesOfTrainingRows) {
                       .cache = folder_ / "cache"});
   scan.findings();
   const JsonlFile file(train);
-  const auto kept = RowHashes::find(folder_ / "cache", file.fingerprint());
+  const auto find = [&] { return RowHashes::find(folder_ / "cache", file.fingerprint()); };
+  for (int times = 0; !find() && times < 6000; ++times)  // they come behind the look
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const auto kept = find();
   ASSERT_TRUE(kept);
   EXPECT_EQ(kept->size(), 2);
   EXPECT_NE(kept->at(0), kept->at(1));
@@ -149,6 +159,65 @@ TEST_F(RowScanTest, EndsWhereverItIs) {
     text += "{\"text\": \"w1 w2 w3\"}\n";
   const std::string file = write("rows.jsonl", text);
   const RowScan scan({.train = {{.path = file}}, .eval = {}, .check = &check_sample_row});
+}
+
+// A run that ends at a bad row needs them, so they are there before it hears of it.
+TEST_F(RowScanTest, KeepsTheHashesBeforeItTellsOfBadRows) {
+  const std::string train = write("train.jsonl", "{\"text\": \"w1\"}\nnonsense\n");
+  const RowScan scan({.train = {{.path = train}},
+                      .eval = {},
+                      .check = &check_sample_row,
+                      .cache = folder_ / "cache"});
+  EXPECT_EQ(scan.findings().bad.count(), 1);
+  EXPECT_TRUE(RowHashes::find(folder_ / "cache", JsonlFile(train).fingerprint()));
+}
+
+TEST_F(RowScanTest, TellsOfAFileThatIsNotThereWhereItIsAsked) {
+  const RowScan scan({.train = {{.path = (folder_ / "none.jsonl").string()}},
+                      .eval = {},
+                      .check = &check_sample_row});
+  test::expect_refused("none.jsonl", [&] { scan.findings(); });
+}
+
+// Hashing ends at the row at which it is stopped, and leaves nothing.
+TEST_F(RowScanTest, HashingStopsAtARow) {
+  std::string text;
+  for (int row = 0; row < 1000; ++row)
+    text += "{\"text\": \"w1\"}\r\n\n";
+  const JsonlFile file(write("rows.jsonl", text));
+  const auto cache = folder_ / "cache";
+  for (const int most : {0, 1, 10}) {
+    int asked = 0;
+    EXPECT_FALSE(detail::keep_hashes(file, cache, [&] { return asked++ == most; }));
+    EXPECT_EQ(asked, most + 1);
+    EXPECT_TRUE(!std::filesystem::exists(cache) || std::filesystem::is_empty(cache));
+  }
+
+  EXPECT_TRUE(detail::keep_hashes(file, cache, [] { return false; }));
+  const auto kept = RowHashes::find(cache, file.fingerprint());
+  ASSERT_TRUE(kept);
+  ASSERT_EQ(kept->size(), file.size());
+  const std::string_view line = file.line(999);
+  EXPECT_EQ(kept->at(999), checksum64(std::as_bytes(std::span(line.data(), line.size()))));
+}
+
+// Content that becomes another one between the two passes is not kept under the name of either.
+TEST_F(RowScanTest, HashesAreOfTheContentThatNamesThem) {
+  const std::string path = write("rows.jsonl", "{\"text\": \"w1\"}\n{\"text\": \"w2\"}\n");
+  const JsonlFile file(path);
+  const auto cache = folder_ / "cache";
+  int asked = 0;
+  const auto change = [&] {
+    if (asked++ == 1) {  // behind the first pass; in its place, so that the map sees it
+      std::fstream other(path, std::ios::in | std::ios::out);
+      other.seekp(10);
+      other << "w7";
+    }
+    return false;
+  };
+  test::expect_error(ErrorCode::kCorrupt, "changed while",
+                     [&] { detail::keep_hashes(file, cache, change); });
+  EXPECT_TRUE(std::filesystem::is_empty(cache));
 }
 
 }  // namespace
