@@ -29,10 +29,11 @@ struct RowFindings {
   std::string text() const;
 };
 
-// First keeps the hashes of the training rows in `cache` (RowHashes), unless they are there: a run
-// that ends at a bad row needs them to go on once it is mended. Then goes through every row of
-// data.train and data.eval: JSON, columns and their types. A row that passes may still be bad once
-// it is tokenised. Both on a thread of its own, of a low priority.
+// Opens the files and goes through every row of data.train and data.eval: JSON, columns and their
+// types. A row that passes may still be bad once it is tokenised. Then keeps the hashes of the
+// training rows in `cache` (RowHashes), unless they are there: a run that ends at a bad row needs
+// them to go on once it is mended, so where rows are bad, findings() come behind them. All on a
+// thread of its own, behind the opening of a low priority where there is a cache.
 //
 // Use: before and beside training; wait() says whether it is done, findings() what it found.
 // Memory: the files are mapped and offsets are as JsonlFile keeps them: flat.
@@ -45,19 +46,20 @@ class RowScan {
     RowCheck check = nullptr;
     std::filesystem::path cache;  // as JsonlFile; empty: no hashes are kept
   };
-  // Opens the files, and begins. Errors of expand_sources and JsonlFile.
+  // Begins, and waits for nothing.
   explicit RowScan(const Options& options);
-  // Ends it, wherever it is.
+  // Ends it behind the row that it is at, or the file that it opens; what is hashed then is not
+  // kept.
   ~RowScan();
   RowScan(const RowScan&) = delete;
   RowScan& operator=(const RowScan&) = delete;
 
   // Whether all rows have been looked at; waits for that at most so long.
   bool wait(Duration limit) const;
-  // Waits until they have been. Throws what ended the look: kCorrupt for a file that was changed
-  // meanwhile.
+  // Waits until they have been. Throws what ended the look: errors of expand_sources and JsonlFile,
+  // kCorrupt for a file that was changed meanwhile.
   const RowFindings& findings() const;
-  // So far, of num_rows().
+  // So far, of num_rows(), which are those of the files opened so far.
   int64_t num_looked_at() const;
   int64_t num_rows() const;
 
