@@ -177,14 +177,16 @@ class Lookahead {
 struct AnyRank {
   bool stop_asked = false;
   bool still_writing = false;
+  bool diverged = false;
 };
 
 // One all-reduce.
 AnyRank ask_all(parallel::Group& all, const AnyRank& mine) {
-  at::Tensor flags = at::tensor({int64_t{mine.stop_asked}, int64_t{mine.still_writing}}, at::kLong);
+  at::Tensor flags = at::tensor(
+      {int64_t{mine.stop_asked}, int64_t{mine.still_writing}, int64_t{mine.diverged}}, at::kLong);
   if (all.size() > 1) all.all_reduce(flags, parallel::ReduceOp::kMax);
   const int64_t* flag = flags.const_data_ptr<int64_t>();
-  return {.stop_asked = flag[0] != 0, .still_writing = flag[1] != 0};
+  return {.stop_asked = flag[0] != 0, .still_writing = flag[1] != 0, .diverged = flag[2] != 0};
 }
 
 // The first rank's evaluation decides for all: the sums of a recipe that samples are not on every
@@ -258,13 +260,16 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
     const bool gives_up = is_patience_over(options.best, state.best);
     if (hooks.on_step) hooks.on_step(state.step);
 
-    // All ranks save and stop after the same step, and finish a checkpoint once nobody writes.
+    // All ranks save and stop after the same step, and finish a checkpoint once nobody writes. The
+    // losses of ranks that share a layer may differ in their last bit, and so may what they find.
     const AnyRank any =
         ask_all(world.all(), {.stop_asked = hooks.stop_requested && hooks.stop_requested(),
-                              .still_writing = checkpoints.busy()});
+                              .still_writing = checkpoints.busy(),
+                              .diverged = options.stop_if_diverged && !result.divergence.empty()});
     if (!any.stop_asked && !any.still_writing) checkpoints.finish(world);
-    const bool diverged = options.stop_if_diverged && !result.divergence.empty();
-    const bool ends = any.stop_asked || diverged || is_due(state.step, options.exit_interval);
+    if (any.diverged && result.divergence.empty())
+      result.divergence = "another rank found that the run has diverged";
+    const bool ends = any.stop_asked || any.diverged || is_due(state.step, options.exit_interval);
     if (ends || done || gives_up || is_best || is_due(state.step, options.save_steps)) {
       if (hooks.on_save) hooks.on_save(state.step);
       result.last_checkpoint = checkpoints.save(trainer, world, state);
@@ -272,7 +277,7 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
     }
     if (ends && !done && !gives_up) {
       result.stopped_early = true;
-      result.stopped_by_divergence = diverged && !any.stop_asked;
+      result.stopped_by_divergence = any.diverged && !any.stop_asked;
       break;
     }
   }
