@@ -106,10 +106,13 @@ bool may_resume(const SupervisorResult& result, const RunFolder& folder) {
 
 RunFolder open_run_folder(const recipes::Recipe& recipe, RunFolderMode mode,
                           Duration lock_timeout) {
-  RunFolder folder(run_folder_of(recipe), mode, lock_timeout);
-  if (folder.recipe_before()) tell_changes(*folder.recipe_before(), recipe);
+  const fs::path path = run_folder_of(recipe);
+  RunFolder folder(path, mode, lock_timeout, [&](const std::optional<std::string>& before) {
+    if (before) tell_changes(*before, recipe);
+    keep_templates(recipe, path);
+  });
   describe_run(recipe, folder);
-  keep_templates(recipe, folder.path());
+  keep_templates(recipe, path);
   return folder;
 }
 

@@ -70,7 +70,8 @@ RunFolderMode run_folder_mode(bool resume, bool overwrite) {
   return overwrite ? RunFolderMode::kOverwrite : RunFolderMode::kFresh;
 }
 
-RunFolder::RunFolder(fs::path path, RunFolderMode mode, Duration lock_timeout)
+RunFolder::RunFolder(fs::path path, RunFolderMode mode, Duration lock_timeout,
+                     const CheckBefore& check)
     : path_(std::move(path)) {
   if (fs::exists(path_) && !fs::is_directory(path_))
     refuse("output_dir " + path_.string() + " is a file; expected a folder");
@@ -101,6 +102,7 @@ RunFolder::RunFolder(fs::path path, RunFolderMode mode, Duration lock_timeout)
   if (mode == RunFolderMode::kResume) {
     resume_from_ = recipes::latest_checkpoint(path_);
     if (resume_from_) recipe_before_ = read_file(resolved_recipe());
+    if (check) check(recipe_before_);
     // Without a checkpoint the run begins again, with an evaluation of step 0 if one is asked for.
     recipes::cut_back_metrics(path_, resume_from_ ? resume_from_->step : -1);
   }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -36,12 +37,15 @@ RunFolderMode run_folder_mode(bool resume, bool overwrite);
 // processes of the one before.
 class RunFolder {
  public:
+  // May refuse, by throwing, to resume a run whose recipe was that (recipe_before()).
+  using CheckBefore = std::function<void(const std::optional<std::string>& recipe_before)>;
   // kInvalidArgument: the folder is not empty (kFresh), holds no run (kResume), or holds something
   // that no run wrote (kOverwrite, which removes nothing then). kUnavailable: it cannot be made, or
   // another run holds its lock for longer than `lock_timeout`. kResume also cuts metrics and
-  // TensorBoard back to the checkpoint's step, all of them if there is no checkpoint yet.
+  // TensorBoard back to the checkpoint's step, all of them if there is no checkpoint yet;
+  // not if `check` throws, which it calls first.
   RunFolder(std::filesystem::path path, RunFolderMode mode,
-            Duration lock_timeout = Duration(15'000));
+            Duration lock_timeout = Duration(15'000), const CheckBefore& check = {});
 
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path resolved_recipe() const { return path_ / kResolvedRecipe; }

@@ -68,6 +68,23 @@ TEST_F(RunFolderTest, ResumeContinuesAtTheCheckpoint) {
   EXPECT_EQ(get(run_ / "metrics.jsonl.1"), "{\"step\": 3}\n");
 }
 
+TEST_F(RunFolderTest, AResumeThatIsRefusedChangesNothing) {
+  stopped_run();
+  const std::string metrics = get(run_ / "metrics.jsonl");
+  std::optional<std::string> seen;
+  const Error error = test::error_of([&] {
+    RunFolder(run_, RunFolderMode::kResume, Duration(100),
+              [&](const std::optional<std::string>& before) {
+                seen = before;
+                throw Error(ErrorCode::kMismatch, "another recipe");
+              });
+  });
+  EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+  EXPECT_EQ(seen, get(run_ / "recipe.resolved.yaml"));
+  EXPECT_EQ(get(run_ / "metrics.jsonl"), metrics);
+  EXPECT_FALSE(fs::exists(run_ / "metrics.jsonl.1"));
+}
+
 TEST_F(RunFolderTest, ResumeWithoutACheckpointBeginsAgain) {
   stopped_run();
   fs::remove(run_ / "checkpoint-2" / "state" / "COMPLETE");
