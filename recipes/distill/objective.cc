@@ -78,6 +78,15 @@ DistillObjective::DistillObjective(StepSource source, rpc::Agent& agent,
 }
 DistillObjective::~DistillObjective() = default;
 
+// tvd and a jsd that mixes are at most 1 and ln 2; what a cross-entropy adds has no bound.
+bool DistillObjective::loss_falls() const {
+  using losses::DivergenceType;
+  const losses::DivergenceOptions& loss = options_.divergence;
+  const bool mixes = loss.type == DivergenceType::kJsd && loss.beta > 0 && loss.beta < 1;
+  const bool has_bound = mixes || loss.type == DivergenceType::kTvd;
+  return !has_bound || loss.kd_ratio < 1;
+}
+
 std::vector<double> DistillObjective::weights_of(const data::Sample& sample) const {
   std::vector<double> weights(teachers_.size(), 0.0);
   double total = 0;

@@ -67,6 +67,7 @@ class DistillObjective : public BatchObjective {
 
   int64_t lookahead() const override { return options_.prefetch; }
   size_t num_values() const override { return kValues; }
+  bool loss_falls() const override;
 
   // Adds eval_kd_loss to the row of an evaluation after row.step: the mean divergence over the
   // target tokens of the batches, of those samples that a teacher is for; nothing if there are

@@ -50,6 +50,7 @@ class KtoObjective : public Objective {
   StepInfo next_step(int64_t step) override;
   std::string origins(size_t index) const override;
   size_t num_values() const override { return kValues; }
+  bool loss_falls() const override { return false; }  // at most 1
   void begin_step(parallel::Group& dp) override;
   const models::PackedTokens& tokens(size_t index) const override {
     return drawn_.front().at(index).batch.own.tokens;

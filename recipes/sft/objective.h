@@ -14,6 +14,8 @@ class SftObjective : public BatchObjective {
                         losses::CrossEntropyType type = losses::CrossEntropyType::kNll)
       : BatchObjective(std::move(source)), type_(type) {}
   size_t num_values() const override { return kValues; }
+  // dft's is at most 1/e a token, and falls to 0 where the model gives its targets nothing.
+  bool loss_falls() const override { return type_ != losses::CrossEntropyType::kDft; }
 
  protected:
   at::Tensor batch_loss(const models::Head& head, const at::Tensor& rows,
