@@ -149,6 +149,24 @@ void check_ratio(const Recipe& recipe, const RecipePlaces& places) {
     places.refuse({"grpo", "importance_sampling_level"}, message);
 }
 
+// The first step on a rollout has the old policy from its own forward pass, whose elements are
+// dropped; that of later ones would be of the whole adapter.
+void check_lora_dropout(const Recipe& recipe, const RecipePlaces& places) {
+  const auto& lora = recipe.student().lora;
+  if (!lora || lora->lora_dropout == 0) return;
+  const GrpoOptions& grpo = *recipe.grpo;
+  const bool corrected = grpo.correction() != losses::SamplingCorrection::kNone;
+  if (grpo.steps_per_rollout() > 1 || corrected)
+    places.refuse({"roles", "student", "lora", "lora_dropout"},
+                  std::string("is not for grpo with ") +
+                      (corrected                 ? "a sampling_correction"
+                       : grpo.num_iterations > 1 ? "num_iterations above 1"
+                                                 : "num_mini_batches above 1") +
+                      ": what is dropped would be part of the ratios to the old policy; set it to "
+                      "0" +
+                      (corrected ? ", or sampling_correction: none" : ""));
+}
+
 }  // namespace
 
 void check_grpo(const Recipe& recipe, const RecipePlaces& places) {
@@ -159,6 +177,7 @@ void check_grpo(const Recipe& recipe, const RecipePlaces& places) {
   check_samples_differ(recipe, places);
   check_old_policy(recipe, places);
   check_ratio(recipe, places);
+  check_lora_dropout(recipe, places);
   check_reference(recipe, places, {"grpo", "reference"}, recipe.grpo->reference,
                   recipe.grpo->beta > 0, "grpo.beta is 0");
   check_no_packing(recipe, places, "completions");

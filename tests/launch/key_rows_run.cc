@@ -134,6 +134,8 @@ std::vector<KeyRow> lora_rows() {
       refused(kSftBase, lora + ".lora_alpha=0", "must be above 0", with),
       in_run("roles.<name>.lora.use_rslora", run, "use_rslora=true"),
       in_run("roles.<name>.lora.lora_dropout", run, "lora_dropout=0.3"),
+      refused(kGrpoBase, lora + ".lora_dropout=0.1", "is not for grpo with num_iterations above 1",
+              {with[0], "grpo.num_iterations=2", "train.save_steps=2"}),
       refused(kSftBase, lora + ".lora_dropout=1", "at least 0 and below 1", with),
       refused(kSftBase, lora + ".lora_dropout=-0.1", "at least 0 and below 1", with),
       acts(kSftBase, lora + ".target_modules=[q_proj, v_proj]", plan, with),
