@@ -383,5 +383,24 @@ TEST_F(ObjectiveTest, DpoWeighsTokensAndPairs) {
   EXPECT_NEAR(run_step(weighted, student_, world_).loss, first.loss, 1e-7);
 }
 
+// A nat above the lowest is beyond some bounds (divergence_watch.h).
+TEST_F(ObjectiveTest, ALossThatHasABoundIsNoMeasureOfARun) {
+  EXPECT_TRUE(SftObjective(step_of_two).loss_falls());
+  EXPECT_FALSE(SftObjective(step_of_two, losses::CrossEntropyType::kDft).loss_falls());
+
+  rpc::Agent agent({.name = "student/0", .secret = "secret"});
+  const auto falls = [&](const losses::DivergenceOptions& divergence) {
+    return DistillObjective(step_of_two, agent, {}, {.divergence = divergence}).loss_falls();
+  };
+  using Type = losses::DivergenceType;
+  EXPECT_TRUE(falls({}));
+  EXPECT_FALSE(falls({.type = Type::kTvd}));
+  EXPECT_FALSE(falls({.type = Type::kJsd, .beta = 0.5}));
+  EXPECT_TRUE(falls({.type = Type::kJsd, .beta = 1})) << "the reverse KL";
+  EXPECT_TRUE(falls({.type = Type::kJsd, .beta = 0.5, .kd_ratio = 0.5})) << "a cross-entropy";
+  agent.close();
+  agent.join();
+}
+
 }  // namespace
 }  // namespace retort::recipes
