@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_text.h"
 #include "models/text/rust/retort_text.h"
 
 namespace retort::models::detail {
