@@ -86,12 +86,10 @@ std::string why_kept(const ChangedKey& changed, const recipes::Recipe& before,
   if (shapes_rounds && steps_of_round(before) != steps_of_round(now))
     return "a round has max_steps / rounds steps, and the checkpoint says a place in one; more "
            "rounds of as many steps may follow";
-  // A model that is trained whole has its weights in the checkpoint, wherever the folder is that it
-  // began with.
-  const bool has_adapter = before.student().lora || now.student().lora;
-  if (key == "roles.student.model" && has_adapter && !is_same_folder(changed.before, changed.now))
-    return "the adapter of the checkpoint belongs to that model; a folder that was moved may be "
-           "linked at its old place";
+  if (key == "roles.student.model" && !is_same_folder(changed.before, changed.now))
+    return now.student().lora ? "the adapter of the checkpoint belongs to that model"
+                              : "the weights are the checkpoint's; a folder that was moved may be "
+                                "linked at its old place";
   // One that a reference is compared with is known by its content, and whether there is an adapter
   // at all by the checkpoint.
   const bool begins_with_one = before.student().lora && now.student().lora;

@@ -47,19 +47,6 @@ TEST_F(ResumedRecipe, RefusesWhatTheCheckpointDecides) {
   }
 }
 
-// The weights of a model that is trained whole are the checkpoint's; an adapter's are not.
-TEST_F(ResumedRecipe, AModelThatIsTrainedWholeMayMove) {
-  const std::string moved = "roles.student.model=" + (folder_ / "teacher").string();
-  const std::vector<std::string> told = applied(kSftBase, {moved});
-  ASSERT_EQ(told.size(), 1U);
-  EXPECT_TRUE(told[0].starts_with("roles.student.model: ")) << told[0];
-
-  const std::string lora = "roles.student.lora={r: 4}";
-  expect_refused("the adapter of the checkpoint belongs to that model", [&] {
-    applied(kSftBase, {lora, moved}, {lora});
-  });
-}
-
 // The batches of like lengths of pairs, but not the packs of samples, follow from the budget.
 TEST_F(ResumedRecipe, KeepsTheBudgetOfBatchesThatWereFormedByIt) {
   const std::vector<std::string> small{"train.per_device_train_batch_size=null",
