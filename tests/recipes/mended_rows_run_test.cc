@@ -57,12 +57,13 @@ class MendedRows : public testing::Test {
     ASSERT_TRUE(fs::exists(run(name) / "checkpoint-14"));
     ASSERT_GT(read_metrics(run(name)).size(), 14U);
   }
-  // On the screen, or in the log of the run that its first line names.
+  // On the screen, or in the log of the run that it names.
   static void expect_said(const CommandResult& result, const std::string& text) {
     std::string said = result.output;
-    const size_t arrow = said.find(" -> ");
-    if (arrow != std::string::npos) {
-      const std::string run = said.substr(arrow + 4, said.find('\n', arrow) - arrow - 4);
+    const std::string begins = "sft -> ";
+    if (const size_t at = said.find(begins); at != std::string::npos) {
+      const size_t name = at + begins.size();
+      const std::string run = said.substr(name, said.find('\n', name) - name);
       const fs::path log = fs::path(run) / "logs" / "student-0.log";
       if (fs::exists(log)) said += read_file(log);
     }
