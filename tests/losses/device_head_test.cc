@@ -84,8 +84,10 @@ TEST_F(DeviceHead, CrossEntropy) {
   expect_gradients(head, wanted);
 }
 
-// Gradients in float32, and rounded for products of bfloat16.
+// Gradients in float32, and rounded for products of bfloat16. A few rows of large probability are
+// most of them, so that less is averaged away than in cross-entropy.
 TEST_F(DeviceHead, Dft) {
+  constexpr double kFewRows = 1.5 * kRounded;
   const Head wanted = exact(p_);
   const at::Tensor log_softmaxes = log_softmax(wanted.hidden, wanted.weight);
   const at::Tensor log_probs = of_targets(log_softmaxes, p_);
@@ -103,9 +105,9 @@ TEST_F(DeviceHead, Dft) {
     EXPECT_NEAR(got.loss_sum.item<double>(), loss.item<double>(), 1e-5 * loss.item<double>());
     EXPECT_NEAR(got.entropy_sum, entropy, 1e-5 * entropy);
     EXPECT_EQ(got.num_correct, log_softmaxes.argmax(1).eq(p_.targets).sum().item<int64_t>());
-    const double bound = dtype == at::kFloat ? 1e-5 : kRounded;
+    const double bound = dtype == at::kFloat ? 1e-5 : kFewRows;
     EXPECT_LT(relative_difference(head.hidden.grad().cpu(), wanted.hidden.grad()), bound);
-    EXPECT_LT(relative_difference(head.weight.grad().cpu(), wanted.weight.grad()), kRounded);
+    EXPECT_LT(relative_difference(head.weight.grad().cpu(), wanted.weight.grad()), kFewRows);
   }
 }
 
