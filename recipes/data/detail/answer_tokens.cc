@@ -22,17 +22,16 @@ bool is_one_of(std::string_view word, const std::array<std::string_view, kSize>&
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-using Names = std::string_view;
-constexpr std::array<Names, 25> kWrappers{
+constexpr std::array<std::string_view, 25> kWrappers{
     "left", "right", "displaystyle", "textstyle", "big",    "Big",    "bigg",      "Bigg", "bigl",
     "bigr", "Bigl",  "Bigr",         "boxed",     "mathbf", "mathit", "bf",        "rm",   "quad",
     "euro", "qquad", "pounds",       "fbox",      "limits", "mathsf", "boldsymbol"};
-constexpr std::array<Names, 8> kTexts{"text",   "textbf", "textit", "textrm",
-                                      "mathrm", "mbox",   "emph",   "textnormal"};
+constexpr std::array<std::string_view, 8> kTexts{"text",   "textbf", "textit", "textrm",
+                                                 "mathrm", "mbox",   "emph",   "textnormal"};
 // Names of functions, which change the number behind them.
-constexpr std::array<Names, 18> kFunctions{"log",   "ln",  "exp", "sin", "cos", "tan",
-                                           "cot",   "csc", "mod", "gcd", "lcm", "abs",
-                                           "floor", "max", "arg", "det", "lim", "choose"};
+constexpr std::array<std::string_view, 18> kFunctions{
+    "log", "ln",  "exp", "sin",   "cos", "tan", "cot", "csc", "mod",
+    "gcd", "lcm", "abs", "floor", "max", "arg", "det", "lim", "choose"};
 
 class Lexer {
  public:
