@@ -11,7 +11,7 @@ target_compile_options(
     -Wno-missing-field-initializers
 )
 # In a unity file no .cc is the main one, which is where GCC takes anonymous namespaces for granted.
-if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+if(RETORT_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   target_compile_options(retort_warnings INTERFACE -Wno-subobject-linkage)
 endif()
 add_library(retort_flags INTERFACE)

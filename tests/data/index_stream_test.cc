@@ -10,7 +10,7 @@
 #include "tests/data/stream_records.h"
 #include "tests/support/thrown.h"
 
-namespace retort::data {
+namespace retort::data::index_stream {
 namespace {
 using Rows = std::vector<int64_t>;
 
@@ -103,4 +103,4 @@ TEST_F(IndexStreamTest, RefusesWhatCannotWork) {
 }
 
 }  // namespace
-}  // namespace retort::data
+}  // namespace retort::data::index_stream

@@ -8,7 +8,7 @@
 #include "tests/data/word_tokenizer.h"
 #include "tests/support/thrown.h"
 
-namespace retort::data {
+namespace retort::data::unpaired {
 namespace {
 using test::RowIds, test::values;
 
@@ -292,4 +292,4 @@ TEST_F(UnpairedBatchStreamTest, EvaluationSeesEveryRowOnce) {
 }
 
 }  // namespace
-}  // namespace retort::data
+}  // namespace retort::data::unpaired
