@@ -1,11 +1,11 @@
 """Compiles CUDA kernels with NVRTC, which needs no driver, device or headers of a toolkit.
 
-  compile_kernels.py --nvrtc FOLDER --root FOLDER --out FOLDER SOURCE.cuh...
+  compile_kernels.py --nvrtc FOLDER --root FOLDER --out FOLDER [--cache FOLDER] SOURCE.cuh...
 
 Writes SASS of each source for every card in SASS, PTX in PTX for later ones, and kernel_images.cc,
 which holds them all (kernels/detail/kernel_images.h). A kernel that spills registers, or keeps
 anything else of a thread in memory, fails the build. An image whose source, or what that includes,
-is as it was when the image was made is kept.
+is as it was when the image was made is kept; --cache keeps it for other build folders too.
 """
 import argparse
 import concurrent.futures
@@ -100,7 +100,21 @@ def key_of(root, source, architecture, nvrtc):
     return digest.hexdigest()
 
 
-def compile_one(folder, root, out, source, architecture):
+def write_whole(path, data):
+    """Several builds may write one file of the cache at a time."""
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    part.write_bytes(data)
+    part.replace(path)
+
+
+def take_cached(cache, key):
+    """The image of this key and its record, where an earlier build has left both."""
+    if cache is None or not (cache / f"{key}.json").exists():
+        return None
+    return (cache / key).read_bytes(), (cache / f"{key}.json").read_bytes()
+
+
+def compile_one(folder, root, out, cache, source, architecture):
     """In a process of its own. The names of the kernels in the image, which is written to `out`."""
     image_file = out / f"{source.stem}.{architecture}"
     record_file = out / f"{source.stem}.{architecture}.json"
@@ -111,6 +125,12 @@ def compile_one(folder, root, out, source, architecture):
         if record["key"] == key:
             return record["entries"]
 
+    if cached := take_cached(cache, key):
+        record_file.unlink(missing_ok=True)
+        image_file.write_bytes(cached[0])
+        record_file.write_bytes(cached[1])
+        return json.loads(cached[1])["entries"]
+
     image, log = nvrtc.compile(source, root, architecture)
     entries, problems = read_log(log)
     if problems:
@@ -119,7 +139,12 @@ def compile_one(folder, root, out, source, architecture):
         raise RuntimeError(f"{source} has no kernel: extern \"C\" __global__ is missing")
     record_file.unlink(missing_ok=True)
     image_file.write_bytes(image)
-    record_file.write_text(json.dumps({"key": key, "entries": entries}))
+    record = json.dumps({"key": key, "entries": entries}).encode()
+    record_file.write_bytes(record)
+    if cache is not None:
+        cache.mkdir(parents=True, exist_ok=True)
+        write_whole(cache / key, image)
+        write_whole(cache / f"{key}.json", record)
     return entries
 
 
@@ -174,6 +199,7 @@ def main():
     parser.add_argument("--nvrtc", type=pathlib.Path, required=True, help="folder of libnvrtc.so")
     parser.add_argument("--root", type=pathlib.Path, required=True, help="of the includes")
     parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--cache", type=pathlib.Path, help="of images, for all build folders")
     parser.add_argument("sources", type=pathlib.Path, nargs="+")
     options = parser.parse_args()
 
@@ -186,7 +212,7 @@ def main():
     with concurrent.futures.ProcessPoolExecutor(min(len(os.sched_getaffinity(0)), 4)) as pool:
         jobs = {
             (source, architecture): pool.submit(
-                compile_one, options.nvrtc, root, out, source, architecture)
+                compile_one, options.nvrtc, root, out, options.cache, source, architecture)
             for source in sources
             for architecture in architectures
         }
