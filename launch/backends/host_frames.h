@@ -2,7 +2,7 @@
 // standard input and output of the latter.
 //
 //   launcher                                    host
-//                              <-- line      --  version_line(): compared before anything else
+//                              <-- line      --  version_line() (host_version.h), compared before anything
 //   place: folders, times      -->
 //                              <-- here      --  addresses, cores, what the run's mark says
 //   start id: context, ...     -->
@@ -77,11 +77,6 @@ struct FromHost {
     archive(kind, id, text, connection, number);
   }
 };
-
-inline constexpr std::string_view kVersionBeginning = "retort-host 1 ";
-
-// With the version of retort and the identity of its build.
-std::string version_line();
 
 ToHost read_to_host(std::string_view content);
 FromHost read_from_host(std::string_view content);
