@@ -2,7 +2,7 @@
 // standard input and output of the latter.
 //
 //   launcher                                    host
-//                              <-- line      --  version_line() (host_version.h), compared before anything
+//                              <-- line      --  version_line(): compared before anything else
 //   place: folders, times      -->
 //                              <-- here      --  addresses, cores, what the run's mark says
 //   start id: context, ...     -->

@@ -92,7 +92,8 @@ struct IncomingCall : std::enable_shared_from_this<IncomingCall> {
     return stage.compare_exchange_strong(queued, kRunning);
   }
   // Ends it where nobody else has begun it: what it carried goes now, while its job may stay in the
-  // queue of handlers for as long as nobody takes that. False: it runs, or is over. The loop thread.
+  // queue of handlers for as long as nobody takes that. False: it runs, or is over. The loop
+  // thread.
   bool drop();
   void run();                          // on the handler's thread
   void reply(Outcome<Message> reply);  // from any thread

@@ -8,8 +8,9 @@
 //   deadline, and at once kMismatch if there is one that knows the secret and is another program.
 //   Whoever answers and has not proved anything, neither that it is the run's nor by what right it
 //   refuses, may have the port of a run that is over: the first such answer is a warning in the
-//   log, and at the deadline it is kUnauthenticated or kCorrupt. After the connection is lost every call fails at once with kPeerLost: nothing is sent
-//   again, because an addition that is sent twice counts twice.
+//   log, and at the deadline it is kUnauthenticated or kCorrupt. After the connection is lost every
+//   call fails at once with kPeerLost: nothing is sent again, because an addition that is sent
+//   twice counts twice.
 // Threads: any but loop threads. The destructor may not run while a call is under way.
 #pragma once
 

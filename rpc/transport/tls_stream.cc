@@ -34,8 +34,8 @@ error_code not_tls() {
   return boost::system::errc::make_error_code(boost::system::errc::protocol_error);
 }
 
-// The size of a record that holds one ClientHello and nothing else, of a size that it may have; 0 for
-// anything else.
+// The size of a record that holds one ClientHello and nothing else, of a size that it may have; 0
+// for anything else.
 size_t hello_record_bytes(const FirstBytes& head) {
   const size_t record = size_t{head[3]} << 8 | head[4];
   const size_t message = size_t{head[6]} << 16 | size_t{head[7]} << 8 | head[8];

@@ -2,8 +2,8 @@
 // hand the records to the kernel where that can encrypt.
 //
 // Strangers: a server looks at the first bytes while they are in the socket. OpenSSL's object, and
-//   the buffer that it reads into, are made when a whole ClientHello of at most kMaxClientHelloBytes
-//   is there, and go away at once if that does not know the run's secret.
+//   the buffer that it reads into, are made when a whole ClientHello of at most
+//   kMaxClientHelloBytes is there, and go away at once if that does not know the run's secret.
 #pragma once
 
 #include <openssl/types.h>
