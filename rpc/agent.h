@@ -109,6 +109,8 @@ class Agent {
   struct Options {
     std::string name;    // "student/0"
     std::string secret;  // the run's secret; both ends prove on every connection that they know it
+    // The run's id, which the proof covers: agents of two runs that have one secret are strangers.
+    std::string run = {};
     RpcOptions rpc;
     // How often the process of this name was started again. Peers turn away an agent that is older
     // than one they have met: a process that was replaced while it could not be reached.
@@ -132,8 +134,10 @@ class Agent {
   //
   // An agent cannot connect to itself: its own words that come back are refused.
   //
-  // Errors: kUnauthenticated (wrong secret or name, or somebody stands in between), kMismatch
-  //   (another version), kTimeout, kPeerLost.
+  // Errors: kUnauthenticated or kCorrupt (whoever answers there has not proved that it is this peer
+  //   of this run: wrong secret or name, another version that says so, somebody in between, another
+  //   program), at once, because another address is more likely to help than another attempt;
+  //   kMismatch (the peer, which knows the secret, is another program), kTimeout, kPeerLost.
   enum class Attempts { kOnce, kAgain };
   void connect(std::string_view peer, const std::string& address, Deadline deadline,
                Attempts attempts = Attempts::kAgain);

@@ -116,8 +116,7 @@ void PeerLinks::keep_all(std::vector<Place> places, Deadline deadline) {
 // Whether a successor's address may be found later: nobody answers, or who answers is another
 // process, which has the port of one that is gone.
 bool PeerLinks::may_be_elsewhere(const Error& error) {
-  return error.code() == ErrorCode::kTimeout || error.code() == ErrorCode::kUnauthenticated ||
-         error.code() == ErrorCode::kCorrupt;
+  return error.code() == ErrorCode::kTimeout || transport::is_somebody_else(error);
 }
 
 // With the lock held: the agent knows of a loss before it calls us, and that call waits for it.

@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "launch/backends/frame_stream.h"
 #include "launch/backends/host_frames.h"
+#include "launch/backends/host_version.h"
 #include "launch/backends/hosted_processes.h"
 #include "launch/backends/life_signs.h"
 #include "launch/backends/run_mark.h"

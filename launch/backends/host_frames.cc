@@ -1,6 +1,6 @@
 #include "launch/backends/host_frames.h"
 
-#include "launch/version.h"
+#include "base/error.h"
 
 namespace retort::launch {
 namespace {
@@ -12,8 +12,6 @@ void require_frame(bool holds, std::string_view kind, const char* what) {
 }
 
 }  // namespace
-
-std::string version_line() { return std::string(kVersionBeginning) + build_text(); }
 
 ToHost read_to_host(std::string_view content) {
   auto frame = rpc::from_bytes<ToHost>(content);

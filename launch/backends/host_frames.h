@@ -78,11 +78,6 @@ struct FromHost {
   }
 };
 
-inline constexpr std::string_view kVersionBeginning = "retort-host 1 ";
-
-// With the version of retort and the identity of its build.
-std::string version_line();
-
 ToHost read_to_host(std::string_view content);
 FromHost read_from_host(std::string_view content);
 

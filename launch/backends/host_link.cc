@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "launch/backends/exec_arguments.h"
 #include "launch/backends/find_program.h"
+#include "launch/backends/host_version.h"
 #include "launch/backends/shell_word.h"
 #include "launch/supervision/supervisor.h"
 

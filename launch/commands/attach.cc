@@ -93,7 +93,7 @@ StartEnd attach(const LaunchCommand& command, const Recipe& recipe, const RunFol
     places.emplace(recipe, *hosts, placement_of(recipe, status));
   }
 
-  const rpc::RendezvousAccess access{.run = folder.path().filename().string(),
+  const rpc::RendezvousAccess access{.run = read_run_id(folder.path()),
                                      .secret = run_secret(recipe),
                                      .encryption = recipe.rpc.encryption};
   rpc::RendezvousServer store =

@@ -18,6 +18,7 @@
 #include "launch/join/become_rank.h"
 #include "launch/join/keeper.h"
 #include "launch/join/meeting.h"
+#include "launch/supervision/launcher_address.h"
 #include "launch/supervision/secret_file.h"
 #include "launch/yaml/recipe_file.h"
 #include "parallel/device_module.h"
@@ -134,8 +135,10 @@ int keep_run(const JoinCommand& command, const JoinPlace& place, const recipes::
                  .advertise = place.advertise,
                  .is_stopping = [&signals] { return signals.any(); }});
 
-  const rpc::RendezvousAccess served{
-      .run = kJoinedRun, .secret = access.secret, .encryption = access.encryption};
+  const rpc::RendezvousAccess served{.run = new_run_id(run_folder_of(recipe)),
+                                     .secret = access.secret,
+                                     .encryption = access.encryption,
+                                     .meeting = kMeetingRun};
   rpc::RendezvousServer store = serve(recipe, access, served);
   const RunFolder folder =
       open_run_folder(recipe, run_folder_mode(command.resume, command.overwrite));

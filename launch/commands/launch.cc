@@ -85,9 +85,10 @@ StartEnd start_in_job(const LaunchCommand& command, const recipes::Recipe& recip
   const RunFolder folder = open_folder(recipe, how);
   const std::string bind = slurm_store_bind(recipe, job);
   const rpc::RendezvousAccess access{
-      .run = kJoinedRun,
+      .run = new_run_id(folder.path()),
       .secret = run_secret(recipe),
-      .encryption = rpc::settled_encryption(recipe.rpc.encryption, bind)};
+      .encryption = rpc::settled_encryption(recipe.rpc.encryption, bind),
+      .meeting = kMeetingRun};
   rpc::RendezvousServer store = serve_store(recipe, access, bind, recipe.launch.rendezvous.port);
   SlurmRun run(recipe, folder, job, access, signals);
 
@@ -133,9 +134,10 @@ StartEnd start_run(const LaunchCommand& command, const recipes::Recipe& written,
   std::optional<HostPlaces> places;
   if (hosts) places.emplace(recipe, *hosts);
 
-  const rpc::RendezvousAccess access{.run = folder.path().filename().string(),
+  const rpc::RendezvousAccess access{.run = new_run_id(folder.path()),
                                      .secret = run_secret(recipe),
                                      .encryption = recipe.rpc.encryption};
+  keep_run_id(folder.path(), access.run);
   rpc::RendezvousServer store =
       serve_store(recipe, access, store_bind(recipe, hosts.get()), recipe.launch.rendezvous.port);
 

@@ -1,6 +1,5 @@
 #include "launch/join/keeper.h"
 
-#include <chrono>
 #include <iostream>
 
 #include "base/hash.h"
@@ -21,13 +20,6 @@ std::vector<std::string> others_of(const recipes::Recipe& recipe, const std::str
   for (const auto& [role, options] : recipe.roles)
     if (role != recipes::Recipe::kDrivingRole) add(role);
   return names;
-}
-
-// Larger than that of every process of this run before, whichever folder it had: one that was left
-// over is turned away.
-int64_t first_life() {
-  const auto since = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::milliseconds>(since).count();
 }
 
 }  // namespace
@@ -63,14 +55,12 @@ std::vector<ProcessSpec> Keeper::specs(const RunFolder& folder, const RunStart& 
                                        const std::vector<Member>& members) {
   const recipes::Recipe& recipe = options_.recipe;
   const auto cores = share_cores(members);
-  const int64_t life = first_life();
   std::vector<ProcessSpec> specs;
   for (const Member& member : members) {
     const auto [role, rank] = role_and_rank(member.name);
     ChildContext context = rank_context_of(recipe, start, role, rank);
     const int64_t wanted = recipe.roles.at(role).world.threads;
     context.threads = wanted > 0 ? wanted : cores.at(member.name);
-    context.life = life;
     if (member.name == options_.own_rank) context.advertise = options_.advertise;
 
     ProcessSpec spec = child_spec(recipe, folder, std::move(context));

@@ -37,7 +37,7 @@ parallel::StoreClient connect(const MeetingAccess& access, Duration within) {
   try {
     return {access.host, access.port, "meeting/", within,
             rpc::store_connector({.name = access.own_name,
-                                  .run = kJoinedRun,
+                                  .run = kMeetingRun,
                                   .secret = access.secret,
                                   .encryption = access.encryption})};
   } catch (const Error& error) {

@@ -30,8 +30,9 @@
 
 namespace retort::launch {
 
-// In the proof of every connection of such a run, beside its secret.
-inline constexpr const char* kJoinedRun = "joined";
+// What the processes of such a run prove beside its secret until they are told the id of its start,
+// which every connection afterwards proves.
+inline constexpr const char* kMeetingRun = "joined";
 
 // Where and by what the processes meet.
 struct MeetingAccess {

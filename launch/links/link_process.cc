@@ -46,7 +46,10 @@ rpc::Agent::Options agent_options(const ChildContext& context, rpc::RpcOptions r
   rpc.bind = rpc::listen_address(context.bind, context.store_host, context.store_port);
   rpc.encryption = job.encrypted ? rpc::Encryption::kAlways : rpc::Encryption::kNever;
   rpc.device_maps.clear();
-  return {.name = process_name(kLinkRole, context.rank), .secret = context.secret, .rpc = rpc};
+  return {.name = process_name(kLinkRole, context.rank),
+          .secret = context.secret,
+          .run = context.run,
+          .rpc = rpc};
 }
 
 // Times a call of 64 bytes again and again.

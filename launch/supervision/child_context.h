@@ -15,11 +15,12 @@
 namespace retort::launch {
 
 struct ChildContext {
-  std::string run, role;
+  std::string run;  // the id of this start of the run
+  std::string role;
   int64_t rank = 0;
   int64_t incarnation = 0;
   int64_t restart = 0;  // of the process within this start of the run
-  // What tells it from the processes of its name that were started before: each has a larger one.
+  // What tells it from the processes of its name that this start had before: each has a larger one.
   int64_t life = 0;
   // The launcher's port: the run's store, and the process's supervision connection.
   std::string store_host;

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/json_text.h"
 
 namespace retort::launch {
@@ -36,6 +37,25 @@ std::optional<LauncherAddress> read_launcher_address(const std::filesystem::path
   } catch (const std::exception&) {
     return std::nullopt;
   }
+}
+
+std::string new_run_id(const std::filesystem::path& run_folder) {
+  return run_folder.filename().string() + "." + random_hex(8);
+}
+
+void keep_run_id(const std::filesystem::path& run_folder, const std::string& id) {
+  write_file_atomically(run_folder / kLauncherRun, id);
+}
+
+std::string read_run_id(const std::filesystem::path& run_folder) {
+  const std::filesystem::path file = run_folder / kLauncherRun;
+  if (!std::filesystem::exists(file))
+    throw Error(ErrorCode::kUnavailable,
+                file.string() +
+                    " is missing: the run was started by another version of retort, "
+                    "or its folder was changed; end its processes and go on with "
+                    "--resume");
+  return read_file(file);
 }
 
 LauncherLock::LauncherLock(const std::filesystem::path& run_folder)

@@ -1,4 +1,5 @@
-// Where the launcher of a run is, of a run that outlives its launchers (launch.launcher_lost).
+// What the launchers of a run leave for each other in its folder: where the launcher is, of a run
+// that outlives its launchers (launch.launcher_lost), and the id of the start that they keep.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@ namespace retort::launch {
 // Names of files in the run folder.
 inline constexpr const char* kLauncherAddress = ".launcher";
 inline constexpr const char* kLauncherLock = ".launcher.lock";
+inline constexpr const char* kLauncherRun = ".launcher.run";
 
 struct LauncherAddress {
   std::string host;
@@ -28,6 +30,14 @@ void announce_launcher(const std::filesystem::path& run_folder, const std::strin
                        uint16_t port);
 // What was written last; nullopt if nothing was, or it cannot be read now.
 std::optional<LauncherAddress> read_launcher_address(const std::filesystem::path& run_folder);
+
+// A new id of one start of the run: its processes prove it beside the secret, so that those of
+// another start, or of another run with the same launch.secret_file, are strangers to them.
+std::string new_run_id(const std::filesystem::path& run_folder);
+// Leaves it for the next launcher. kUnavailable.
+void keep_run_id(const std::filesystem::path& run_folder, const std::string& id);
+// That of the start whose processes live. kUnavailable if none was left.
+std::string read_run_id(const std::filesystem::path& run_folder);
 
 // Held by a launcher for as long as it keeps the run, and by nothing that it starts.
 class LauncherLock {

@@ -38,6 +38,7 @@ std::map<std::string, std::map<std::string, int64_t>> device_maps_of(const Recip
 rpc::Agent::Options agent_options(const RankContext& context, at::Device device) {
   rpc::Agent::Options options{.name = context.name(),
                               .secret = context.secret,
+                              .run = context.run,
                               .rpc = context.recipe.rpc,
                               .restart = static_cast<uint64_t>(context.life)};
   if (!context.address.empty()) options.rpc.bind = context.address;

@@ -18,12 +18,12 @@ namespace retort::recipes {
 struct RankContext {
   Recipe recipe;
   std::filesystem::path run_folder;
-  std::string run;  // name of the run
+  std::string run;  // id of this start of the run
   std::string role;
   int64_t rank = 0;
   int64_t incarnation = 0;  // counts restarts of the run; part of every store key
   int64_t restart = 0;      // counts restarts of this serving process within it
-  int64_t life = 0;         // larger than that of every process of this name before
+  int64_t life = 0;         // larger than that of every process of this name before in this start
   std::string store_host = "127.0.0.1";
   uint16_t store_port = 0;
   // Where this process listens, in numbers, and what it tells others instead; empty: the same.

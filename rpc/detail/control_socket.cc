@@ -4,6 +4,8 @@
 #include <boost/asio/post.hpp>
 #include <utility>
 
+#include "rpc/transport/caught_error.h"
+
 namespace retort::rpc::detail {
 namespace {
 
@@ -42,23 +44,30 @@ void ControlSocket::read_body(uint32_t length) {
     return fail(Error(ErrorCode::kCorrupt, "a control frame has an impossible length")
                     .with("bytes", length)
                     .with("max", kMaxFrameBytes));
-  body_.resize(length);
-  transport::read_all(
-      stream_, boost::asio::buffer(body_), [self = shared_from_this()](const error_code& code) {
-        if (code) return self->fail(lost(code));
-        if (self->closing_ || self->closed_) return;
-        const auto type = static_cast<uint8_t>(self->body_[0]);
-        const std::string body = self->body_.substr(1);
-        if (type > static_cast<uint8_t>(kLastFrameType))
-          return self->fail(Error(ErrorCode::kCorrupt, "a control frame has an unknown type")
-                                .with("type", int{type}));
-        try {
-          self->on_frame_(static_cast<FrameType>(type), body);
-        } catch (const Error& error) {
-          return self->fail(error);
-        }
-        self->read_header();
-      });
+  try {
+    body_.resize(length);
+  } catch (...) {
+    return fail(transport::caught_error());
+  }
+  transport::read_all(stream_, boost::asio::buffer(body_),
+                      [self = shared_from_this()](const error_code& code) {
+                        if (code) return self->fail(lost(code));
+                        if (self->closing_ || self->closed_) return;
+                        try {
+                          self->take_frame();
+                        } catch (...) {
+                          return self->fail(transport::caught_error());
+                        }
+                        self->read_header();
+                      });
+}
+
+void ControlSocket::take_frame() {
+  const auto type = static_cast<uint8_t>(body_[0]);
+  const std::string body = body_.substr(1);
+  if (type > static_cast<uint8_t>(kLastFrameType))
+    throw Error(ErrorCode::kCorrupt, "a control frame has an unknown type").with("type", int{type});
+  on_frame_(static_cast<FrameType>(type), body);
 }
 
 void ControlSocket::send(std::string bytes) {

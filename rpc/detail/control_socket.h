@@ -25,7 +25,8 @@ class ControlSocket : public std::enable_shared_from_this<ControlSocket> {
   ControlSocket(boost::asio::io_context& io, std::shared_ptr<transport::Stream> stream);
 
   // Calls on_frame for every frame and on_error once: kPeerLost when the connection ends, kCorrupt
-  // for a frame longer than allowed. Neither is called after close().
+  // for a frame longer than allowed, kResourceExhausted for one that there is no memory for.
+  // Neither is called after close().
   void start(OnFrame on_frame, OnError on_error);
   // Queues a frame (frame_bytes()). A peer that lets too many pile up is an error of the
   // connection.
@@ -37,6 +38,7 @@ class ControlSocket : public std::enable_shared_from_this<ControlSocket> {
  private:
   void read_header();
   void read_body(uint32_t length);
+  void take_frame();
   void write_next();
   void fail(const Error& error);
 

@@ -8,6 +8,7 @@
 #include "base/process_name.h"
 #include "base/units.h"
 #include "rpc/detail/tensor_format.h"
+#include "rpc/transport/caught_error.h"
 
 namespace retort::rpc::detail {
 namespace {
@@ -228,8 +229,9 @@ void DataPipe::receive(const tensorpipe::Descriptor& descriptor, uint64_t max_by
       throw Error(ErrorCode::kCorrupt, "a small message has another form than ours");
     message = allocate(descriptor, max_bytes, *pool_, allocation, devices_.get());
     message->credit = std::move(room);
-  } catch (const Error& error) {
-    loop_.post([self = shared_from_this(), error] { self->fail(error); });
+  } catch (...) {
+    loop_.post(
+        [self = shared_from_this(), error = transport::caught_error()] { self->fail(error); });
     return;
   }
   pipe_->read(std::move(allocation),

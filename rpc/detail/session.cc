@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/units.h"
+#include "rpc/transport/caught_error.h"
 
 namespace retort::rpc::detail {
 namespace {
@@ -70,6 +71,14 @@ EndedCall OutgoingCall::ended(const WireMessage& request, std::chrono::nanosecon
           .served = served,
           .round_trip = latency - waited - in_line,
           .waited = waited + in_line};
+}
+
+bool IncomingCall::drop() {
+  if (!start()) return false;
+  stage = kDone;
+  request = {};
+  room.reset();
+  return true;
 }
 
 void IncomingCall::run() {
@@ -191,8 +200,8 @@ void Session::on_message(WireMessage message) {
       return on_request(envelope, Message{std::string(body), std::move(message.tensors)}, room,
                         bytes);
     on_reply(envelope, Message{std::string(body), std::move(message.tensors)}, bytes);
-  } catch (const Error& error) {
-    return refuse(error);
+  } catch (...) {
+    return refuse(transport::caught_error());
   }
   if (phase_ != Phase::kUp) return;
   maybe_acknowledge_goodbye();
@@ -288,12 +297,12 @@ void Session::finish_incoming(uint64_t call_id, Outcome<Message> outcome, Served
                       .call_id = call_id,
                       .queue_us = static_cast<uint64_t>(times.queue.count()),
                       .handler_us = static_cast<uint64_t>(times.handler.count())};
-    // A reply that cannot be sent (too large, a device without a map) becomes an error.
+    // A reply that cannot be sent (too large, a device without a map, no memory) becomes an error.
     auto message = std::make_shared<WireMessage>();
     if (!outcome.error) {
-      message->payload = join_payload(envelope, outcome.value->envelope);
-      message->tensors = std::move(outcome.value->tensors);
       try {
+        message->payload = join_payload(envelope, outcome.value->envelope);
+        message->tensors = std::move(outcome.value->tensors);
         const auto& rpc = host_.options().rpc;
         address(*message, peer(), std::min(theirs_.max_message_bytes, rpc.max_message_bytes.bytes),
                 rpc, host_.options().devices.get());

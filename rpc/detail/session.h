@@ -91,6 +91,10 @@ struct IncomingCall : std::enable_shared_from_this<IncomingCall> {
     int queued = kQueued;
     return stage.compare_exchange_strong(queued, kRunning);
   }
+  // Ends it where nobody else has begun it: what it carried goes now, while its job may stay in the
+  // queue of handlers for as long as nobody takes that. False: it runs, or is over. The loop
+  // thread.
+  bool drop();
   void run();                          // on the handler's thread
   void reply(Outcome<Message> reply);  // from any thread
   ServedTimes times() const;           // once it has run, or where it never will
@@ -191,6 +195,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void on_control(FrameType type, std::string_view body);
   void on_cancel(uint64_t call_id);
   void on_farewell(std::string_view body);
+  void drop_incoming();
   std::shared_ptr<OutgoingCall> take_outgoing(uint64_t call_id);
   void maybe_acknowledge_goodbye();
   Error lost_error(const Error& reason) const;

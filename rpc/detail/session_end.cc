@@ -48,10 +48,7 @@ void Session::on_cancel(uint64_t call_id) {
   }
   const auto call = found->second;
   call->cancelled->store(true);
-  if (!call->start()) return;
-  // Its job stays in the queue of handlers; what it carried goes now.
-  call->request = {};
-  call->room.reset();
+  if (!call->drop()) return;
   finish_incoming(call->context.call_id, failed(Error(ErrorCode::kCancelled, "cancelled")));
 }
 
@@ -82,16 +79,23 @@ void Session::maybe_acknowledge_goodbye() {
 void Session::refuse_queued() {
   std::vector<uint64_t> queued;
   for (const auto& [id, call] : incoming_)
-    if (call->start()) queued.push_back(id);
+    if (call->drop()) queued.push_back(id);
   for (const uint64_t id : queued)
     finish_incoming(id,
                     failed(Error(ErrorCode::kPeerLost, "the peer closed before the call began")));
 }
 
-void Session::cancel_all(const Error& error) {
-  for (const auto& [id, call] : incoming_)
+// Running ones see the flag, queued ones never begin.
+void Session::drop_incoming() {
+  for (const auto& [id, call] : incoming_) {
     call->cancelled->store(true);
+    call->drop();
+  }
   incoming_.clear();
+}
+
+void Session::cancel_all(const Error& error) {
+  drop_incoming();
   std::vector<uint64_t> ids;
   for (const auto& [id, call] : outgoing_)
     ids.push_back(id);
@@ -138,12 +142,7 @@ void Session::fail(const Error& reason) {
   for (auto& window : windows_)
     if (window) window->clear();
 
-  // Calls of the peer: running ones see the flag, queued ones never begin.
-  for (const auto& [id, call] : incoming_) {
-    call->cancelled->store(true);
-    if (call->start()) call->stage = IncomingCall::kDone;
-  }
-  incoming_.clear();
+  drop_incoming();
   looks_.clear();
   const auto calls = std::exchange(outgoing_, {});
 

@@ -2,6 +2,7 @@
 // two pipes. The control connection was proved before; the data connections are, each by itself,
 // before a pipe sees them.
 #include "rpc/detail/session.h"
+#include "rpc/transport/caught_error.h"
 
 namespace retort::rpc::detail {
 namespace {
@@ -59,8 +60,8 @@ void Session::on_frame(FrameType type, std::string_view body) {
     if (type == FrameType::kReady) return on_ready(body);
     throw Error(ErrorCode::kCorrupt, "a control frame came out of order")
         .with("type", static_cast<int>(type));
-  } catch (const Error& error) {
-    refuse(error);
+  } catch (...) {
+    refuse(transport::caught_error());
   }
 }
 
@@ -113,8 +114,8 @@ void Session::on_accepted(const std::shared_ptr<MessagePipe>& pipe) {
       // In this order: when the client's connect() returns, this side takes calls too.
       self->add_pipe(hello.index, candidate);
       candidate->write(pipe_hello(hello.index), [] {});
-    } catch (const Error& error) {
-      self->refuse(error);
+    } catch (...) {
+      self->refuse(transport::caught_error());
     }
   });
 }
@@ -133,8 +134,8 @@ void Session::connect_pipes() {
         if (from_bytes<PipeHello>(message.payload).index != index)
           throw Error(ErrorCode::kCorrupt, "the two ends of a pipe disagree which one it is");
         self->add_pipe(index, candidate);
-      } catch (const Error& error) {
-        self->refuse(error);
+      } catch (...) {
+        self->refuse(transport::caught_error());
       }
     });
   }

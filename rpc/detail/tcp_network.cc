@@ -15,8 +15,10 @@ constexpr uint64_t kMaxIdleReceiveBytes = uint64_t{1} << 30;
 TcpNetwork::TcpNetwork(const Agent::Options& options)
     : options_(options),
       loop_(std::make_shared<Loop>(options.rpc.spin)),
-      identity_{
-          .name = options.name, .schema = wire_schema(), .credentials = {{"run", options.secret}}} {
+      identity_{.name = options.name,
+                .run = options.run,
+                .schema = wire_schema(),
+                .credentials = {{"run", options.secret}}} {
   identity_.validate();
   options.rpc.validate();
   host_ = resolve_bind(options.rpc.bind);

@@ -5,6 +5,8 @@
 #include <boost/asio/post.hpp>
 #include <utility>
 
+#include "rpc/transport/caught_error.h"
+
 namespace retort::rpc::rendezvous {
 namespace {
 
@@ -54,7 +56,11 @@ void FrameConnection::read_content() {
                    .with("bytes", length_)
                    .with("max", limits_.max_frame_bytes));
 
-  content_.resize(length_);
+  try {
+    content_.resize(length_);
+  } catch (...) {
+    return end(transport::caught_error());
+  }
   transport::read_all(stream_, boost::asio::buffer(content_),
                       [self = shared_from_this()](const error_code& code) {
                         if (self->closed_) return;
@@ -66,8 +72,8 @@ void FrameConnection::read_content() {
 void FrameConnection::on_content() {
   try {
     on_frame_(content_);
-  } catch (const Error& error) {
-    return end(error);
+  } catch (...) {
+    return end(transport::caught_error());
   }
   if (closed_) return;
 

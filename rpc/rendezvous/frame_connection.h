@@ -2,8 +2,9 @@
 // without itself), then their content. Both ends of the store (store_frames.h) and of the
 // supervision (rpc/supervision) use it.
 //
-// Errors: on_end says once how it ended: kPeerLost, or kCorrupt for a frame that cannot be. A
-//   length is compared with the limit before memory is allocated for it.
+// Errors: on_end says once how it ended: kPeerLost, kCorrupt for a frame that cannot be, or
+//   kResourceExhausted for one that there is no memory for. A length is compared with the limit
+//   before memory is allocated for it.
 // Threads: the loop thread. Handlers never run inside send().
 #pragma once
 
@@ -31,7 +32,7 @@ std::string with_length(std::string_view content);
 
 class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
  public:
-  // An Error that it throws ends the connection.
+  // An Error that it throws ends the connection, and so does memory that is not there.
   using OnFrame = std::function<void(std::string_view content)>;
   using OnEnd = std::function<void(const Error&)>;
 

@@ -9,9 +9,11 @@ namespace retort::rpc {
 
 struct RendezvousAccess {
   std::string name;    // of this process, "student/0"; the server has a name of its own
-  std::string run;     // the same in all processes of the run
+  std::string run;     // the id of this start of the run, the same in all of its processes
   std::string secret;  // the run's
   Encryption encryption = Encryption::kAuto;
+  // Of the server: what those say instead of `run` who have not been told that yet; empty: nobody.
+  std::string meeting = {};
 };
 
 }  // namespace retort::rpc

@@ -8,7 +8,8 @@ transport::Identity identity_of(const RendezvousAccess& access, const std::strin
   transport::Identity identity{.name = name,
                                .run = access.run,
                                .schema = kStoreSchema,
-                               .credentials = {{"run", access.secret}}};
+                               .credentials = {{"run", access.secret}},
+                               .meeting = access.meeting};
   identity.validate();
   return identity;
 }

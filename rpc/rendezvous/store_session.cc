@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
+#include "base/units.h"
+
 namespace retort::rpc::rendezvous {
 namespace {
 
@@ -57,7 +60,9 @@ void StoreSession::attempt() {
 
 void StoreSession::on_dialed(transport::HandshakeResult result) {
   if (result.error) {
-    if (transport::may_pass(*result.error)) return retry(*result.error);
+    const bool is_stranger = transport::is_somebody_else(*result.error);
+    if (is_stranger) note_stranger(*result.error);
+    if (is_stranger || transport::may_pass(*result.error)) return retry(*result.error);
     connected_.set_error(std::make_exception_ptr(*result.error));
     return;
   }
@@ -68,9 +73,24 @@ void StoreSession::on_dialed(transport::HandshakeResult result) {
   connected_.set_value(Empty{});
 }
 
+// A wrong secret looks like this too: whoever waits is told why.
+void StoreSession::note_stranger(const Error& error) {
+  const bool is_first = !refused_;
+  refused_ = error;
+  if (!is_first) return;
+  RETORT_LOG(kWarning) << "whoever answers at " << address_ << " is not the store of this run, or "
+                       << "does not take this process for one of it: " << error.message()
+                       << "; trying again until the deadline, in "
+                       << format_duration(connect_deadline_.remaining());
+}
+
 void StoreSession::retry(const Error& reason) {
   const std::chrono::milliseconds pause = pause_.next();
   if (connect_deadline_.remaining() <= pause) {
+    if (refused_) {
+      connected_.set_error(std::make_exception_ptr(refused_->with("store", address_)));
+      return;
+    }
     connected_.set_error(std::make_exception_ptr(
         Error(ErrorCode::kTimeout,
               "the run's store did not answer by the deadline; last: " + reason.message())

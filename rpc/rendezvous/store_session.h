@@ -5,9 +5,12 @@
 //   loop thread:              FrameConnection -> reply -> pending -> that caller goes on
 //
 // Errors: the constructor throws kTimeout with the last reason if there is no server by the
-//   deadline, and at once kUnauthenticated or kMismatch if there is one that refuses or is not the
-//   run's. After the connection is lost every call fails at once with kPeerLost: nothing is sent
-//   again, because an addition that is sent twice counts twice.
+//   deadline, and at once kMismatch if there is one that knows the secret and is another program.
+//   Whoever answers and has not proved anything, neither that it is the run's nor by what right it
+//   refuses, may have the port of a run that is over: the first such answer is a warning in the
+//   log, and at the deadline it is kUnauthenticated or kCorrupt. After the connection is lost every
+//   call fails at once with kPeerLost: nothing is sent again, because an addition that is sent
+//   twice counts twice.
 // Threads: any but loop threads. The destructor may not run while a call is under way.
 #pragma once
 
@@ -56,6 +59,7 @@ class StoreSession {
  private:
   void attempt();
   void on_dialed(transport::HandshakeResult result);
+  void note_stranger(const Error& error);
   void retry(const Error& reason);
   void on_reply(std::string_view content);
   void on_end(const Error& error);
@@ -72,6 +76,7 @@ class StoreSession {
   const Deadline connect_deadline_;
   boost::asio::steady_timer retry_timer_;
   transport::RetryPause pause_;
+  std::optional<Error> refused_;  // by somebody who has proved nothing
   Promise<Empty> connected_;
   std::shared_ptr<FrameConnection> connection_;
 

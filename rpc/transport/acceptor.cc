@@ -1,7 +1,12 @@
 #include "rpc/transport/acceptor.h"
 
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <bit>
+#include <cerrno>
+#include <new>
 #include <utility>
 
 #include "base/log.h"
@@ -20,6 +25,18 @@ bool is_shortage(const error_code& code) {
   return code == boost::asio::error::no_descriptors || code == boost::asio::error::no_memory ||
          code == boost::asio::error::no_buffer_space ||
          code == boost::system::errc::too_many_files_open_in_system;
+}
+
+// In one call, so that no program that is started meanwhile inherits it.
+error_code accept_one(tcp::acceptor& acceptor, tcp::socket& socket) {
+  const int fd =
+      ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  if (fd < 0) return {errno, boost::system::system_category()};
+  error_code code;
+  const auto protocol = acceptor.local_endpoint(code).protocol();
+  if (!code) socket.assign(protocol, fd, code);
+  if (code) ::close(fd);
+  return code;
 }
 
 }  // namespace
@@ -49,12 +66,23 @@ void Acceptor::start() {
 }
 
 void Acceptor::accept(const std::shared_ptr<Port>& port) {
-  port->acceptor.async_accept(
-      [self = shared_from_this(), port](const error_code& code, tcp::socket socket) {
-        if (self->closed_) return;
-        if (code) return self->on_accept_error(port, code);
-        self->admit(port, std::move(socket));
-      });
+  port->acceptor.async_wait(tcp::acceptor::wait_read,
+                            [self = shared_from_this(), port](const error_code& code) {
+                              if (self->closed_) return;
+                              if (code) return self->on_accept_error(port, code);
+                              self->take(port);
+                            });
+}
+
+void Acceptor::take(const std::shared_ptr<Port>& port) {
+  tcp::socket socket(loop_->io());
+  const error_code code = accept_one(port->acceptor, socket);
+  // It has gone again, or a signal came.
+  if (code == boost::asio::error::would_block || code == boost::asio::error::interrupted)
+    return accept(port);
+  if (code) return on_accept_error(port, code);
+  port->errors_in_a_row = 0;
+  admit(port, std::move(socket));
 }
 
 // Where there is no room one connection is held and the others stay in the system's queue.
@@ -64,20 +92,26 @@ void Acceptor::admit(const std::shared_ptr<Port>& port, tcp::socket socket) {
     held_back_.push_back({port, std::move(socket)});
     return;
   }
-  greet(std::move(socket));
+  try {
+    greet(std::move(socket));
+  } catch (const std::bad_alloc&) {
+    return on_accept_error(port, boost::asio::error::no_memory);
+  }
   accept(port);
 }
 
 // Without descriptors the connection stays in the system's queue, where it would make the loop
-// spin: hence the pause. What is established goes on.
+// spin, and so would any error that stays: hence the pause. What is established goes on.
 void Acceptor::on_accept_error(const std::shared_ptr<Port>& port, const error_code& code) {
   const uint64_t count = ++counters_.accept_errors;
   if (worth_a_line(count)) {
     RETORT_LOG(kWarning) << "accepting a connection failed: " << code.message()
                          << " errors=" << count;
   }
-  if (!is_shortage(code)) return accept(port);
-  evict_oldest();
+  if (is_shortage(code))
+    evict_oldest();
+  else if (++port->errors_in_a_row == 1)
+    return accept(port);
   port->pause.expires_after(kAcceptPause);
   port->pause.async_wait([self = shared_from_this(), port](const error_code& stopped) {
     if (!stopped && !self->closed_) self->accept(port);
@@ -89,8 +123,7 @@ void Acceptor::greet(tcp::socket socket) {
   apply(options_.sockets, socket);
   auto handshake = std::make_shared<ServerHandshake>(
       loop_->io(), streams_.accepted(std::move(socket)), identity_, policy_);
-  const auto place =
-      unproven_.insert(unproven_.end(), Unproven{handshake, Deadline::after(options_.silence)});
+  const auto place = unproven_.insert(unproven_.end(), Unproven{handshake, Deadline::Clock::now()});
   handshake->start(Deadline::after(options_.proof_timeout),
                    [self = shared_from_this(), place](HandshakeResult result) {
                      self->unproven_.erase(place);
@@ -122,20 +155,32 @@ void Acceptor::on_result(HandshakeResult result) {
   }
 }
 
+// Until when it has its place if others wait.
+Deadline::Clock::time_point Acceptor::end_of(const Unproven& each, bool most_are_silent) const {
+  if (each.handshake->under_way()) return each.since + 2 * options_.silence;
+  return each.since + (most_are_silent ? options_.silence / 5 : options_.silence);
+}
+
 bool Acceptor::make_room() {
   while (unproven_.size() >= options_.max_unproven) {
-    const auto silent = std::find_if(unproven_.begin(), unproven_.end(), [](const Unproven& each) {
+    const auto silent = std::count_if(unproven_.begin(), unproven_.end(), [](const Unproven& each) {
       return !each.handshake->under_way();
     });
-    if (silent == unproven_.end()) return false;  // each of them ends in time, well or not
-    if (!silent->may_be_silent.expired()) {
-      room_timer_.expires_at(silent->may_be_silent.time());
+    const bool most_are_silent = 2 * static_cast<size_t>(silent) > options_.max_unproven;
+    const auto first = std::min_element(
+        unproven_.begin(), unproven_.end(), [&](const Unproven& a, const Unproven& b) {
+          return end_of(a, most_are_silent) < end_of(b, most_are_silent);
+        });
+
+    const auto end = end_of(*first, most_are_silent);
+    if (end > Deadline::Clock::now()) {
+      room_timer_.expires_at(end);
       room_timer_.async_wait([self = shared_from_this()](const error_code& code) {
         if (!code) self->resume();
       });
       return false;
     }
-    const auto handshake = silent->handshake;  // its callback takes it out of the list
+    const auto handshake = first->handshake;  // its callback takes it out of the list
     handshake->abort(Refusal::kEvicted);
   }
   return true;

@@ -8,8 +8,11 @@
 //
 // Limits: so many connections may be unproven at a time, each for so long. Beyond that new ones
 //   wait in the system's queue, so that a crowd of honest ones comes in one after the other and
-//   nobody is thrown out; a connection that has said nothing for a while gives way to them. When
-//   the process has no descriptors left the oldest gives way.
+//   nobody is thrown out; a connection that has said nothing for a while gives way to them, and
+//   after a longer one that has said half a proof, which only somebody who knows the secret, or has
+//   heard one who does, can have begun. When the process has no descriptors left the oldest gives
+//   way. No limit is of an address: the ranks of a host have one, and so have those behind a
+//   translator.
 // Errors: the constructor throws kUnavailable if it cannot listen. Later ones cost a connection
 //   each.
 // Threads: the constructor, addresses() and counters() on any; start() and close() on the loop
@@ -41,7 +44,8 @@ struct AcceptorOptions {
   PortRange ports;
   size_t max_unproven = 256;
   std::chrono::milliseconds proof_timeout{5'000};
-  // What has said nothing for so long gives way when there is no room.
+  // What has said nothing for so long gives way when there is no room; for a fifth of it, where
+  // more than half of the places are silent. Half a proof gives way after twice as long.
   std::chrono::milliseconds silence{1'000};
   SocketOptions sockets;
 };
@@ -74,12 +78,13 @@ class Acceptor : public std::enable_shared_from_this<Acceptor> {
   struct Port {
     boost::asio::ip::tcp::acceptor acceptor;
     boost::asio::steady_timer pause;
+    int errors_in_a_row = 0;
   };
 
   // One that has not proved itself yet.
   struct Unproven {
     std::shared_ptr<ServerHandshake> handshake;
-    Deadline may_be_silent;
+    Deadline::Clock::time_point since;
   };
 
   // One that waits for room; its port accepts no other meanwhile.
@@ -89,9 +94,11 @@ class Acceptor : public std::enable_shared_from_this<Acceptor> {
   };
 
   void accept(const std::shared_ptr<Port>& port);
+  void take(const std::shared_ptr<Port>& port);
   void admit(const std::shared_ptr<Port>& port, boost::asio::ip::tcp::socket socket);
-  // Whether one more may come; one that was silent for too long gives way, now or when it is time.
+  // Whether one more may come; who has had a place for too long gives way, now or when it is time.
   bool make_room();
+  Deadline::Clock::time_point end_of(const Unproven& each, bool most_are_silent) const;
   // Admits what waits for room, if there is some now.
   void resume();
   void on_accept_error(const std::shared_ptr<Port>& port, const boost::system::error_code& code);

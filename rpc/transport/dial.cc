@@ -1,10 +1,11 @@
 #include "rpc/transport/dial.h"
 
 #include <algorithm>
-#include <boost/asio/connect.hpp>
+#include <boost/asio/post.hpp>
 #include <random>
 #include <utility>
 
+#include "rpc/transport/open_socket.h"
 #include "rpc/transport/port_number.h"
 
 namespace retort::rpc::transport {
@@ -20,6 +21,10 @@ constexpr std::chrono::milliseconds kLongestPause{500};
 bool may_pass(const Error& error) {
   return error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kTimeout ||
          error.code() == ErrorCode::kResourceExhausted;
+}
+
+bool is_somebody_else(const Error& error) {
+  return error.code() == ErrorCode::kUnauthenticated || error.code() == ErrorCode::kCorrupt;
 }
 
 std::chrono::milliseconds with_jitter(std::chrono::milliseconds pause) {
@@ -64,21 +69,34 @@ void Dial::start(Deadline deadline, Handshake::Done done) {
       peer_.host, peer_.port,
       [self = shared_from_this()](const error_code& code, tcp::resolver::results_type results) {
         if (!self->done_) return;
-        if (!code) return self->connect_to(results);
+        if (!code) return self->connect_to(std::move(results));
         self->fail(Refusal::kClosed, Error(ErrorCode::kPeerLost,
                                            "the host name does not resolve: " + code.message()));
       });
 }
 
-void Dial::connect_to(const tcp::resolver::results_type& endpoints) {
-  boost::asio::async_connect(
-      socket_, endpoints,
-      [self = shared_from_this()](const error_code& code, const tcp::endpoint&) {
-        if (!self->done_) return;
-        if (!code) return self->prove();
-        self->fail(Refusal::kClosed, Error(ErrorCode::kPeerLost, code.message()),
-                   code == boost::asio::error::connection_refused);
-      });
+void Dial::connect_to(tcp::resolver::results_type endpoints) {
+  endpoints_ = std::move(endpoints);
+  next_endpoint_ = endpoints_.begin();
+  connect_next(boost::asio::error::host_not_found);
+}
+
+void Dial::connect_next(const error_code& before) {
+  if (next_endpoint_ == endpoints_.end())
+    return fail(Refusal::kClosed, Error(ErrorCode::kPeerLost, before.message()),
+                before == boost::asio::error::connection_refused);
+
+  const tcp::endpoint endpoint = (next_endpoint_++)->endpoint();
+  const auto on_end = [self = shared_from_this()](const error_code& code) {
+    if (!self->done_) return;
+    if (!code) return self->prove();
+    error_code ignored;
+    self->socket_.close(ignored);
+    self->connect_next(code);
+  };
+  const error_code code = open_socket(socket_, endpoint.protocol());
+  if (!code) return socket_.async_connect(endpoint, on_end);
+  boost::asio::post(timer_.get_executor(), [on_end, code] { on_end(code); });
 }
 
 void Dial::prove() {

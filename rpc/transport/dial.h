@@ -25,6 +25,10 @@ namespace retort::rpc::transport {
 // Whether another attempt may end otherwise: the other side does not listen yet, was slow, or had
 // no room.
 bool may_pass(const Error& error);
+// Whether somebody answers there who is not the peer, or does not belong to the run: it may have
+// taken a port that the peer had before, or will have. What a peer says that knows the secret is
+// kMismatch, and final.
+bool is_somebody_else(const Error& error);
 // Between half of a pause and all of it, so that a crowd does not come back at one instant.
 std::chrono::milliseconds with_jitter(std::chrono::milliseconds pause);
 // The pauses between attempts: with jitter, and doubled each time up to half a second.
@@ -62,7 +66,9 @@ class Dial final : public PeerDial, public std::enable_shared_from_this<Dial> {
   void abort(const Error& error) override;
 
  private:
-  void connect_to(const boost::asio::ip::tcp::resolver::results_type& endpoints);
+  void connect_to(boost::asio::ip::tcp::resolver::results_type endpoints);
+  // At the next address; `before`: why not at the one before.
+  void connect_next(const boost::system::error_code& before);
   void prove();
   void finish(HandshakeResult result);
   void fail(Refusal refusal, const Error& error, bool nobody_listens = false);
@@ -72,6 +78,8 @@ class Dial final : public PeerDial, public std::enable_shared_from_this<Dial> {
   const SocketOptions socket_options_;
   const PeerPort peer_;
   boost::asio::ip::tcp::resolver resolver_;
+  boost::asio::ip::tcp::resolver::results_type endpoints_;
+  boost::asio::ip::tcp::resolver::results_type::const_iterator next_endpoint_;
   boost::asio::ip::tcp::socket socket_;
   boost::asio::steady_timer timer_;
   Deadline deadline_;

@@ -122,6 +122,6 @@ void ClientHandshake::on_frame(ProofFrame type, std::string_view body) {
   finish({.proven = rules_->proven()});
 }
 
-void ClientHandshake::on_bad_frame(Refusal refusal) { abort(refusal); }
+void ClientHandshake::on_bad_frame(Refusal refusal) { refuse(refusal, unproven_error(refusal)); }
 
 }  // namespace retort::rpc::transport

@@ -1,6 +1,8 @@
 // The keys of a proof, derived by HKDF-SHA-256 (RFC 5869).
 //
-//   secret of the run, or the key of a session
+//   secret + run: "retort run key"
+//   key of the run, or of a session
+//     +-- "retort client hello"                          the key of the hello's MAC
 //     +-- "retort client proof", "retort server proof"   the keys of the two MACs
 //     +-- with the whole transcript: "retort session key", "retort session id"
 //

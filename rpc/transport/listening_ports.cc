@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "rpc/transport/open_socket.h"
 
 namespace retort::rpc::transport {
 namespace {
@@ -36,8 +37,7 @@ std::vector<boost::asio::ip::address> addresses_of(boost::asio::io_context& io,
 }
 
 error_code listen_at(tcp::acceptor& acceptor, const tcp::endpoint& endpoint) {
-  error_code code;
-  acceptor.open(endpoint.protocol(), code);
+  error_code code = open_socket(acceptor, endpoint.protocol());
   if (!code) acceptor.set_option(tcp::acceptor::reuse_address(true), code);
   // Otherwise the port of IPv6 takes that of IPv4 too.
   if (!code && endpoint.address().is_v6())

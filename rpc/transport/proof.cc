@@ -10,7 +10,7 @@ namespace retort::rpc::transport {
 namespace {
 
 constexpr size_t kMaxNonces = 4096;
-constexpr std::string_view kSalt = "retort proof 2";
+constexpr std::string_view kSalt = "retort proof 3";
 
 // Everything both sides have said, and the connection they said it on. Every part but the last has
 // a fixed size.
@@ -19,30 +19,29 @@ std::string transcript(const ClientHello& client, const ServerHello& server,
   return to_bytes(client) + to_bytes(server) + facts.channel_binding;
 }
 
-std::string client_mac(const std::string& secret, const std::string& said,
-                       const std::string& schema) {
-  return hmac_sha256(derive_key(secret, kSalt, "retort client proof"), said + schema);
+std::string client_mac(const std::string& key, const std::string& said, const std::string& schema) {
+  return hmac_sha256(derive_key(key, kSalt, "retort client proof"), said + schema);
 }
 
-std::string server_mac(const std::string& secret, const std::string& said, const ClientProof& proof,
+std::string server_mac(const std::string& key, const std::string& said, const ClientProof& proof,
                        const Verdict& verdict) {
   return hmac_sha256(
-      derive_key(secret, kSalt, "retort server proof"),
+      derive_key(key, kSalt, "retort server proof"),
       said + proof.mac + proof.schema + verdict.schema + static_cast<char>(verdict.refusal));
 }
 
 // What both sides have when the proof is done.
-Proven outcome(const std::string& secret, const std::string& said, const ClientProof& proof,
+Proven outcome(const std::string& key, const std::string& said, const ClientProof& proof,
                const ClientHello& client, std::string peer) {
   const std::string all = sha256_raw(said + proof.mac);
   Proven proven;
   proven.purpose = static_cast<Purpose>(client.purpose);
   proven.peer = std::move(peer);
   proven.credential = client.credential;
-  proven.key = derive_key(secret, all, "retort session key");
+  proven.key = derive_key(key, all, "retort session key");
   proven.session = client.session;
   if (proven.purpose != Purpose::kData)
-    proven.session = to_hex(derive_key(secret, all, "retort session id").substr(0, 16));
+    proven.session = to_hex(derive_key(key, all, "retort session id").substr(0, 16));
   return proven;
 }
 
@@ -70,6 +69,18 @@ void Identity::validate() const {
   }
 }
 
+std::string run_key(const std::string& secret, const std::string& run) {
+  return derive_key(secret, sha256_raw(run), "retort run key");
+}
+
+std::string hello_mac(const std::string& key, const ClientHello& hello,
+                      const ConnectionFacts& facts) {
+  ClientHello bare = hello;
+  bare.mac.clear();
+  return hmac_sha256(derive_key(key, kSalt, "retort client hello"),
+                     to_bytes(bare) + facts.channel_binding);
+}
+
 void NonceMemory::remember(const std::string& nonce) {
   if (!nonces_.insert(nonce).second) return;
   order_.push_back(nonce);
@@ -88,11 +99,15 @@ std::string ServerRules::refusal_bytes(Refusal refusal) {
   return to_bytes(Verdict{.refusal = refusal});
 }
 
-// Finds the secret that is to be proved, and everything that makes a proof pointless.
+// Finds the key that is to be proved, and everything that makes a proof pointless.
 Refusal ServerRules::check_hello() {
   if (client_.target != identity_.name) return Refusal::kPeer;
   if (client_.name == identity_.name) return Refusal::kReflection;
-  if (client_.run != sha256_raw(identity_.run)) return Refusal::kRun;
+  const bool is_meeting =
+      !identity_.meeting.empty() && client_.run == sha256_raw(identity_.meeting);
+  if (!is_meeting && client_.run != sha256_raw(identity_.run)) return Refusal::kRun;
+  if (is_meeting && static_cast<Purpose>(client_.purpose) != Purpose::kControl)
+    return Refusal::kPurpose;
   if (identity_.compare_addresses && !same_addresses(facts_, client_.local, client_.remote))
     return Refusal::kAddress;
   if (policy_.nonces != nullptr && policy_.nonces->knows(client_.nonce)) return Refusal::kReplay;
@@ -102,14 +117,15 @@ Refusal ServerRules::check_hello() {
                           (purpose == Purpose::kSupervision && policy_.supervision);
   if (is_for_run) {
     for (const auto& credential : identity_.credentials)
-      if (credential.id == client_.credential) secret_ = credential.secret;
-    return secret_.empty() ? Refusal::kCredential : Refusal::kNone;
+      if (credential.id == client_.credential)
+        key_ = run_key(credential.secret, is_meeting ? identity_.meeting : identity_.run);
+    return key_.empty() ? Refusal::kCredential : Refusal::kNone;
   }
   if (purpose == Purpose::kData && policy_.find_session) {
     const auto session = policy_.find_session(client_.session);
     if (!session) return Refusal::kSession;
     if (session->peer != client_.name) return Refusal::kPeer;
-    secret_ = session->key;
+    key_ = session->key;
     return Refusal::kNone;
   }
   return Refusal::kPurpose;
@@ -118,6 +134,9 @@ Refusal ServerRules::check_hello() {
 ProofStep ServerRules::on_client_hello(std::string_view body) {
   if (!parse(body, client_)) return refused(Refusal::kFrame);
   if (const Refusal refusal = check_hello(); refusal != Refusal::kNone) return refused(refusal);
+  if (!constant_time_equal(client_.mac, hello_mac(key_, client_, facts_)))
+    return refused(Refusal::kProof);
+  if (policy_.nonces != nullptr) policy_.nonces->remember(client_.nonce);
 
   server_ = {.nonce = random_nonce(),
              .name = identity_.name,
@@ -133,13 +152,12 @@ ProofStep ServerRules::on_client_proof(std::string_view body) {
   Verdict verdict{.schema = sha256_raw(identity_.schema)};
 
   // Only a peer that knows the secret learns anything about this program.
-  if (!constant_time_equal(proof.mac, client_mac(secret_, said, proof.schema)))
+  if (!constant_time_equal(proof.mac, client_mac(key_, said, proof.schema)))
     return refused(Refusal::kProof);
-  if (policy_.nonces != nullptr) policy_.nonces->remember(client_.nonce);
   if (proof.schema != verdict.schema) verdict.refusal = Refusal::kSchema;
 
-  verdict.mac = server_mac(secret_, said, proof, verdict);
-  proven_ = outcome(secret_, said, proof, client_, client_.name);
+  verdict.mac = server_mac(key_, said, proof, verdict);
+  proven_ = outcome(key_, said, proof, client_, client_.name);
   return {to_bytes(verdict), verdict.refusal};
 }
 
@@ -149,7 +167,8 @@ ClientRules::ClientRules(const Identity& identity, ProofTarget target, Connectio
       facts_(std::move(facts)),
       error_(refusal_error(Refusal::kNone)) {
   const bool is_for_run = target_.purpose != Purpose::kData;
-  secret_ = is_for_run ? identity_.credentials.at(0).secret : target_.session_key;
+  key_ =
+      is_for_run ? run_key(identity_.credentials.at(0).secret, identity_.run) : target_.session_key;
   client_ = {.purpose = static_cast<uint8_t>(target_.purpose),
              .nonce = random_nonce(),
              .name = identity_.name,
@@ -159,6 +178,7 @@ ClientRules::ClientRules(const Identity& identity, ProofTarget target, Connectio
              .session = target_.session,
              .local = address_bytes(facts_.local),
              .remote = address_bytes(facts_.remote)};
+  client_.mac = hello_mac(key_, client_, facts_);
 }
 
 ProofStep ClientRules::on_server_hello(std::string_view body) {
@@ -177,7 +197,7 @@ ProofStep ClientRules::on_server_hello(std::string_view body) {
   }
 
   proof_.schema = sha256_raw(identity_.schema);
-  proof_.mac = client_mac(secret_, transcript(client_, server_, facts_), proof_.schema);
+  proof_.mac = client_mac(key_, transcript(client_, server_, facts_), proof_.schema);
   return {to_bytes(proof_), Refusal::kNone};
 }
 
@@ -192,7 +212,7 @@ Refusal ClientRules::on_verdict(std::string_view body) {
   const std::string said = transcript(client_, server_, facts_);
   const bool signed_by_server =
       !proof_.mac.empty() &&
-      constant_time_equal(verdict.mac, server_mac(secret_, said, proof_, verdict));
+      constant_time_equal(verdict.mac, server_mac(key_, said, proof_, verdict));
   if (verdict.refusal != Refusal::kNone) {
     error_ = refused_by_peer(verdict.refusal, signed_by_server);
     return verdict.refusal;
@@ -207,7 +227,7 @@ Refusal ClientRules::on_verdict(std::string_view body) {
     error_ = refusal_error(refusal);
     return refusal;
   }
-  proven_ = outcome(secret_, said, proof_, client_, target_.name);
+  proven_ = outcome(key_, said, proof_, client_, target_.name);
   return Refusal::kNone;
 }
 

@@ -4,7 +4,11 @@
 //
 // What the MACs cover: protocol version, purpose, both nonces, both names, the run, the name of the
 //   secret, the session, the addresses as each end sees them, the TLS channel if there is one. The
-//   two sides use different keys for their MACs, so nothing can be sent back.
+//   two sides use different keys for their MACs, so nothing can be sent back. All keys follow from
+//   the secret and the run together: two runs of one secret are strangers to each other.
+// The hello has a MAC of its own, over all that the client knows by then: whoever does not know the
+//   secret is refused at his first frame, and holds no place. A hello that is said again is refused
+//   by its nonce, for as long as that is remembered, and by its addresses.
 // What follows from it: the key and the id of a session, which both ends then have and nobody else.
 // Errors: a refused proof ends with a Refusal. The client proves first; until then a server says
 //   nothing but its name and address, and the reason of a refusal.
@@ -35,9 +39,12 @@ struct Credential {
 // Who this process is, and what it accepts as its own kind.
 struct Identity {
   std::string name;                     // "teacher/0"
-  std::string run;                      // the run's id
+  std::string run;                      // the run's id; a secret may serve several runs
   std::string schema;                   // what two processes must have in common: any text
   std::vector<Credential> credentials;  // of the run; the first one is used for dialing
+  // Of a server: another id, by which processes come that have not been told the run's yet. Empty:
+  // nobody does.
+  std::string meeting;
   // Refuses a connection whose ends see different addresses. False where an address translator
   // stands between the hosts; then a relay is kept out by TLS alone.
   bool compare_addresses = true;
@@ -67,8 +74,15 @@ struct Proven {
   std::string credential;  // the secret of the run that was proved; data: empty
 };
 
-// The nonces of recent proofs: a proof that comes twice is refused as such. An older one is refused
-// too, because it does not fit the server's nonce, but as a wrong proof.
+// The key that a proof of the run's secret is made with.
+std::string run_key(const std::string& secret, const std::string& run);
+// Of a hello, whose own `mac` does not count, on this connection; `key`: of the run or the session.
+std::string hello_mac(const std::string& key, const ClientHello& hello,
+                      const ConnectionFacts& facts);
+
+// The nonces of recent hellos of those who know the secret: one that comes twice is refused as
+// such. An older one gets no further than its hello, because its proof does not fit the server's
+// nonce.
 class NonceMemory {
  public:
   bool knows(const std::string& nonce) const { return nonces_.count(nonce) > 0; }
@@ -112,7 +126,7 @@ class ServerRules {
   const ConnectionFacts facts_;
   ClientHello client_;
   ServerHello server_;
-  std::string secret_;
+  std::string key_;  // what is to be proved
   Proven proven_;
 };
 
@@ -141,7 +155,7 @@ class ClientRules {
   const Identity& identity_;
   const ProofTarget target_;
   const ConnectionFacts facts_;
-  std::string secret_;
+  std::string key_;
   ClientHello client_;
   ServerHello server_;
   ClientProof proof_;

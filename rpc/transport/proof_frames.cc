@@ -22,6 +22,7 @@ void fields(Visitor& visit, ClientHello& hello) {
   visit.text(hello.session, kMaxIdBytes);
   visit.raw(hello.local, kAddressBytes);
   visit.raw(hello.remote, kAddressBytes);
+  visit.raw(hello.mac, kKeyBytes);
 }
 
 template <class Visitor>

@@ -2,7 +2,7 @@
 // length to believe; every field is checked before it is used.
 //
 //   client                                   server
-//   ClientHello   nonce, names, purpose ->
+//   ClientHello   nonce, names, MAC   ->
 //                                        <-  ServerHello   nonce, addresses
 //   ClientProof   MAC, schema           ->
 //                                        <-  Verdict       accepted or why not, MAC, schema
@@ -24,7 +24,7 @@
 namespace retort::rpc::transport {
 
 inline constexpr uint64_t kProofMagic = 0x31'54'52'4f'54'45'52'ffULL;  // ff "RETORT1"
-inline constexpr uint32_t kProofVersion = 2;
+inline constexpr uint32_t kProofVersion = 3;
 inline constexpr size_t kProofHeaderBytes = 16;
 inline constexpr size_t kMaxPeerNameBytes = 256;
 inline constexpr size_t kMaxIdBytes = 64;
@@ -48,6 +48,7 @@ struct ClientHello {
   std::string credential;  // the name of the secret that it will prove; empty for data
   std::string session;     // of a data connection
   AddressBytes local, remote;
+  std::string mac;  // 32 bytes: who does not know the secret gets no place
 };
 
 struct ServerHello {

@@ -39,6 +39,11 @@ constexpr std::array<Description, kNumRefusals> kDescriptions{{
 
 const Description& describe(Refusal refusal) { return kDescriptions[static_cast<size_t>(refusal)]; }
 
+ErrorCode unproven_code(Refusal refusal) {
+  const ErrorCode code = describe(refusal).code;
+  return code == ErrorCode::kMismatch ? ErrorCode::kUnauthenticated : code;
+}
+
 }  // namespace
 
 std::string_view to_string(Refusal refusal) { return describe(refusal).name; }
@@ -48,8 +53,13 @@ Error refusal_error(Refusal refusal) {
       .with("refusal", describe(refusal).name);
 }
 
+Error unproven_error(Refusal refusal) {
+  return Error(unproven_code(refusal), describe(refusal).sentence)
+      .with("refusal", describe(refusal).name);
+}
+
 Error refused_by_peer(Refusal refusal, bool proven) {
-  return Error(describe(refusal).code,
+  return Error(proven ? describe(refusal).code : unproven_code(refusal),
                std::string("refused by the other side: ") + describe(refusal).sentence)
       .with("refusal", describe(refusal).name)
       .with("proven", proven ? "yes" : "no");

@@ -35,7 +35,11 @@ inline constexpr size_t kNumRefusals = static_cast<size_t>(Refusal::kEvicted) + 
 std::string_view to_string(Refusal refusal);
 // An Error with the code for this reason, a sentence, and the pair refusal=<name>.
 Error refusal_error(Refusal refusal);
-// The other side's reason, as it came over the wire; `proven` if it was signed.
+// The same, seen at an address where nobody has proved anything: whoever has the port of a peer
+// that is gone may say what he likes, so that kMismatch, which is final, becomes kUnauthenticated.
+Error unproven_error(Refusal refusal);
+// The other side's reason, as it came over the wire; `proven` if it was signed. Otherwise its code
+// is that of unproven_error().
 Error refused_by_peer(Refusal refusal, bool proven);
 
 }  // namespace retort::rpc::transport

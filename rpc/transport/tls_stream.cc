@@ -2,8 +2,10 @@
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/ssl/error.hpp>
@@ -22,19 +24,44 @@ constexpr size_t kRecordBytes = 16 << 10;
 constexpr size_t kMaxTlsBytes = 1 << 20;  // keeps one handler of the loop short
 constexpr size_t kSmallPieceBytes = 4 << 10;
 
+// RFC 8446, 5.1 and 4: a record's type, version and length, then a handshake message's type and
+// length.
+constexpr size_t kRecordHeadBytes = 5, kFirstBytes = kRecordHeadBytes + 4;
+constexpr unsigned char kHandshakeRecord = 22, kClientHelloMessage = 1;
+using FirstBytes = std::array<unsigned char, kFirstBytes>;
+
+error_code not_tls() {
+  return boost::system::errc::make_error_code(boost::system::errc::protocol_error);
+}
+
+// The size of a record that holds one ClientHello and nothing else, of a size that it may have; 0
+// for anything else.
+size_t hello_record_bytes(const FirstBytes& head) {
+  const size_t record = size_t{head[3]} << 8 | head[4];
+  const size_t message = size_t{head[6]} << 16 | size_t{head[7]} << 8 | head[8];
+  const bool fits = head[0] == kHandshakeRecord && head[1] == 3 && head[5] == kClientHelloMessage &&
+                    record == message + 4 && record <= kMaxClientHelloBytes;
+  return fits ? kRecordHeadBytes + record : 0;
+}
+
 }  // namespace
 
 TlsStream::TlsStream(tcp::socket socket, std::shared_ptr<TlsContext> context, Side side)
-    : socket_(std::move(socket)), context_(std::move(context)), ssl_(SSL_new(context_->native())) {
+    : socket_(std::move(socket)), context_(std::move(context)), side_(side) {
   error_code ignored;
   local_ = socket_.local_endpoint(ignored);
   remote_ = socket_.remote_endpoint(ignored);
   socket_.native_non_blocking(true, ignored);
-  RETORT_CHECK(ssl_ != nullptr && SSL_set_fd(ssl_, socket_.native_handle()) == 1);
-  if (side == Side::kClient)
+}
+
+bool TlsStream::make_ssl() {
+  ssl_ = SSL_new(context_->native());
+  if (ssl_ == nullptr || SSL_set_fd(ssl_, socket_.native_handle()) != 1) return false;
+  if (side_ == Side::kClient)
     SSL_set_connect_state(ssl_);
   else
     SSL_set_accept_state(ssl_);
+  return true;
 }
 
 TlsStream::~TlsStream() { SSL_free(ssl_); }
@@ -78,11 +105,56 @@ void TlsStream::attempt(Try attempt_once, TransferHandler handler) {
   });
 }
 
-TlsStream::Outcome TlsStream::try_handshake() { return outcome_of(SSL_do_handshake(ssl_), 0); }
+// A server that has read a whole ClientHello and wants more has found the secret in it: nobody else
+// is asked for anything, not even for another ClientHello.
+TlsStream::Outcome TlsStream::try_handshake() {
+  const Outcome outcome = outcome_of(SSL_do_handshake(ssl_), 0);
+  const bool is_stranger = outcome.wait && side_ == Side::kServer && !SSL_session_reused(ssl_);
+  if (is_stranger) return {.code = not_tls()};
+  return outcome;
+}
 
-void TlsStream::start(Handler handler) {
+void TlsStream::do_handshake(Handler handler) {
+  if (!make_ssl())
+    return boost::asio::post(socket_.get_executor(), [handler = std::move(handler)] {
+      handler(boost::asio::error::no_memory);
+    });
   attempt([this] { return try_handshake(); },
           [handler = std::move(handler)](const error_code& code, size_t) { handler(code); });
+}
+
+void TlsStream::start(Handler handler) {
+  if (side_ == Side::kClient) return do_handshake(std::move(handler));
+  await_hello(kFirstBytes, std::move(handler));
+}
+
+// The system wakes this when so many bytes are there, or no more will come: nobody looks again at
+// every byte of somebody who is slow.
+void TlsStream::await_hello(size_t bytes, Handler handler) {
+  const auto wake_at = [this](size_t wanted) {
+    const int number = static_cast<int>(wanted);
+    // Of a socket that is dead already the wait ends at once.
+    [[maybe_unused]] const int ignored =
+        ::setsockopt(socket_.native_handle(), SOL_SOCKET, SO_RCVLOWAT, &number, sizeof number);
+  };
+  wake_at(bytes);
+  socket_.async_wait(
+      tcp::socket::wait_read, [self = shared_from_this(), bytes, wake_at,
+                               handler = std::move(handler)](const error_code& code) {
+        if (code) return handler(code);
+        if (self->closed_) return handler(boost::asio::error::operation_aborted);
+        std::array<unsigned char, kRecordHeadBytes + kMaxClientHelloBytes> seen;
+        const ssize_t got = ::recv(self->socket_.native_handle(), seen.data(), bytes, MSG_PEEK);
+        if (got < static_cast<ssize_t>(bytes)) return handler(boost::asio::error::eof);
+
+        FirstBytes head;
+        std::copy_n(seen.begin(), head.size(), head.begin());
+        const size_t whole = hello_record_bytes(head);
+        if (whole == 0) return handler(not_tls());
+        if (bytes < whole) return self->await_hello(whole, handler);
+        wake_at(1);
+        self->do_handshake(handler);
+      });
 }
 
 TlsStream::Outcome TlsStream::try_read(MutableBuffers to) {
@@ -140,6 +212,7 @@ void TlsStream::close() {
 std::string TlsStream::channel_binding() const {
   static constexpr char kLabel[] = "EXPORTER-retort-proof";
   std::string bytes(kKeyBytes, '\0');
+  RETORT_CHECK(ssl_ != nullptr) << "a TLS connection that is not ready has no binding";
   const bool exported =
       SSL_export_keying_material(ssl_, reinterpret_cast<unsigned char*>(bytes.data()), bytes.size(),
                                  kLabel, sizeof kLabel - 1, nullptr, 0, 0) == 1;

@@ -1,5 +1,9 @@
 // A stream under TLS 1.3. OpenSSL works on the descriptor itself: it reads far ahead, and would
 // hand the records to the kernel where that can encrypt.
+//
+// Strangers: a server looks at the first bytes while they are in the socket. OpenSSL's object, and
+//   the buffer that it reads into, are made when a whole ClientHello of at most
+//   kMaxClientHelloBytes is there, and go away at once if that does not know the run's secret.
 #pragma once
 
 #include <openssl/types.h>
@@ -13,6 +17,9 @@
 #include "rpc/transport/tls_context.h"
 
 namespace retort::rpc::transport {
+
+// OpenSSL's own is a few hundred bytes long.
+inline constexpr size_t kMaxClientHelloBytes = 4 << 10;
 
 class TlsStream final : public Stream, public std::enable_shared_from_this<TlsStream> {
  public:
@@ -39,6 +46,10 @@ class TlsStream final : public Stream, public std::enable_shared_from_this<TlsSt
     boost::system::error_code code;
   };
   Outcome outcome_of(int result, size_t bytes);
+  bool make_ssl();  // false: there is no memory for it
+  // Of a server, before there is an object of OpenSSL's: waits until `bytes` are in the socket.
+  void await_hello(size_t bytes, Handler handler);
+  void do_handshake(Handler handler);
   Outcome try_handshake();
   Outcome try_read(MutableBuffers to);
   Outcome try_write(ConstBuffers from);
@@ -48,7 +59,8 @@ class TlsStream final : public Stream, public std::enable_shared_from_this<TlsSt
 
   boost::asio::ip::tcp::socket socket_;
   const std::shared_ptr<TlsContext> context_;
-  SSL* const ssl_;
+  const Side side_;
+  SSL* ssl_ = nullptr;
   Endpoint local_, remote_;
   bool closed_ = false;
   std::vector<char> gathered_;  // small pieces that go into one record

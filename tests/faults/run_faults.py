@@ -9,6 +9,7 @@ Each trial draws a recipe from its seed, and one of these:
     delay     every connection is slow, or throttled: relay.py
     cut       a relay swallows what passes on some connections, one way or both, without a word
     close     a relay closes connections
+    flood     strangers come to every port, some hundred a second, and say half a proof (flood.py)
 
 The run must end with exit code 0 within the restart limit, with the metrics and the model of a run
 of that recipe without a fault, bit for bit; whoever was cut off must notice within
@@ -36,17 +37,20 @@ import sys
 import threading
 import time
 
+from flood import Flood
 from launched import Descriptors, PEER_TIMEOUT, Run, SaveWatch, free_ports, kill
 from relay import Cut, Relay, Weather
 from scenarios import ROOT, SCENARIOS, write_data
 from strikes import ON_THE_WIRE, PHASES, Striker, draw_strike
 
 # How many trials of a hundred are of a kind.
-KINDS = {"loss": 56, "series": 14, "delay": 8, "cut": 14, "close": 8}
+KINDS = {"loss": 50, "series": 14, "delay": 8, "cut": 14, "close": 8, "flood": 6}
 # A connection that is cut before it is a session has the time of the set-up (docs/transport.md).
 SETUP_TIMEOUT = 15.0
 # What noticing may take besides: the check of the clock, and a busy machine.
 NOTICE_MARGIN = 3.0
+# A flood takes a part of the machine; a run that strangers keep from meeting never serves.
+LATE_FACTOR, LATE_MARGIN = 3.0, 10.0
 STEADY = 0.8  # seconds of a run without which descriptors are not compared
 
 
@@ -134,6 +138,20 @@ def load_time(run, roles):
     return 1.0
 
 
+class Load(threading.Thread):
+    """load_time() of a run that goes on; None where nobody serves."""
+
+    def __init__(self, run, roles):
+        super().__init__(daemon=True)
+        self.run_, self.roles, self.seconds = run, roles, None
+        self.start()
+
+    def run(self):
+        seconds = load_time(self.run_, self.roles)
+        served = any(self.run_.times_serving(f"{role}/0") for role in self.roles)
+        self.seconds = seconds if served else None
+
+
 # ---- a trial ---------------------------------------------------------------------------------
 
 
@@ -177,6 +195,9 @@ def trial(bench, seed, wanted_kind, wanted_phase):
         number = 5 if kind == "series" else draw.choice([1, 1, 2, 3])
         strikes = [draw_strike(draw, roles, reference, wanted_phase) for _ in range(number)]
         strikes.sort(key=lambda s: PHASES.index(s.wanted) > 0)
+    elif kind == "flood":
+        rate = draw.choice([200, 400, 800])
+        words = f"{rate} strangers a second"
     else:
         weather, words = draw_weather(draw, kind, roles, reference)
 
@@ -187,8 +208,12 @@ def trial(bench, seed, wanted_kind, wanted_phase):
         bench.folder / f"trial-{seed}", make(bench.folder / "data"), draw, weather=weather,
         on_message=striker.on_message)
     striker.begin(run)
+    flood, load = (Flood(run, draw, rate), Load(run, roles)) if kind == "flood" else (None, None)
     descriptors = Descriptors(run)
     code = run.wait()
+    if flood:
+        flood.join()
+        load.join()
     striker.join()
     descriptors.join()
     relay.close()
@@ -198,6 +223,9 @@ def trial(bench, seed, wanted_kind, wanted_phase):
     row["cuts"] = [cut_row(cut) for cut in weather.cuts]
     if weather.closes:
         row["closes"] = [list(close) for close in weather.closes]
+    if flood:
+        row["flood"] = {"connections": flood.made, "failed": flood.failed,
+                        "load": load.seconds and round(load.seconds, 2)}
     row["relay_errors"] = relay.errors[:3]
     growth, compared = grown(descriptors, strikes)
     row["descriptors"] = {"compared": compared, "grown": growth}
@@ -257,6 +285,9 @@ def outcome_of(code, run, reference, row):
     late = [c for c in row["cuts"] if c["noticed"] and c["noticed"] > NOTICE_MARGIN +
             (SETUP_TIMEOUT if c["phase"] == "handshake" else PEER_TIMEOUT)]
     left = [what for what, found in row["left"].items() if found]
+    flood = row.get("flood")
+    kept_out = flood and (not flood["load"] or
+                          flood["load"] > LATE_FACTOR * reference["load"] + LATE_MARGIN)
     return (
         "hang" if code is None
         else f"exit code {code}" if code != 0
@@ -264,6 +295,8 @@ def outcome_of(code, run, reference, row):
         else "left " + ", ".join(left) if left
         else "grown" if row["descriptors"]["grown"]
         else "noticed late" if late
+        else "no flood" if flood and not flood["connections"]["hello"]
+        else "kept out" if kept_out
         else "same")
 
 
@@ -300,6 +333,12 @@ def print_table(rows):
         middle = statistics.median(noticed)
         print(f"cuts noticed: {len(noticed)} of {len(cuts)}, after {middle:.2f} "
               f"s in the middle, {max(noticed):.2f} s at most (the others ended with the run)")
+    floods = [row["flood"] for row in rows if row.get("flood")]
+    if floods:
+        strangers = sum(sum(flood["connections"].values()) for flood in floods)
+        loads = [flood["load"] for flood in floods if flood["load"]]
+        print(f"floods: {len(floods)} with {strangers} strangers; a process served after "
+              f"{max(loads, default=0.0):.2f} s at most")
     print_counts("trials by kind and outcome",
                  collections.Counter((row["kind"], row["outcome"]) for row in rows))
     compared = sum(row["descriptors"]["compared"] for row in rows)

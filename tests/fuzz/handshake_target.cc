@@ -58,17 +58,20 @@ std::vector<Seed> seeds() {
   const Identity student = identity("student/0");
   const std::string nonce(32, 'n');
   const std::string local = address_bytes(there.local), remote = address_bytes(there.remote);
-  const ClientHello control{.purpose = static_cast<uint8_t>(Purpose::kControl),
-                            .nonce = nonce,
-                            .name = "student/0",
-                            .target = "teacher/0",
-                            .run = sha256_raw("run"),
-                            .credential = "key",
-                            .local = local,
-                            .remote = remote};
+  ClientHello control{.purpose = static_cast<uint8_t>(Purpose::kControl),
+                      .nonce = nonce,
+                      .name = "student/0",
+                      .target = "teacher/0",
+                      .run = sha256_raw("run"),
+                      .credential = "key",
+                      .local = local,
+                      .remote = remote};
   ClientHello data = control;
   data.purpose = static_cast<uint8_t>(Purpose::kData);
   data.session = "s";
+  // As somebody may say again who has heard them.
+  control.mac = hello_mac(run_key("a secret", "run"), control, there);
+  data.mac = hello_mac("k", data, there);
   const ServerHello server{.nonce = nonce, .name = "teacher/0", .local = local, .remote = remote};
 
   const std::string to_server = ByteSink().byte(0).byte(99).bytes();

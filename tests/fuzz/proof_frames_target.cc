@@ -46,7 +46,8 @@ std::vector<Seed> seeds() {
                           .run = key,
                           .credential = "run",
                           .local = address,
-                          .remote = address};
+                          .remote = address,
+                          .mac = key};
   const ServerHello answer{.nonce = key, .name = "teacher/0", .local = address, .remote = address};
   const auto seed = [](uint8_t type, const auto& frame) {
     return ByteSink().byte(type).raw(to_bytes(frame)).bytes();

@@ -32,6 +32,9 @@ Target target();
 namespace handshake {
 Target target();
 }
+namespace host_frames {
+Target target();
+}
 namespace http_response {
 Target target();
 }

@@ -11,11 +11,12 @@ std::span<const Target> targets() {
       adapter_config::target(), answer::target(),           archive::target(),
       control_frames::target(), envelope::target(),         events::target(),
       frame_reader::target(),   generate_request::target(), handshake::target(),
-      http_response::target(),  kserve_answer::target(),    message::target(),
-      model_config::target(),   named_answer::target(),     payload::target(),
-      proof_frames::target(),   safetensors::target(),      samples::target(),
-      status::target(),         store_reply::target(),      store::target(),
-      supervision::target(),    teacher_request::target(),  text::target(),
+      host_frames::target(),    http_response::target(),    kserve_answer::target(),
+      message::target(),        model_config::target(),     named_answer::target(),
+      payload::target(),        proof_frames::target(),     safetensors::target(),
+      samples::target(),        status::target(),           store_reply::target(),
+      store::target(),          supervision::target(),      teacher_request::target(),
+      text::target(),
   };
   return all;
 }

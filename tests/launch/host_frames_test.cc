@@ -1,5 +1,6 @@
 // What a launcher and a host say to each other, and bytes that are no such thing.
 #include "launch/backends/host_frames.h"
+#include "launch/backends/host_version.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

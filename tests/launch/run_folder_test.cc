@@ -5,6 +5,7 @@
 
 #include "launch/backends/run_mark.h"
 #include "launch/supervision/driving_lock.h"
+#include "launch/supervision/launcher_address.h"
 #include "tests/support/folder_fixture.h"
 #include "tests/support/thrown.h"
 
@@ -160,6 +161,19 @@ TEST_F(RunFolderTest, ARunIsDrivenUntilTheLastDriverLeaves) {
   second.reset();
   EXPECT_FALSE(launch::anyone_drives(folder_));
   EXPECT_TRUE(launch::anyone_drives(folder_ / "no-such-folder")) << "cannot be known";
+}
+
+// What its processes prove beside the secret.
+TEST_F(RunFolderTest, EveryStartHasAnIdWhichTheNextLauncherFinds) {
+  const std::string id = launch::new_run_id(run_);
+  EXPECT_TRUE(id.starts_with("run.")) << id;
+  EXPECT_NE(launch::new_run_id(run_), id);
+  EXPECT_EQ(test::code_of([&] { launch::read_run_id(run_); }), ErrorCode::kUnavailable);
+
+  fs::create_directories(run_);
+  launch::keep_run_id(run_, id);
+  EXPECT_EQ(launch::read_run_id(run_), id);
+  EXPECT_NO_THROW(RunFolder(run_, RunFolderMode::kOverwrite)) << "it is something that a run wrote";
 }
 
 }  // namespace

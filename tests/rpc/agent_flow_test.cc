@@ -226,6 +226,29 @@ TEST(Credit, TheReceiverBoundsWhatIsOnItsWay) {
   EXPECT_TRUE(eventually([&] { return pair.client.stats("teacher/0").inflight_bytes == 0; }));
 }
 
+// A message that no window holds goes alone, until nothing of the one before is kept.
+TEST(Credit, TheQueuedCallsOfALostPeerHoldNobodyUp) {
+  RpcOptions options;
+  options.receive_budget = {8 << 20};
+  Pair pair(options, options);
+  pair.handlers.paused = true;
+  const std::vector<at::Tensor> large{at::zeros({4 << 20}, at::kByte)};
+  const auto received = [&] { return pair.server.stats("student/0").bytes_received; };
+  auto queued = pair.echo({.tensors = large});
+  ASSERT_TRUE(eventually([&] { return received() > (4u << 20); }));
+
+  // Its successor ends the session of the one before; nobody takes that one's job.
+  Agent again(agent_options("student/0", options));
+  again.connect("teacher/0", pair.server.address(), soon());
+  EXPECT_EQ(code_of(queued), ErrorCode::kPeerLost);
+  auto next = again.call("teacher/0", kEcho, {.tensors = large});
+  EXPECT_TRUE(eventually([&] { return received() > (8u << 20); }));
+
+  pair.handlers.paused = false;
+  EXPECT_EQ(next.get(soon()).tensors.size(), 1u);
+  EXPECT_EQ(*pair.ran, 1) << "the lost one's handler never ran";
+}
+
 TEST(Limits, TooLargeRequestsAndRepliesFailAloneAndTheConnectionLives) {
   RpcOptions small;
   small.max_message_bytes = {1 << 20};

@@ -15,6 +15,7 @@
 #include "rpc/detail/envelope.h"
 #include "rpc/detail/tensor_format.h"
 #include "tests/rpc/echo.h"
+#include "tests/rpc/failing_new.h"
 #include "tests/rpc/raw_peer.h"
 
 namespace retort::rpc::testing {
@@ -125,6 +126,15 @@ TEST_F(ControlPort, AFrameAboveTheLimitEndsTheConnection) {
   auto peer = raw();
   peer->connect();
   const uint32_t length = detail::kMaxFrameBytes + 1;
+  peer->send(std::string(reinterpret_cast<const char*>(&length), sizeof length));
+  EXPECT_EQ(peer->receive_farewell(), std::nullopt);
+}
+
+TEST_F(ControlPort, AFrameThereIsNoMemoryForCostsItsConnection) {
+  auto peer = raw();
+  peer->connect();
+  const FailingNew failing(detail::kMaxFrameBytes);
+  const uint32_t length = detail::kMaxFrameBytes;
   peer->send(std::string(reinterpret_cast<const char*>(&length), sizeof length));
   EXPECT_EQ(peer->receive_farewell(), std::nullopt);
 }

@@ -16,6 +16,7 @@
 #include "rpc/detail/loop.h"
 #include "rpc/detail/peer_address.h"
 #include "rpc/detail/peer_state.h"
+#include "rpc/detail/session.h"
 #include "rpc/detail/tensor_format.h"
 #include "tests/support/thrown.h"
 #include "tests/support/wait_until.h"
@@ -313,6 +314,26 @@ TEST(Options, ValidateNamesTheField) {
               o.device_maps["t"] = {{"0", 1}, {"1", 1}};
             }).find("one to one"),
             std::string::npos);
+}
+
+// Of a peer that is lost: the job stays in the queue of handlers for as long as nobody takes it.
+TEST(IncomingCalls, OneThatNobodyHasBegunGivesBackWhatItHolds) {
+  auto room = std::make_shared<int>();
+  const std::weak_ptr<int> held = room;
+  const auto call = std::make_shared<IncomingCall>(CallContext{"student/0", 1, nullptr});
+  call->request = Message{"request", {at::empty({4})}};
+  call->room = std::exchange(room, nullptr);
+  EXPECT_TRUE(call->drop());
+  EXPECT_TRUE(held.expired());
+  EXPECT_TRUE(call->request.tensors.empty());
+  call->run();  // its job is taken at last: there is no handler, and none is called
+  EXPECT_FALSE(call->drop());
+
+  const auto running = std::make_shared<IncomingCall>(CallContext{"student/0", 2, nullptr});
+  running->request = Message{"request", {at::empty({4})}};
+  ASSERT_TRUE(running->start());
+  EXPECT_FALSE(running->drop()) << "its handler has the request";
+  EXPECT_EQ(running->request.tensors.size(), 1u);
 }
 
 TEST(Address, IsParsed) {

@@ -5,7 +5,9 @@
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <deque>
+#include <thread>
 
 #include "rpc/detail/wire_schema.h"
 #include "tests/rpc/echo.h"
@@ -124,6 +126,50 @@ TEST_F(AgentStrangers, TwoThousandSilentConnections) {
   Agent among(agent_options("student/1"));
   among.connect("teacher/0", server.address(), soon());
   EXPECT_TRUE(answers(among));
+}
+
+TEST_F(AgentStrangers, AFloodOfHellosKeepsNobodyOut) {
+  const Identity guesser = identity("a guess");
+  std::atomic<bool> over{false};
+  std::thread flooding([&] {
+    std::deque<RawStream> strangers;
+    while (!over) {
+      strangers.emplace_back(server.address());
+      RawStream& stream = strangers.back();
+      stream.send(ClientRules(guesser, {.name = "teacher/0"}, stream.facts()).hello());
+      if (strangers.size() > 400) strangers.pop_front();
+      std::this_thread::sleep_for(1ms);  // so that the system has ports for a whole test
+    }
+  });
+  const auto start = Deadline::Clock::now();
+  for (int i = 1; i <= 8; ++i) {
+    Agent late(agent_options("student/" + std::to_string(i)));
+    late.connect("teacher/0", server.address(), soon());
+    EXPECT_TRUE(answers(late));
+  }
+  const auto took = Deadline::Clock::now() - start;
+  EXPECT_TRUE(answers(client)) << "in the middle of the flood";
+  over = true;
+  flooding.join();
+  EXPECT_LT(took, 20s) << "eight agents, one after the other";
+}
+
+TEST_F(AgentStrangers, AnotherRunOfTheSameSecretIsAStranger) {
+  auto options = agent_options("teacher/0");
+  options.run = "run 7";
+  Agent ours(options);
+  serve_echo(ours, handlers.queue);
+  options.name = "student/0";
+  options.run = "run 8";
+  Agent theirs(options);
+  const Error error = test::error_of([&] { theirs.connect("teacher/0", ours.address(), soon()); });
+  EXPECT_EQ(error.code(), ErrorCode::kUnauthenticated) << error.what();
+  EXPECT_NE(std::string(error.what()).find("refusal=run"), std::string::npos) << error.what();
+
+  options.run = "run 7";
+  Agent of_ours(options);
+  of_ours.connect("teacher/0", ours.address(), soon());
+  EXPECT_TRUE(answers(of_ours));
 }
 
 TEST_F(AgentStrangers, TheLogSaysWhatWasRefused) {

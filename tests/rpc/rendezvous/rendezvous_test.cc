@@ -46,8 +46,23 @@ TEST(RendezvousErrors, AWrongSecret) {
   const RendezvousServer server(access_of(""));
   RendezvousAccess stranger = access_of("student/0");
   stranger.secret = "a guess";
-  EXPECT_EQ(test::code_of([&] { store_connector(stranger)("127.0.0.1", server.port(), 60s); }),
+  EXPECT_EQ(test::code_of([&] { store_connector(stranger)("127.0.0.1", server.port(), 300ms); }),
             ErrorCode::kUnauthenticated);
+}
+
+// One secret serves two runs, and those who wait to be told which one is theirs.
+TEST(RendezvousErrors, AnotherRunOfTheSameSecret) {
+  RendezvousAccess kept = access_of("");
+  kept.meeting = "joined";
+  const RendezvousServer server(kept);
+  RendezvousAccess other = access_of("student/0");
+  other.run = "run 8";
+  EXPECT_EQ(test::code_of([&] { store_connector(other)("127.0.0.1", server.port(), 300ms); }),
+            ErrorCode::kUnauthenticated);
+  other.run = "joined";
+  store_connector(other)("127.0.0.1", server.port(), 60s)->set("member", bytes("student/0"));
+  const auto store = store_connector(access_of("student/0"))("127.0.0.1", server.port(), 60s);
+  EXPECT_EQ(text(store->get("member")), "student/0");
 }
 
 TEST(RendezvousErrors, NobodyThere) {

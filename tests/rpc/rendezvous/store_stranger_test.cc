@@ -2,12 +2,16 @@
 // finds a server that is late, silent or absent.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <deque>
 #include <thread>
 
 #include "rpc/transport/tls_context.h"
+#include "tests/rpc/failing_new.h"
 #include "tests/rpc/rendezvous/store_fixture.h"
+#include "tests/rpc/transport/log_capture.h"
 #include "tests/rpc/transport/raw_stream.h"
 #include "tests/support/thrown.h"
 #include "tests/support/wait_until.h"
@@ -24,6 +28,10 @@ Error refusal_of(const StoreServer& server, const Identity& identity,
                  Deadline deadline = soon()) {
   return test::error_of(
       [&] { StoreSession(identity, std::move(factory), "127.0.0.1", server.port(), deadline); });
+}
+
+ErrorCode patient_refusal_of(const StoreServer& server, const Identity& identity) {
+  return refusal_of(server, identity, transport::StreamFactory(), Deadline::after(200ms)).code();
 }
 
 transport::StreamFactory tls_with(const Identity& identity) {
@@ -45,18 +53,19 @@ class Strangers : public ::testing::Test {
   const StorePtr store = connect(server->port());
 };
 
+// Tells the reason after it has tried for a while: another may have the port by then.
 TEST_F(Strangers, AWrongSecretIsRefused) {
   Identity stranger = identity_of("student/0");
   stranger.credentials[0].secret = "a guess";
-  EXPECT_EQ(refusal_of(*server, stranger).code(), ErrorCode::kUnauthenticated);
+  EXPECT_EQ(patient_refusal_of(*server, stranger), ErrorCode::kUnauthenticated);
   stranger.credentials[0] = {"another", "the secret of these tests"};
-  EXPECT_EQ(refusal_of(*server, stranger).code(), ErrorCode::kUnauthenticated);
+  EXPECT_EQ(patient_refusal_of(*server, stranger), ErrorCode::kUnauthenticated);
 }
 
 TEST_F(Strangers, AnotherRunOrProgramIsRefused) {
   Identity stranger = identity_of("student/0");
   stranger.run = "run 8";
-  EXPECT_EQ(refusal_of(*server, stranger).code(), ErrorCode::kUnauthenticated);
+  EXPECT_EQ(patient_refusal_of(*server, stranger), ErrorCode::kUnauthenticated);
   stranger = identity_of("student/0");
   stranger.schema = "retort store 0";
   EXPECT_EQ(refusal_of(*server, stranger).code(), ErrorCode::kMismatch);
@@ -101,6 +110,43 @@ TEST_F(Strangers, AProvenLiarLosesHisConnection) {
   EXPECT_TRUE(test::wait_until([&] { return server->stats().connections == 1; }));
 }
 
+// Hellos need no secret to be said, but to be listened to.
+TEST_F(Strangers, AFloodOfHellosKeepsNobodyOut) {
+  StoreServerOptions options = server_options();
+  options.acceptor.max_unproven = 32;
+  const auto small = make_server(kPlain, options);
+  Identity guesser = identity_of("student/7");
+  guesser.credentials[0].secret = "a guess";
+  std::atomic<bool> over{false};
+  std::thread flood([&] {
+    std::deque<RawStream> strangers;
+    while (!over) {
+      strangers.emplace_back(small->addresses().front());
+      RawStream& stream = strangers.back();
+      stream.send(transport::ClientRules(guesser, {.name = kStoreName}, stream.facts()).hello());
+      if (strangers.size() > 200) strangers.pop_front();
+      std::this_thread::sleep_for(1ms);  // so that the system has ports for a whole test
+    }
+  });
+  const transport::AcceptorCounters& counters = small->counters();
+  EXPECT_TRUE(test::wait_until([&] { return counters.of(transport::Refusal::kProof) > 64; }));
+  for (int i = 0; i < 10; ++i)
+    connect(small->port(), kPlain, 20s)->set("key", bytes("1"));
+  over = true;
+  flood.join();
+  EXPECT_EQ(counters.evicted(), 0u);
+}
+
+// Within the limits, and more than there is: a proven peer's frame of 20 MiB.
+TEST_F(Strangers, AFrameThereIsNoMemoryForCostsItsConnection) {
+  RawStream stream(address());
+  ASSERT_TRUE(transport::testing::prove(stream, identity_of("student/1"), {.name = kStoreName}));
+  const rpc::testing::FailingNew failing(16 << 20);
+  const uint32_t length = 20 << 20;
+  stream.send(std::string(reinterpret_cast<const char*>(&length), sizeof length));
+  EXPECT_EQ(stream.drain(), "");
+}
+
 TEST_F(Strangers, HalfAFrameHoldsUpNobody) {
   RawStream stream(address());
   ASSERT_TRUE(transport::testing::prove(stream, identity_of("student/1"), {.name = kStoreName}));
@@ -127,6 +173,23 @@ TEST(Connecting, WaitsForAServerThatIsLate) {
   const auto server = make_server(kPlain, server_options(port));
   EXPECT_EQ(text(connect(port)->get("late")), "1");
   client.join();
+}
+
+// A process of another run has the port that this run's store takes a moment later.
+TEST(Connecting, WhoeverHadThePortBeforeIsNoReasonToGiveUp) {
+  transport::testing::LogCapture log;
+  Identity other = identity_of(kStoreName);
+  other.run = "run 6";
+  auto squatter = std::make_unique<StoreServer>(other, streams(kPlain), server_options());
+  const uint16_t port = squatter->port();
+  std::thread client([&] { connect(port)->set("late", bytes("1")); });
+  EXPECT_TRUE(
+      test::wait_until([&] { return squatter->counters().of(transport::Refusal::kRun) > 1; }));
+  squatter.reset();
+  const auto server = make_server(kPlain, server_options(port));
+  client.join();
+  EXPECT_EQ(text(connect(port)->get("late")), "1");
+  EXPECT_TRUE(log.says("is not the store of this run"));
 }
 
 TEST(Connecting, NobodyThereIsATimeoutThatNamesTheAddress) {

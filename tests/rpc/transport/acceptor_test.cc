@@ -1,13 +1,17 @@
 // Where an acceptor listens, and what it does when there is no room.
 #include "rpc/transport/acceptor.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <atomic>
+#include <deque>
+#include <filesystem>
 #include <future>
+#include <thread>
 
 #include "base/sizes.h"
 #include "rpc/detail/peer_address.h"
@@ -74,6 +78,48 @@ TEST(Listening, ARangeTakesTheFirstFreePort) {
   EXPECT_EQ(code_of(at({"127.0.0.1"}, {port, 0})), ErrorCode::kUnavailable);
   EXPECT_EQ(code_of(at({"127.0.0.1"}, {port, 5})), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code_of(at({})), ErrorCode::kInvalidArgument);
+}
+
+// The sockets of this process at that port of its own: those that listen, or the others.
+std::vector<int> sockets_at(uint16_t port, bool listening) {
+  std::vector<int> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename().string());
+    sockaddr_in address{};
+    socklen_t size = sizeof address;
+    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) continue;
+    if (address.sin_family != AF_INET || ntohs(address.sin_port) != port) continue;
+    int listens = 0;
+    socklen_t listens_size = sizeof listens;
+    ::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &listens_size);
+    if ((listens != 0) == listening) found.push_back(fd);
+  }
+  return found;
+}
+
+TEST(Listening, ProgramsThatAreStartedInheritNoSocket) {
+  Node server(at({"127.0.0.1"})), client(node_options("student/0"));
+  ASSERT_TRUE(answers(client.pipe(client.connect("teacher/0", server.address()))));
+  const uint16_t port = port_of(server.address());
+  const auto listening = sockets_at(port, true), accepted = sockets_at(port, false);
+  EXPECT_EQ(listening.size(), 1u);
+  EXPECT_GE(accepted.size(), 2u) << "control and data";
+  for (const auto& fds : {listening, accepted})
+    for (const int fd : fds)
+      EXPECT_EQ(::fcntl(fd, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC) << fd;
+}
+
+TEST(Listening, AnErrorThatStaysIsNoBusyLoop) {
+  Node server(at({"127.0.0.1"}));
+  // Nothing can be accepted any more, and the socket is ready all the time.
+  for (const int fd : sockets_at(port_of(server.address()), true))
+    ::shutdown(fd, SHUT_RDWR);
+  const AcceptorCounters& counters = server.acceptor->counters();
+  ASSERT_TRUE(test::wait_until([&] { return counters.accept_errors >= 5; }));
+  const uint64_t before = counters.accept_errors;
+  const auto start = Deadline::Clock::now();
+  ASSERT_TRUE(test::wait_until([&] { return counters.accept_errors >= before + 10; }));
+  EXPECT_GE(Deadline::Clock::now() - start, 50ms) << "a pause between two tries";
 }
 
 TEST(Listening, SocketsNoticeADeadPeer) {
@@ -163,6 +209,56 @@ TEST(Room, SilentStrangersGiveWayToAHerd) {
     strangers.push_back(std::make_unique<RawStream>(server.address()));
   EXPECT_TRUE(answers(client.pipe(client.connect("teacher/0", server.address()))));
   EXPECT_GE(server.refused(Refusal::kEvicted, 9), 9u);
+}
+
+// The first frame of an honest proof on this connection.
+std::string hello_on(const RawStream& stream, const Identity& identity) {
+  return ClientRules(identity, {.name = "teacher/0"}, stream.facts()).hello();
+}
+
+// Who does not know the secret has no place for longer than his first frame, however many come.
+TEST(Room, AFloodOfHellosWithoutTheSecretKeepsNobodyOut) {
+  auto options = at({"127.0.0.1"});
+  options.acceptor.max_unproven = 16;
+  Node server(options), client(node_options("student/0"));
+  Identity guesser = identity_of("student/1");
+  guesser.credentials[0].secret = "a guess";
+  std::atomic<bool> over{false};
+  std::thread flood([&] {
+    std::deque<RawStream> strangers;
+    while (!over) {
+      strangers.emplace_back(server.address());
+      strangers.back().send(hello_on(strangers.back(), guesser));
+      if (strangers.size() > 200) strangers.pop_front();
+      std::this_thread::sleep_for(1ms);  // so that the system has ports for a whole test
+    }
+  });
+  const AcceptorCounters& counters = server.acceptor->counters();
+  EXPECT_TRUE(test::wait_until([&] { return counters.of(Refusal::kProof) > 100; }));
+  const auto start = Deadline::Clock::now();
+  for (int i = 0; i < 20; ++i)
+    EXPECT_FALSE(client.dial(server.address(), {.name = "teacher/0"}).error);
+  const auto took = Deadline::Clock::now() - start;
+  over = true;
+  flood.join();
+  EXPECT_LT(took, 20s) << "twenty dials, one after the other; a place is held for 60 s";
+  EXPECT_EQ(counters.evicted(), 0u);
+}
+
+// Of those who know the secret, or repeat what they have heard: half a proof is not for ever.
+TEST(Room, HalfProofsGiveWay) {
+  auto options = at({"127.0.0.1"});
+  options.acceptor.max_unproven = 4;
+  options.acceptor.silence = 50ms;
+  Node server(options), client(node_options("student/0"));
+  std::vector<std::unique_ptr<RawStream>> halves;
+  for (int i = 0; i < 8; ++i) {
+    halves.push_back(std::make_unique<RawStream>(server.address()));
+    halves.back()->send(hello_on(*halves.back(), identity_of("student/1")));
+  }
+  EXPECT_FALSE(client.dial(server.address(), {.name = "teacher/0"}).error);
+  EXPECT_GE(server.refused(Refusal::kEvicted, 5), 5u);
+  EXPECT_EQ(server.acceptor->counters().timed_out(), 0u);
 }
 
 TEST(Room, WithoutDescriptorsTheOldestStrangerGivesWay) {

@@ -138,7 +138,7 @@ TEST_F(Proofs, ARelayIsSeenByItsAddresses) {
   server_facts.remote = endpoint("10.0.0.9", 41'000);
   EXPECT_EQ(run().server, Refusal::kAddress);
 
-  // A relay that mends the client's view breaks the proof.
+  // A relay that mends the client's view breaks the MAC of its hello.
   const auto mend = [&](int step, std::string& frame) {
     if (step != 0) return;
     ClientHello hello;
@@ -147,9 +147,12 @@ TEST_F(Proofs, ARelayIsSeenByItsAddresses) {
     hello.remote = address_bytes(server_facts.local);
     frame = body(to_bytes(hello));
   };
-  EXPECT_EQ(run(mend).client, Refusal::kAddress) << "the server's view tells the client";
-  const auto mend_both = [&](int step, std::string& frame) {
-    mend(step, frame);
+  EXPECT_EQ(run(mend).server, Refusal::kProof);
+
+  // A server that is told to compare nothing does not make the client believe it.
+  teacher.compare_addresses = false;
+  EXPECT_EQ(run().client, Refusal::kAddress) << "the server's view tells the client";
+  const auto mend_answer = [&](int step, std::string& frame) {
     if (step != 1) return;
     ServerHello hello;
     ASSERT_TRUE(parse(frame, hello));
@@ -157,7 +160,75 @@ TEST_F(Proofs, ARelayIsSeenByItsAddresses) {
     hello.remote = address_bytes(client_facts.local);
     frame = body(to_bytes(hello));
   };
-  EXPECT_EQ(run(mend_both).server, Refusal::kProof);
+  EXPECT_EQ(run(mend_answer).server, Refusal::kProof);
+}
+
+TEST_F(Proofs, AHelloNeedsTheSecret) {
+  const std::string heard = run().hello;
+  student.credentials[0].secret = "a guess";
+  EXPECT_TRUE(run().proof.empty()) << "it was refused before it could prove anything";
+
+  // Nor does one do that was heard, with a nonce of one's own.
+  ClientHello hello;
+  ASSERT_TRUE(parse(heard, hello));
+  hello.nonce = std::string(32, 'n');
+  ServerRules server(teacher, policy, server_facts);
+  EXPECT_EQ(server.on_client_hello(body(to_bytes(hello))).refusal, Refusal::kProof);
+}
+
+// Strangers cannot make a server forget which hellos it has heard.
+TEST_F(Proofs, RefusedHellosAreNotRemembered) {
+  const Result honest = run();
+  for (int i = 0; i < 5000; ++i) {
+    ClientHello hello;
+    ASSERT_TRUE(parse(honest.hello, hello));
+    hello.nonce = random_nonce();
+    ServerRules server(teacher, policy, server_facts);
+    ASSERT_EQ(server.on_client_hello(body(to_bytes(hello))).refusal, Refusal::kProof);
+  }
+  ServerRules server(teacher, policy, server_facts);
+  EXPECT_EQ(server.on_client_hello(honest.hello).refusal, Refusal::kReplay);
+}
+
+TEST_F(Proofs, TwoRunsOfOneSecretAreStrangers) {
+  EXPECT_NE(run_key("the secret", "run 7"), run_key("the secret", "run 8"));
+  student.run = "run 8";
+  EXPECT_EQ(run().server, Refusal::kRun);
+
+  // Also to somebody in between who says that it is the other run.
+  const auto rename = [&](int step, std::string& frame) {
+    if (step != 0) return;
+    ClientHello hello;
+    ASSERT_TRUE(parse(frame, hello));
+    hello.run = sha256_raw(teacher.run);
+    frame = body(to_bytes(hello));
+  };
+  EXPECT_EQ(run(rename).server, Refusal::kProof);
+}
+
+TEST_F(Proofs, WhoHasNotBeenToldTheRunComesByItsMeeting) {
+  student.run = "joined";
+  EXPECT_EQ(run().server, Refusal::kRun);
+  teacher.meeting = "joined";
+  EXPECT_EQ(run().client, Refusal::kNone);
+  target.purpose = Purpose::kSupervision;
+  policy.supervision = true;
+  EXPECT_EQ(run().server, Refusal::kPurpose) << "whoever is supervised knows the run";
+  student.run = teacher.run;
+  EXPECT_EQ(run().client, Refusal::kNone);
+}
+
+TEST_F(Proofs, AMismatchThatNobodySignedIsNone) {
+  for (const Refusal hint : {Refusal::kSchema, Refusal::kVersion}) {
+    const auto lie = [&](int step, std::string& frame) {
+      if (step == 3) frame = to_bytes(Verdict{.refusal = hint});
+    };
+    const Result result = run(lie);
+    EXPECT_EQ(result.client, hint);
+    EXPECT_EQ(result.error.code(), ErrorCode::kUnauthenticated)
+        << "whoever has the port may say so";
+  }
+  EXPECT_EQ(unproven_error(Refusal::kVersion).code(), ErrorCode::kUnauthenticated);
 }
 
 TEST_F(Proofs, AddressTranslationNeedsLeave) {

@@ -1,7 +1,9 @@
 // What strangers and liars can do at the published port: cost themselves a connection. Every test
 // ends with messages of an honest peer that was connected all the time, and of one that comes new.
 #include <gtest/gtest.h>
+#include <openssl/ssl.h>
 
+#include "rpc/transport/tls_stream.h"
 #include "tests/rpc/transport/echo_pipe.h"
 #include "tests/rpc/transport/log_capture.h"
 #include "tests/rpc/transport/node.h"
@@ -190,6 +192,67 @@ TEST_F(Strangers, AProvenPeerWithBadFramesHarmsItsOwnSessionAlone) {
     EXPECT_EQ(stream.drain(), "");
   }
   EXPECT_TRUE(answers(liar.pipe(own))) << "not even that: the listener lives";
+}
+
+// Under TLS: the first bytes are looked at before OpenSSL sees any of them.
+class TlsStrangers : public ::testing::Test {
+ protected:
+  static NodeOptions with_tls(std::string name) {
+    auto options = node_options(std::move(name));
+    options.tls = true;
+    return options;
+  }
+  void TearDown() override {
+    EXPECT_TRUE(answers(client.pipe(client.connect("teacher/0", server.address()))));
+  }
+  // A record that says that it holds a handshake message of this type and length.
+  static std::string record(size_t bytes, char type, size_t message) {
+    std::string head("\x16\x03\x01", 3);
+    head += {static_cast<char>(bytes >> 8), static_cast<char>(bytes), type};
+    head += {static_cast<char>(message >> 16), static_cast<char>(message >> 8),
+             static_cast<char>(message)};
+    return head;
+  }
+  Node server{with_tls("teacher/0")};
+  Node client{with_tls("student/0")};
+};
+
+TEST_F(TlsStrangers, WhatIsNoClientHelloEndsWithItsFirstBytes) {
+  uint64_t count = 0;
+  for (const std::string& junk :
+       {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string(1 << 20, '\xff'),
+        to_bytes(ClientHello{.name = "a", .target = "b"}), record(300, 2, 296),
+        record(kMaxClientHelloBytes + 1, 1, kMaxClientHelloBytes - 3), record(300, 1, 0xffffff),
+        record(0, 1, 0)}) {
+    RawStream stream(server.address());
+    stream.send(junk);
+    EXPECT_EQ(stream.drain(), "");
+    EXPECT_EQ(server.refused(Refusal::kClosed, ++count), count);
+  }
+}
+
+TEST_F(TlsStrangers, HalfAClientHelloIsWaitedForAndNobodyWithIt) {
+  auto options = with_tls("teacher/1");
+  options.acceptor.proof_timeout = 300ms;
+  Node impatient(options);
+  RawStream half(impatient.address()), bytes(impatient.address());
+  half.send(record(300, 1, 296) + std::string(100, 'x'));
+  for (const char byte : record(300, 1, 296))
+    bytes.send(std::string(1, byte));
+  EXPECT_EQ(half.drain(), "");
+  EXPECT_EQ(bytes.drain(), "");
+  EXPECT_EQ(impatient.refused(Refusal::kTimeout, 2), 2u);
+}
+
+TEST_F(TlsStrangers, AClientHelloWithoutTheSecretIsItsLast) {
+  SSL_CTX* const context = SSL_CTX_new(TLS_client_method());
+  RawStream stream(server.address());
+  SSL* const ssl = SSL_new(context);
+  SSL_set_fd(ssl, stream.fd());
+  EXPECT_LE(SSL_connect(ssl), 0);
+  EXPECT_EQ(server.refused(Refusal::kClosed, 1), 1u);
+  SSL_free(ssl);
+  SSL_CTX_free(context);
 }
 
 }  // namespace
