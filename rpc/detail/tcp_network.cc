@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/error.h"
 #include "rpc/detail/bind_address.h"
 #include "rpc/detail/wire_schema.h"
 
@@ -36,8 +37,17 @@ void TcpNetwork::open_port(OnControl on_control) {
   handlers.on_control = std::move(on_control);
   const transport::AcceptorOptions options{.hosts = {host_},
                                            .ports = parse_ports(options_.rpc.port)};
-  acceptor_ = std::make_shared<transport::Acceptor>(loop_, options, identity_, streams_,
-                                                    std::move(handlers));
+  try {
+    acceptor_ = std::make_shared<transport::Acceptor>(loop_, options, identity_, streams_,
+                                                      std::move(handlers));
+  } catch (const Error& error) {
+    // A free port is the system's to find; a taken one the user's.
+    if (error.code() != ErrorCode::kUnavailable || options.ports.first == 0) throw;
+    throw Error(error.code(), "rpc.port: no port of " + options_.rpc.port + " is free at " + host_ +
+                                  " (" + error.message() +
+                                  "); write a wider range, one port for each process of a host, "
+                                  "or 0, with which the system chooses");
+  }
   acceptor_->start();
 }
 

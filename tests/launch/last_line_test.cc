@@ -98,11 +98,18 @@ TEST_F(LastLine, SaysThatARunHasDiverged) {
   EXPECT_EQ(line(), "done, but the loss has diverged: " + (folder_ / "final").string());
 }
 
+// A second Ctrl-C.
+TEST_F(LastLine, OfARunThatWasKilled) {
+  result_.killed = true;
+  EXPECT_EQ(line(),
+            "killed before a checkpoint was complete; begin again with: retort launch r.yaml "
+            "--resume");
+  save(true);
+  EXPECT_EQ(line(), "killed; go on from the last checkpoint with: retort launch r.yaml --resume");
+}
+
 TEST_F(LastLine, ThereIsNoneAfterAFailure) {
   save(true);
-  result_.killed = true;
-  EXPECT_EQ(line(), "");
-  result_.killed = false;
   result_.cause.emplace();
   EXPECT_EQ(line(), "");
 }
