@@ -11,6 +11,7 @@
 #include "launch/slurm/job.h"
 #include "launch/slurm/texts.h"
 #include "launch/supervision/run_folder.h"
+#include "launch/yaml/recipe_file.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;
