@@ -180,7 +180,7 @@ TEST_F(SupervisorTest, AServerThatHangsAtTheEndDoesNotFailTheRun) {
 class LateFailure : public SupervisorTest {
  protected:
   // The teacher fails for good when the student says `word`, the student goes on when it has.
-  SupervisorResult run_until(const std::string& word, const std::string& student) {
+  launch::SupervisorResult run_until(const std::string& word, const std::string& student) {
     add("student", 0, "done-when", student);
     add("teacher", 0, "fail", "wrong fails");
     script_.status = [this, word](const std::string& role, const std::string& state) {

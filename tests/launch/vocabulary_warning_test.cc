@@ -39,12 +39,12 @@ class VocabularyWarning : public RecipeTest {
 // Before anything is started; both sides count.
 TEST_F(VocabularyWarning, MoreIdsThanThereAreAreRefused) {
   std::ofstream(folder_ / "r.yaml") << with_folder(kDistillBase);
-  const auto said = [&](const std::string& count) {
-    return message_of([&] {
-      launch::load_recipe(folder_ / "r.yaml", {"distill.payload=topk", count}, {});
-    });
+  const auto load_with = [&](const std::string& count) {
+    const std::vector<std::string> overrides{"distill.payload=topk", count};
+    launch::load_recipe(folder_ / "r.yaml", overrides);
   };
-  launch::load_recipe(folder_ / "r.yaml", {"distill.payload=topk", "distill.loss_top_k=100"}, {});
+  const auto said = [&](const std::string& count) { return message_of([&] { load_with(count); }); };
+  load_with("distill.loss_top_k=100");
   const std::string student = said("distill.loss_top_k=1000000");
   EXPECT_NE(student.find("distill.loss_top_k: 1000000 is more than the vocabulary of the student"),
             std::string::npos)

@@ -93,8 +93,9 @@ TEST(Evaluation, AsksNoTeacherIfTheRecipeSaysSo) {
     double all = 0;
     for (const nlohmann::json& row : read_metrics(file.parent_path() / "run")) {
       all += row.value("rpc/teacher/teacher.forward/calls", 0.0);
-      if (row.contains("eval_loss"))
+      if (row.contains("eval_loss")) {
         EXPECT_EQ(row.contains("eval_kd_loss"), eval_kd_loss == "distill.eval_kd_loss=true");
+      }
     }
     return all;
   };

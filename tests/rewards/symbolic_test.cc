@@ -15,7 +15,7 @@ RewardOptions symbolic(const std::string& part) {
 }
 
 TEST(SymbolicReward, AsksOnlyWhatNumbersDoNotDecide) {
-  RewardSet set({symbolic("compares")});
+  RewardSet set(std::vector<RewardOptions>{symbolic("compares")});
   const struct {
     const char *completion, *reference;
     std::optional<double> expected;
@@ -46,7 +46,7 @@ TEST(SymbolicReward, AsksOnlyWhatNumbersDoNotDecide) {
 // Those of a command, by the reward's name.
 TEST(SymbolicReward, AProgramThatFailsIsAnErrorAndNotAZero) {
   const auto message_from = [](RewardOptions options, ErrorCode code) {
-    RewardSet set({options});
+    RewardSet set(std::vector<RewardOptions>{options});
     EXPECT_EQ(set.score({input_of("4", "4")})[0].total, 1.0) << "it is not asked";
     return message_of([&] { set.score({input_of("x", "y")}); }, code);
   };
@@ -64,7 +64,7 @@ TEST(SymbolicReward, AProgramThatFailsIsAnErrorAndNotAZero) {
             std::string::npos);
   RewardOptions missing = symbolic("compares");
   missing.symbolic = {"/no/such/program"};
-  EXPECT_EQ(message_of([&] { RewardSet set({missing}); }),
+  EXPECT_EQ(message_of([&] { RewardSet set(std::vector<RewardOptions>{missing}); }),
             "reward 'math': cannot start '/no/such/program': No such file or directory");
 }
 
