@@ -273,11 +273,11 @@ class Check {
 
   void check_gives_hidden_states() const {
     if (contract_.gives_hidden_states) return;
-    const std::string kserve =
+    const std::string why =
         contract_.engine == EngineKind::kKserve
             ? "this server's model has no output hidden_states"
             : "engine: " + std::string(enum_name(contract_.engine)) + " never gives them";
-    refuse("hidden states are needed, and " + kserve +
+    refuse("hidden states are needed, and " + why +
            "; use payload: topk, a teacher of ours (`model`), or a KServe server (Triton) whose "
            "model has the output hidden_states");
   }

@@ -1,5 +1,8 @@
 #include "launch/commands/run_store.h"
 
+#include <cerrno>
+#include <cstring>
+
 #include "base/error.h"
 #include "base/hash.h"
 #include "launch/supervision/secret_file.h"
@@ -15,7 +18,8 @@ rpc::RendezvousServer serve_store(const recipes::Recipe& recipe,
         {.interval = recipe.rpc.heartbeat_interval, .limit = recipe.rpc.peer_timeout});
   } catch (const Error& error) {
     // An address that is not this host's is another key's.
-    if (port == 0 || !error.message().starts_with("cannot listen")) throw;
+    const bool is_taken = error.message().find(std::strerror(EADDRINUSE)) != std::string::npos;
+    if (port == 0 || !is_taken) throw;
     throw Error(error.code(), "launch.rendezvous.port: " + error.message() + " (port " +
                                   std::to_string(port) +
                                   "); write another one, or 0, with which the system chooses one "

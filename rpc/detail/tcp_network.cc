@@ -1,5 +1,7 @@
 #include "rpc/detail/tcp_network.h"
 
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "base/error.h"
@@ -42,7 +44,8 @@ void TcpNetwork::open_port(OnControl on_control) {
                                                       std::move(handlers));
   } catch (const Error& error) {
     // A free port is the system's to find; a taken one the user's.
-    if (error.code() != ErrorCode::kUnavailable || options.ports.first == 0) throw;
+    const bool is_taken = error.message().find(std::strerror(EADDRINUSE)) != std::string::npos;
+    if (!is_taken || options.ports.first == 0) throw;
     throw Error(error.code(), "rpc.port: no port of " + options_.rpc.port + " is free at " + host_ +
                                   " (" + error.message() +
                                   "); write a wider range, one port for each process of a host, "
