@@ -31,6 +31,8 @@ class Check {
   void run() const {
     // Who is asked in words shows no ids.
     if (needs_.what == Purpose::kWords) return check_words();
+    // What no server of this engine gives needs no look at the rest.
+    if (needs_.what == Purpose::kHiddenStates) check_gives_hidden_states();
     check_vocabulary();
     check_ids();
     check_context();
@@ -88,7 +90,8 @@ class Check {
     // A model that only gives a number for a sequence shows no ids.
     if (contract_.ids == IdProof::kUnproven && needs_.what != Purpose::kRewards)
       mismatch("nothing shows that the engine's ids are the tokenizer's: " + contract_.ids_why +
-               "; put the model's weights into the tokenizer's folder, so that they are compared");
+               "; put the model's weights into the tokenizer's folder (`retort probe URL`: name a "
+               "folder that has them with --model), so that they are compared");
   }
 
   void check_context() const {
@@ -268,9 +271,18 @@ class Check {
            "what it says of named ids is something else: use support: teacher");
   }
 
+  void check_gives_hidden_states() const {
+    if (contract_.gives_hidden_states) return;
+    const std::string why =
+        contract_.engine == EngineKind::kKserve
+            ? "this server's model has no output hidden_states"
+            : "engine: " + std::string(enum_name(contract_.engine)) + " never gives them";
+    refuse("hidden states are needed, and " + why +
+           "; use payload: topk, a teacher of ours (`model`), or a KServe server (Triton) whose "
+           "model has the output hidden_states");
+  }
+
   void check_hidden_states() const {
-    if (!contract_.gives_hidden_states)
-      refuse("hidden states are needed, and this engine gives none; use payload: topk");
     if (needs_.hidden_size > 0 && contract_.hidden_size != needs_.hidden_size)
       mismatch("hidden states of width " + std::to_string(needs_.hidden_size) +
                " are expected, and the engine's have " + std::to_string(contract_.hidden_size) +

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,6 +27,18 @@ namespace {
 void check_spawn(int error, const char* what) {
   if (error != 0)
     throw Error(ErrorCode::kResourceExhausted, std::string(what) + ": " + std::strerror(error));
+}
+
+// The limit is too low for the copies that a start needs: EINVAL where they may not be so high.
+[[noreturn]] void refuse_without_descriptors(int error) {
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  throw Error(ErrorCode::kResourceExhausted,
+              std::string("a process cannot be started: ") + std::strerror(error) +
+                  "; this one may open " + std::to_string(files.rlim_cur) +
+                  " files and sockets, which is too few: raise the limit (`ulimit -Hn`, nofile in "
+                  "/etc/security/limits.conf, LimitNOFILE of a service); `retort doctor RECIPE` "
+                  "says how many the run needs");
 }
 
 // posix_spawn's two option objects.
@@ -55,7 +68,7 @@ class SpawnSetup {
   // overwrites a later source.
   void pass(int from, int to) {
     const int copy = ::fcntl(from, F_DUPFD_CLOEXEC, 64);
-    if (copy < 0) check_spawn(errno, "passing a file descriptor");
+    if (copy < 0) refuse_without_descriptors(errno);
     copies_.emplace_back(copy);
     check_spawn(::posix_spawn_file_actions_adddup2(&actions_, copy, to),
                 "passing a file descriptor");
@@ -110,7 +123,8 @@ Pipe make_pipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0)
     throw Error(ErrorCode::kResourceExhausted,
-                std::string("cannot make a pipe: ") + std::strerror(errno));
+                std::string("cannot make a pipe: ") + std::strerror(errno) +
+                    (errno == EMFILE ? "; raise the limit of open files (`ulimit -Hn`)" : ""));
   return {OwnedFd(ends[0]), OwnedFd(ends[1])};
 }
 

@@ -190,6 +190,14 @@ std::string last_line_of_cache(const LaunchCommand& command, const SupervisorRes
   return line;
 }
 
+std::string resume_command(const LaunchCommand& command) {
+  std::string line = "retort launch " + shell_word(command.recipe);
+  line += command.submitted ? " --submit --resume" : " --resume";
+  for (const std::string& one : command.overrides)
+    line += " " + shell_word(one);
+  return line;
+}
+
 // The starts that follow one that ended like this; the exit code of the last.
 int go_on(const recipes::Recipe& recipe, StartEnd end,
           const std::function<StartEnd(const Start&)>& start) {
@@ -298,8 +306,14 @@ int run_cache(const LaunchCommand& command) {
 
 std::string last_line(const LaunchCommand& command, const SupervisorResult& result,
                       const fs::path& run_folder) {
-  if (result.cause || result.killed) return "";
-  if (!command.cache.empty()) return last_line_of_cache(command, result);
+  if (result.cause) return "";
+  if (!command.cache.empty()) return result.killed ? "" : last_line_of_cache(command, result);
+  if (result.killed) {
+    const bool saved = recipes::latest_checkpoint(run_folder).has_value();
+    return (saved ? "killed; go on from the last checkpoint with: "
+                  : "killed before a checkpoint was complete; begin again with: ") +
+           resume_command(command);
+  }
   if (!result.stopped_early) {
     const bool done = result.exit_code == 0 || result.exit_code == kExitInterrupted;
     const std::string but =
@@ -313,11 +327,7 @@ std::string last_line(const LaunchCommand& command, const SupervisorResult& resu
                          : "stopped before a checkpoint was complete; begin again with: ";
   if (result.exit_code == kExitDiverged)
     line = "stopped, because " + result.warning + "; to go on all the same: ";
-  line += "retort launch " + shell_word(command.recipe);
-  line += command.submitted ? " --submit --resume" : " --resume";
-  for (const std::string& one : command.overrides)
-    line += " " + shell_word(one);
-  return line;
+  return line + resume_command(command);
 }
 
 }  // namespace retort::launch

@@ -104,13 +104,19 @@ bool may_resume(const SupervisorResult& result, const RunFolder& folder) {
 
 }  // namespace
 
-RunFolder open_run_folder(const recipes::Recipe& recipe, RunFolderMode mode,
-                          Duration lock_timeout) {
+RunFolder check_run_folder(const recipes::Recipe& recipe, RunFolderMode mode,
+                           Duration lock_timeout) {
   const fs::path path = run_folder_of(recipe);
-  RunFolder folder(path, mode, lock_timeout, [&](const std::optional<std::string>& before) {
+  return RunFolder(path, mode, lock_timeout, [&](const std::optional<std::string>& before) {
     if (before) tell_changes(*before, recipe);
     keep_templates(recipe, path);
   });
+}
+
+RunFolder open_run_folder(const recipes::Recipe& recipe, RunFolderMode mode,
+                          Duration lock_timeout) {
+  const fs::path path = run_folder_of(recipe);
+  RunFolder folder = check_run_folder(recipe, mode, lock_timeout);
   describe_run(recipe, folder);
   keep_templates(recipe, path);
   return folder;
@@ -210,8 +216,13 @@ StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
   Observers observers({&progress, &status});
   std::optional<MetricsEndpoint> metrics;
   if (recipe.launch.metrics_port) {
-    metrics.emplace(store.host(), static_cast<uint16_t>(*recipe.launch.metrics_port), progress,
-                    status);
+    try {
+      metrics.emplace(store.host(), static_cast<uint16_t>(*recipe.launch.metrics_port), progress,
+                      status);
+    } catch (const Error& error) {
+      throw Error(error.code(), "launch.metrics_port: " + error.message() +
+                                    "; write another one, or 0, with which the system chooses");
+    }
     observers.add(&*metrics);
     std::printf("metrics: http://%s:%d/metrics\n", store.host().c_str(), int{metrics->port()});
     std::fflush(stdout);

@@ -65,6 +65,11 @@ struct StartEnd {
   bool progressed = false;    // there is a newer checkpoint than that which it began at
 };
 
+// The folder of the recipe's run: open_run_folder() but for the record of the recipe, which stays
+// that of the start before.
+RunFolder check_run_folder(const recipes::Recipe& recipe, RunFolderMode mode,
+                           Duration lock_timeout = Duration(15'000));
+
 // The folder of the recipe's run, with what is known of that before it starts. Of a run that goes
 // on from a checkpoint what changed in the recipe is told. Errors of RunFolder; kInvalidArgument
 // for a change that the checkpoint does not allow (applied_keys); kMismatch when a run would go on

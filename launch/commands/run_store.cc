@@ -1,5 +1,9 @@
 #include "launch/commands/run_store.h"
 
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
 #include "base/hash.h"
 #include "launch/supervision/secret_file.h"
 
@@ -8,9 +12,19 @@ namespace retort::launch {
 rpc::RendezvousServer serve_store(const recipes::Recipe& recipe,
                                   const rpc::RendezvousAccess& access, const std::string& bind,
                                   int64_t port) {
-  return rpc::RendezvousServer(
-      access, bind, std::to_string(port),
-      {.interval = recipe.rpc.heartbeat_interval, .limit = recipe.rpc.peer_timeout});
+  try {
+    return rpc::RendezvousServer(
+        access, bind, std::to_string(port),
+        {.interval = recipe.rpc.heartbeat_interval, .limit = recipe.rpc.peer_timeout});
+  } catch (const Error& error) {
+    // An address that is not this host's is another key's.
+    const bool is_taken = error.message().find(std::strerror(EADDRINUSE)) != std::string::npos;
+    if (port == 0 || !is_taken) throw;
+    throw Error(error.code(), "launch.rendezvous.port: " + error.message() + " (port " +
+                                  std::to_string(port) +
+                                  "); write another one, or 0, with which the system chooses one "
+                                  "that is free");
+  }
 }
 
 std::string run_secret(const recipes::Recipe& recipe) {

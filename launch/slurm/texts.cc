@@ -127,7 +127,7 @@ std::string batch_script(const BatchText& batch) {
          << "# Written by `retort launch --submit`: goes on with the run in this folder.\n";
   for (const std::string& option : sbatch_options(batch))
     script << "#SBATCH " << shell_word(option) << "\n";
-  const std::string recipe = (batch.run_folder / "recipe.resolved.yaml").string();
+  const std::string recipe = batch.recipe_file.string();
   const std::string launch = shell_word(batch.program.string()) + " launch " + shell_word(recipe) +
                              " --resume --submitted";
   script << "\n" << replaced(kWait, "%LAUNCH%", launch);

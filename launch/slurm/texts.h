@@ -30,6 +30,7 @@ std::vector<std::string> srun_arguments(const StepText& step);
 struct BatchText {
   const recipes::Recipe& recipe;
   std::filesystem::path run_folder;
+  std::filesystem::path recipe_file;  // what the job starts
   std::filesystem::path program;
 };
 // What `launch.slurm` asks for, and a launcher that goes on with the run in the folder, which has

@@ -1,6 +1,8 @@
 // The words of a supervisor's result, and which of its failures comes nearest to the cause.
 #include <string.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <fstream>
 
 #include "base/error.h"
@@ -35,6 +37,29 @@ std::string words_of(const std::string& message) {
   return line;
 }
 
+// A process has its launcher's limits, and dies of a tight one without saying which: an allocation
+// that fails in a library, a stack that ends.
+std::string tight_limits() {
+  constexpr rlim_t kSmallStack = rlim_t{1} << 20;
+  struct Limit {
+    int resource;
+    const char *what, *command;
+    rlim_t below;  // is tight
+  };
+  constexpr Limit kLimits[] = {{RLIMIT_AS, "address space", "ulimit -v", RLIM_INFINITY},
+                               {RLIMIT_DATA, "data", "ulimit -d", RLIM_INFINITY},
+                               {RLIMIT_STACK, "stack", "ulimit -s", kSmallStack}};
+  std::string text;
+  for (const Limit& limit : kLimits) {
+    rlimit now{};
+    if (::getrlimit(limit.resource, &now) != 0 || now.rlim_cur >= limit.below) continue;
+    text += std::string("  a process may have ") + std::to_string(now.rlim_cur) + " bytes of " +
+            limit.what + " here (`" + limit.command +
+            "`), which may be what it died of: raise it, best to unlimited\n";
+  }
+  return text;
+}
+
 }  // namespace
 
 // What one process has said is not said again, neither by its log nor by the others who met it.
@@ -42,6 +67,8 @@ std::string SupervisorResult::report() const {
   if (!cause) return "";
   std::string text = cause->name() + " failed first: it " + cause->what() + "\n";
   if (!cause->message.empty()) text += "  " + cause->message + "\n";
+  if (cause->signal == SIGABRT || cause->signal == SIGSEGV || cause->signal == SIGBUS)
+    text += tight_limits();
   text += "  log: " + cause->log.string() + "\n";
   const std::string words = words_of(cause->message);
   for (const auto& line : cause->log_tail)

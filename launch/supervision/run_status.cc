@@ -53,12 +53,18 @@ Json to_json(const RunStatus::Process& process) {
           {"cause", process.cause}};
 }
 
+// Versions before called both "running".
+ProcessState process_state(const std::string& state, const std::string& role) {
+  if (state != "running") return parse_enum<ProcessState>(state);
+  return role == "student" ? ProcessState::kTraining : ProcessState::kServing;
+}
+
 RunStatus::Process process_of(const Json& json) {
   return {.role = json.at("role"),
           .rank = json.at("rank"),
           .pid = json.at("pid"),
           .host = json.at("host"),
-          .state = parse_enum<ProcessState>(json.at("state").get<std::string>()),
+          .state = process_state(json.at("state").get<std::string>(), json.at("role")),
           .since = time_of(json.at("since")),
           .step = json.at("step"),
           .message = json.at("message"),

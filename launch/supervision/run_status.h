@@ -28,9 +28,10 @@ enum class ProcessState {
   kStarting,  // has not said anything yet
   kLoading,   // a model, or waits for another role
   kReady,     // serves, and was not asked for anything yet
-  kRunning,   // serves, or trains
-  kSaving,    // writes a checkpoint
-  kStopped,   // has ended as it should, or is about to
+  kTraining,
+  kServing,  // and was asked
+  kSaving,   // writes a checkpoint
+  kStopped,  // has ended as it should, or is about to
   kFailed
 };
 
@@ -110,10 +111,11 @@ struct retort::EnumNames<retort::launch::RunState> {
 template <>
 struct retort::EnumNames<retort::launch::ProcessState> {
   using E = retort::launch::ProcessState;
-  static constexpr std::array<std::pair<std::string_view, E>, 7> values{{{"starting", E::kStarting},
+  static constexpr std::array<std::pair<std::string_view, E>, 8> values{{{"starting", E::kStarting},
                                                                          {"loading", E::kLoading},
                                                                          {"ready", E::kReady},
-                                                                         {"running", E::kRunning},
+                                                                         {"training", E::kTraining},
+                                                                         {"serving", E::kServing},
                                                                          {"saving", E::kSaving},
                                                                          {"stopped", E::kStopped},
                                                                          {"failed", E::kFailed}}};

@@ -21,8 +21,8 @@ constexpr std::chrono::seconds kInterval{1};
 // What a process says of itself, in the words of status.json.
 ProcessState state_of(const ProcessStatus& status) {
   if (status.state == "serving")
-    return status.step == 0 ? ProcessState::kReady : ProcessState::kRunning;
-  for (const auto& [word, state] : {std::pair{"training", ProcessState::kRunning},
+    return status.step == 0 ? ProcessState::kReady : ProcessState::kServing;
+  for (const auto& [word, state] : {std::pair{"training", ProcessState::kTraining},
                                     {"saving", ProcessState::kSaving},
                                     {"done", ProcessState::kStopped},
                                     {"stopped", ProcessState::kStopped},
@@ -113,7 +113,7 @@ void StatusFile::on_status(const ProcessSpec& spec, const ProcessStatus& status)
     changed_ = true;
   }
 
-  const bool trains = spec.driving && heard.state == ProcessState::kRunning;
+  const bool trains = spec.driving && heard.state == ProcessState::kTraining;
   if (trains && status_.state == RunState::kStarting) enter(RunState::kRunning);
   if (spec.driving) status_.step = std::max(status_.step, status.step);
 }

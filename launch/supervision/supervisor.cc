@@ -138,7 +138,8 @@ void Supervisor::Impl::ended(Watched& child, int status) {
   observer->on_end(*child.spec, {.status = status, .as_asked = (good && !early) || obeyed});
   observer->on_exit(*child.spec, good && !early ? "done" : words.what());
   if (phase == Phase::kKilled || (good && !early)) return;
-  if (phase == Phase::kFinishing) {
+  const bool is_needed = child.spec->driving || !drivers_are_over();
+  if (phase == Phase::kFinishing || !is_needed) {
     if (!obeyed)
       result.remarks.push_back(child.spec->name() + " " + words.what() +
                                " after the recipe was done; see " + child.log.string());
@@ -162,7 +163,7 @@ void Supervisor::Impl::signalled(int number, bool is_own) {
   if (!is_second && result.signal != 0) return;
   if (is_second) {
     result.killed = true;
-    observer->on_phase("killed");
+    observer->on_phase("killed: what came after the last checkpoint is lost");
     kill_all();
     return;
   }

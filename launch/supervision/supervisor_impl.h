@@ -1,10 +1,13 @@
 // What is behind Supervisor: the processes, the phase that the run is in, and what moves it on.
 #pragma once
 
+#include <algorithm>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/deadline.h"
@@ -108,10 +111,21 @@ struct Supervisor::Impl {
   void end_held();
   void end_orphans();
   bool cut_off();
+  void forgive_late_failures();
   void finish();
   bool driver_said(const char* state) const {
     return std::any_of(children.begin(), children.end(),
                        [&](const Watched& c) { return c.spec->driving && c.last.state == state; });
+  }
+  // Whether each driving process has said one of `words` last. One that says how its part of the
+  // run ended has saved all that it will, and needs nobody who serves it.
+  bool drivers_said_last(std::initializer_list<std::string_view> words) const {
+    return std::all_of(children.begin(), children.end(), [&](const Watched& c) {
+      return !c.spec->driving || std::find(words.begin(), words.end(), c.last.state) != words.end();
+    });
+  }
+  bool drivers_are_over() const {
+    return drivers_said_last({"done", "stopped", "interrupted", "diverged"});
   }
 
   bool any_running(bool driving) const {

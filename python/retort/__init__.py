@@ -6,8 +6,8 @@
     run.metrics()                           # a pandas DataFrame: step, loss, ...
     retort.eval(run.final, "test.jsonl")    # {"loss": ..., "perplexity": ...}
 
-`python -m retort.reward` makes a reward of a function, `python -m retort.track` feeds wandb and
-MLflow.
+`python -m retort.reward` makes a reward of a function, `python -m retort.symbolic` compares
+formulas, `python -m retort.track` feeds wandb and MLflow.
 """
 from importlib import import_module
 

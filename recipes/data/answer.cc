@@ -63,6 +63,17 @@ std::vector<Token> written_answer(std::vector<Token> tokens) {
   return tokens;
 }
 
+// The last line with anything in it, or, `first`, the first one, without white space around it.
+std::string_view line_of(std::string_view text, bool first) {
+  constexpr std::string_view kSpace = " \t\r\n\v\f";
+  const size_t begin = text.find_first_not_of(kSpace);
+  if (begin == std::string_view::npos) return {};
+  text = text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
+  const size_t end = first ? text.find('\n') : text.rfind('\n');
+  if (end == std::string_view::npos) return text;
+  return line_of(first ? text.substr(0, end) : text.substr(end + 1), first);
+}
+
 Answer answer_of(std::string_view text) {
   AnswerPlace place = AnswerPlace::kLast;
   const size_t mark = text.rfind(kMark);
@@ -95,6 +106,29 @@ bool same_answer(std::string_view completion, std::string_view reference) {
   if (!is_answer(answer) || !is_answer(wanted)) return false;
   if (answer.value && wanted.value) return same_value(*answer.value, *wanted.value);
   return !answer.value && !wanted.value && answer.written == wanted.written;
+}
+
+Agreement compare_answers(std::string_view completion, std::string_view reference) {
+  if (same_answer(completion, reference)) return Agreement::kSame;
+  if (answer_text(completion).empty()) return Agreement::kDifferent;
+  const bool both = answer_of(completion).value && answer_of(reference).value;
+  return both ? Agreement::kDifferent : Agreement::kUnknown;
+}
+
+std::string_view answer_text(std::string_view text) {
+  const size_t mark = text.rfind(kMark);
+  const bool marked = mark != std::string_view::npos;
+  if (marked) text.remove_prefix(mark + kMark.size());
+  const std::optional<Box> box = last_box(text);
+  if (!box) return line_of(text, /*first=*/marked);
+  if (!box->ends) return {};
+
+  // What a box holds may have several lines, as a matrix has.
+  std::string_view inside = box->inside;
+  const std::string_view last = line_of(inside, false);
+  const std::string_view first = line_of(inside, true);
+  if (first.empty()) return {};
+  return {first.data(), static_cast<size_t>(last.data() + last.size() - first.data())};
 }
 
 }  // namespace retort::data

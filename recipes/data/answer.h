@@ -22,4 +22,16 @@ bool has_answer(std::string_view text);
 // texts of which only one can be read, nor where several numbers might be meant.
 bool same_answer(std::string_view completion, std::string_view reference);
 
+enum class Agreement {
+  kSame,       // same_answer
+  kDifferent,  // two values that differ, or a completion that is empty or was cut in its box
+  kUnknown     // at least one of them cannot be read, which says nothing of what it means
+};
+Agreement compare_answers(std::string_view completion, std::string_view reference);
+
+// The text in which the answer is looked for, for one that understands more than numbers: what the
+// last \boxed{...} holds; else the rest of the line behind the last "####"; else the last line with
+// anything in it. Without white space around it; "" where there is none.
+std::string_view answer_text(std::string_view text);
+
 }  // namespace retort::data

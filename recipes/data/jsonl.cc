@@ -14,14 +14,44 @@ namespace retort::data {
 struct JsonlFile::Impl {
   Impl(std::filesystem::path given, const std::filesystem::path& plain,
        const std::filesystem::path& cache)
-      : path(std::move(given)), file(plain), index(plain, file.text(), cache) {}
+      : path(std::move(given)),
+        plain_path(plain),
+        cache(cache),
+        file(plain),
+        index(plain, file.text(), cache) {}
 
-  std::filesystem::path path;
+  std::string content_hash() const;
+
+  std::filesystem::path path, plain_path, cache;
   MappedFile file;
   detail::LineIndex index;
   mutable std::once_flag hashed;
   mutable std::string hash;
 };
+
+// Of a large file it is kept: a run that is resumed, and whoever comes later on this host, need not
+// read ten gigabytes before the first step.
+std::string JsonlFile::Impl::content_hash() const {
+  constexpr size_t kKeptFrom = size_t{64} << 20;
+  constexpr size_t kHexDigits = 64;
+  const std::string_view text = file.text();
+  if (cache.empty() || text.size() < kKeptFrom) return sha256_hex(text);
+
+  const std::string name = detail::kept_name(plain_path, text);
+  const std::filesystem::path kept = cache / (name + ".sha256");
+  if (std::filesystem::is_regular_file(kept)) {
+    std::string hash = read_file(kept);
+    const bool is_hex = hash.find_first_not_of("0123456789abcdef") == std::string::npos;
+    if (hash.size() == kHexDigits && is_hex) return hash;
+  }
+
+  std::string hash = sha256_hex(text);
+  std::error_code failed;
+  std::filesystem::create_directories(cache, failed);
+  // A file that is changed meanwhile has another name by now.
+  if (!failed && detail::kept_name(plain_path, text) == name) replace_file(kept, hash);
+  return hash;
+}
 
 JsonlFile::JsonlFile(const std::filesystem::path& path, const std::filesystem::path& cache) {
   std::error_code error;
@@ -61,7 +91,7 @@ int64_t JsonlFile::line_number(int64_t i) const {
 const std::filesystem::path& JsonlFile::path() const { return impl_->path; }
 
 std::string JsonlFile::fingerprint() const {
-  std::call_once(impl_->hashed, [&] { impl_->hash = sha256_hex(impl_->file.text()); });
+  std::call_once(impl_->hashed, [&] { impl_->hash = impl_->content_hash(); });
   return impl_->hash;
 }
 

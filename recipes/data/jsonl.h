@@ -24,7 +24,9 @@ class JsonlFile {
   std::string_view line(int64_t i) const;  // kCorrupt if the file was changed while it is open
   int64_t line_number(int64_t i) const;    // 1-based, as an editor shows it
   const std::filesystem::path& path() const;
-  std::string fingerprint() const;  // SHA-256 of the content
+  // SHA-256 of the content. That of 64 MiB or more is kept in the cache (`NAME-HASH.sha256`), and
+  // made anew when the file is another one by its inode, size, times, or first or last bytes.
+  std::string fingerprint() const;
 
  private:
   struct Impl;

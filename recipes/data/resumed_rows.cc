@@ -29,8 +29,8 @@ void compare_options(const RowIdentity& before, const RowIdentity& now, const Re
   if (before.shape != now.shape)
     refuse_rows(
         "what shapes the training rows (their format or columns, the tokenizer, the chat "
-        "template's "
-        "settings, or an option such as data.max_length) changed",
+        "template's settings, an option such as data.max_length, or how this version of retort "
+        "cuts rows) changed",
         at);
   if (before.files.size() != now.files.size())
     throw Error(ErrorCode::kInvalidArgument,

@@ -64,13 +64,15 @@ void CachedTeacher::check_rows(const data::Dataset& rows,
     for (const WantedSequence& sequence :
          wanted_sequences(request.input_ids, request.cu_seqlens, request.positions))
       if (!payloads_.contains(sequence.key))
-        throw Error(ErrorCode::kMismatch,
-                    sample->origin + " is not in the cache '" + options_.folder.string() +
-                        "' of the teacher's payloads: the row, the tokenizer, the chat template or "
-                        "an option of `data` has changed since it was written (on " +
-                        manifest_.data.template_day +
-                        ", which data.template_date sets for templates that print the day); "
-                        "restore it, or run `retort cache` on these rows");
+        throw Error(
+            ErrorCode::kMismatch,
+            sample->origin + " is not in the cache '" + options_.folder.string() +
+                "' of the teacher's payloads: the row, the tokenizer, the chat template or "
+                "an option of `data` has changed since it was written, or another version of "
+                "retort wrote it, which cut rows otherwise (on " +
+                manifest_.data.template_day +
+                ", which data.template_date sets for templates that print the day); "
+                "restore it, or run `retort cache` on these rows");
   }
 }
 

@@ -79,6 +79,27 @@ void check_caches(const Recipe& recipe, const RecipePlaces& places) {
                   "key");
 }
 
+// Its default holds wherever there is nothing to evaluate.
+void check_evaluation(const Recipe& recipe, const RecipePlaces& places) {
+  const DistillOptions& distill = *recipe.distill;
+  if (distill.eval_kd_loss) return;
+  const KeyPath path{"distill", "eval_kd_loss"};
+  if (recipe.data.eval.empty())
+    places.refuse(path, "has no effect without data.eval; remove the key");
+  if (distill.use_policy_gradient)
+    places.refuse(path,
+                  "has no effect with use_policy_gradient, whose evaluations ask no teacher; "
+                  "remove the key");
+  if (std::ranges::any_of(distill.teachers, &TeacherOptions::is_cached))
+    places.refuse(path,
+                  "has no effect where a teacher is a cache, which has the training rows alone; "
+                  "remove the key");
+  if (recipe.train.metric_for_best_model == "eval_kd_loss")
+    places.refuse(path,
+                  "false leaves out the metric that train.metric_for_best_model names; remove "
+                  "one of the two keys");
+}
+
 void check_on_policy(const Recipe& recipe, const RecipePlaces& places) {
   const DistillOptions& distill = *recipe.distill;
   const GenerationOptions& generation = *recipe.generation;
@@ -163,6 +184,7 @@ void check_distill(const Recipe& recipe, const RecipePlaces& places) {
   check_teachers(recipe, places);
   check_support(recipe, places);
   check_caches(recipe, places);
+  check_evaluation(recipe, places);
   if (recipe.generation) check_on_policy(recipe, places);
   warn_of_idle_fields(*recipe.distill, places);
 }

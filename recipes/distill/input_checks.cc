@@ -1,6 +1,7 @@
 #include "recipes/distill/input_checks.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
 
 #include "models/config.h"
@@ -21,6 +22,29 @@ void check_hidden_states(const Recipe& recipe, const RecipePlaces& places) {
                   "the logits of " + role.model +
                       " are capped (final_logit_softcapping in its config.json), which payload: "
                       "hidden_states does not carry; use payload: topk, full or sampled");
+  }
+}
+
+void check_loss_top_k(const Recipe& recipe, const RecipePlaces& places) {
+  if (recipe.distill->payload != roles::PayloadKind::kTopK) return;
+  const int64_t asked = recipe.distill->loss_top_k;
+  if (asked == DistillOptions().loss_top_k) return;  // all ids of a toy's vocabulary
+  const auto refuse_above = [&](const std::string& whose, const std::string& folder) {
+    if (!std::filesystem::is_regular_file(std::filesystem::path(folder) / "config.json")) return;
+    const int64_t rows = models::read_model_config(folder).vocab_size;
+    if (asked <= rows) return;
+    places.refuse({"distill", "loss_top_k"},
+                  std::to_string(asked) + " is more than the vocabulary of " + whose + " has (" +
+                      std::to_string(rows) +
+                      "); write at most that, or payload: full, which sends all of it");
+  };
+  const std::string& student = recipe.student().model;
+  refuse_above("the student (" + student + ")", student);
+  for (const TeacherOptions& teacher : recipe.distill->teachers) {
+    if (teacher.is_cached()) continue;
+    const RoleOptions& role = recipe.roles.at(teacher.role);
+    if (role.model.empty()) continue;  // an engine's is known when it is probed
+    refuse_above("'" + teacher.role + "' (" + role.model + ")", role.model);
   }
 }
 

@@ -59,6 +59,7 @@ struct DistillOptions {
   double lmbda = 0.0;
   bool use_policy_gradient = false;
   int64_t prefetch = 2;
+  bool eval_kd_loss = true;
 
   template <class V>
   void fields(V& visit) {
@@ -94,6 +95,9 @@ struct DistillOptions {
           "reverse KL on the sampled tokens as a policy gradient; payload: target_logps, on-policy "
           "only");
     visit("prefetch", prefetch, "batches whose teacher answers may be in flight");
+    visit("eval_kd_loss", eval_kd_loss,
+          "ask the teachers about the rows of data.eval too, for the divergence there; false: an "
+          "evaluation has the cross-entropy alone, and costs no teacher anything");
   }
   // kInvalidArgument naming the field: ranges, weights, fields without effect, what is not in this
   // version.

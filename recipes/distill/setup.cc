@@ -84,8 +84,8 @@ class DistillRun : public SampleRun {
                                   .dp_size = world.options().layout.dp,
                                   .asks = world.forms_loss()});
     // A cache has the answers of training rows alone.
-    if (std::ranges::none_of(options_.teachers, &TeacherOptions::is_cached))
-      evaluated_ = objective.get();
+    const bool can_be = std::ranges::none_of(options_.teachers, &TeacherOptions::is_cached);
+    if (options_.eval_kd_loss && can_be) evaluated_ = objective.get();
     return objective;
   }
 
@@ -183,6 +183,7 @@ class DistillType : public RecipeType {
 
   void check_inputs(const Recipe& recipe, const RecipePlaces& places) const override {
     check_hidden_states(recipe, places);
+    check_loss_top_k(recipe, places);
     warn_of_more_ids(recipe, places);
     open_caches(recipe, places);
   }

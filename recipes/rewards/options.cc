@@ -87,7 +87,8 @@ void RewardOptions::validate() const {
   only_for(scale.has_value(), "scale", judge, "judge", type);
   only_for(max_new_tokens.has_value(), "max_new_tokens", judge, "judge", type);
   only_for(label.has_value(), "label", model, "model", type);
-  only_for(timeout.has_value(), "timeout", command || http, "command and http", type);
+  only_for(!symbolic.empty(), "symbolic", type == RewardType::kNumeric, "numeric", type);
+  only_for(timeout.has_value(), "timeout", asks(), "command, http and numeric with symbolic", type);
 
   // What each type cannot do without, and whether it makes sense.
   if (timeout && timeout->count() <= 0)
@@ -97,6 +98,8 @@ void RewardOptions::validate() const {
   if (length) check_length(*this);
   if (command && (argv.empty() || argv.front().empty()))
     refuse("type: command needs argv: [PROGRAM, ARGUMENT, ...]");
+  if (!symbolic.empty() && symbolic.front().empty())
+    refuse("symbolic needs the name of a program: [PROGRAM, ARGUMENT, ...]");
   if (http && !url) refuse("type: http needs url");
   if (http) check_url(*url);
   if (model && !role) refuse("type: model needs role, the name of the role that scores");
@@ -104,9 +107,12 @@ void RewardOptions::validate() const {
   if (label && *label < 0) refuse("label is " + std::to_string(*label) + "; expected at least 0");
 }
 
+bool RewardOptions::asks() const {
+  return type == RewardType::kCommand || type == RewardType::kHttp || !symbolic.empty();
+}
+
 Duration RewardOptions::longest_wait() const {
-  const bool asks = type == RewardType::kCommand || type == RewardType::kHttp;
-  return asks ? timeout.value_or(detail::kDefaultTimeout) : Duration(0);
+  return asks() ? timeout.value_or(detail::kDefaultTimeout) : Duration(0);
 }
 
 }  // namespace retort::rewards

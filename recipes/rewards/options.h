@@ -36,6 +36,7 @@ struct RewardOptions {
   std::optional<std::string> pattern;        // regex, format, judge
   std::optional<int64_t> min, max;           // length; at least one
   std::optional<LengthUnit> unit;            // length
+  std::vector<std::string> symbolic;         // numeric: who compares what is no number
   std::vector<std::string> argv;             // command
   std::optional<std::string> url;            // http
   std::optional<std::string> role;           // model, judge: who computes it
@@ -43,7 +44,7 @@ struct RewardOptions {
   std::optional<std::string> template_file;  // judge
   std::optional<double> scale;               // judge
   std::optional<int64_t> max_new_tokens;     // judge
-  std::optional<Duration> timeout;           // command, http: of a whole batch
+  std::optional<Duration> timeout;           // command, http, symbolic: of a whole batch
 
   template <class V>
   void fields(V& visit) {
@@ -56,6 +57,9 @@ struct RewardOptions {
     visit("min", min, "length: shortest completion that gets 1");
     visit("max", max, "length: longest completion that gets 1");
     visit("unit", unit, "length: what is counted; default tokens");
+    visit("symbolic", symbolic,
+          "numeric: program and arguments, started once, which compares answers that are no "
+          "numbers, as [python, -m, retort.symbolic]; no shell");
     visit("argv", argv, "command: program and arguments, started once; no shell");
     visit("url", url, "http: where batches are posted");
     visit(
@@ -67,10 +71,12 @@ struct RewardOptions {
           "reference, num_tokens, truncated and fields");
     visit("scale", scale, "judge: factor of the number that it names; default 1");
     visit("max_new_tokens", max_new_tokens, "judge: longest answer; default 16");
-    visit("timeout", timeout, "command, http: time for a whole batch; default 60s");
+    visit("timeout", timeout, "command, http, symbolic: time for a whole batch; default 60s");
   }
   // kInvalidArgument naming the option; also for a pattern that does not compile
   void validate() const;
+  // Whether a program or a service is asked, within `timeout`.
+  bool asks() const;
   // How long score() waits for a batch at most; 0 for what is computed here.
   Duration longest_wait() const;
 };

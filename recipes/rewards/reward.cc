@@ -14,7 +14,7 @@ std::unique_ptr<detail::Scorer> make_scorer(const RewardOptions& options, const 
                                             const ConnectRoles& connect) {
   switch (options.type) {
     case RewardType::kExactMatch: return detail::make_exact_match(name);
-    case RewardType::kNumeric: return detail::make_numeric(name);
+    case RewardType::kNumeric: return detail::make_numeric(name, options);
     case RewardType::kRegex: return detail::make_pattern(name, *options.pattern, false);
     case RewardType::kFormat:
       return detail::make_pattern(name, options.pattern.value_or(std::string(detail::kThinkFormat)),

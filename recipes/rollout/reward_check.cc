@@ -53,6 +53,14 @@ bool is_asked_elsewhere(const Recipe& recipe, const RewardOptions& reward) {
 
 References::References(const Recipe& recipe) {
   auto comparing = rewards_where(recipe, compares);
+  // A program may understand any reference: that there is one is all that is asked of a row, and no
+  // program is started for it.
+  for (RewardOptions& reward : comparing) {
+    if (reward.symbolic.empty()) continue;
+    reward.type = RewardType::kExactMatch;
+    reward.symbolic.clear();
+    reward.timeout.reset();
+  }
   if (!comparing.empty()) rewards_.emplace(std::move(comparing));
 }
 

@@ -19,9 +19,11 @@ void check_resumed_rows(const RankContext& context, const std::filesystem::path&
   if (state.data_fingerprint == rows.fingerprint()) return;
   if (!state.rows)
     throw Error(ErrorCode::kInvalidArgument,
-                "the training data, its columns, the tokenizer or the chat template's settings "
-                "changed since " +
-                    checkpoint.string() + "; restore them, or start a new run");
+                "the training rows are not those of " + checkpoint.string() +
+                    ": another version of retort wrote it, which may have cut the same rows "
+                    "otherwise, or the data, its columns, the tokenizer or the chat template's "
+                    "settings changed; go on with the version that wrote it, restore them, or "
+                    "start a new run");
 
   const data::ResumedAt at{.checkpoint = checkpoint.string(),
                            .seed = state.seed,

@@ -127,7 +127,8 @@ struct TrainOptions {
           "not finite; one more ends the run; 0: the first does");
     visit("on_divergence", on_divergence,
           "of a loss that has left for good, or a gradient that is 0, for 20 steps; warn: that is "
-          "told, and the run goes on; stop: it ends with a checkpoint and exit code 5");
+          "told, and the run goes on; stop: it ends with a checkpoint and exit code 5. A loss with "
+          "a bound (dft, kto, jsd, tvd), or around 0, is judged by its gradient alone");
     visit(
         "initial_loss_scale", initial_loss_scale,
         "roles.student.dtype: float16: what the loss is multiplied with before its backward pass, "

@@ -1,7 +1,10 @@
 #include "rpc/detail/tcp_network.h"
 
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
+#include "base/error.h"
 #include "rpc/detail/bind_address.h"
 #include "rpc/detail/wire_schema.h"
 
@@ -38,8 +41,18 @@ void TcpNetwork::open_port(OnControl on_control) {
   handlers.on_control = std::move(on_control);
   const transport::AcceptorOptions options{.hosts = {host_},
                                            .ports = parse_ports(options_.rpc.port)};
-  acceptor_ = std::make_shared<transport::Acceptor>(loop_, options, identity_, streams_,
-                                                    std::move(handlers));
+  try {
+    acceptor_ = std::make_shared<transport::Acceptor>(loop_, options, identity_, streams_,
+                                                      std::move(handlers));
+  } catch (const Error& error) {
+    // A free port is the system's to find; a taken one the user's.
+    const bool is_taken = error.message().find(std::strerror(EADDRINUSE)) != std::string::npos;
+    if (!is_taken || options.ports.first == 0) throw;
+    throw Error(error.code(), "rpc.port: no port of " + options_.rpc.port + " is free at " + host_ +
+                                  " (" + error.message() +
+                                  "); write a wider range, one port for each process of a host, "
+                                  "or 0, with which the system chooses");
+  }
   acceptor_->start();
 }
 

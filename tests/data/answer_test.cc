@@ -256,5 +256,33 @@ TEST(Answer, HostileTextsAreRefused) {
                     {"\xe2\x88 5", "5"}});
 }
 
+TEST(Answers, WhatNumbersDoNotDecideIsUnknown) {
+  using enum Agreement;
+  const struct {
+    const char *completion, *reference;
+    Agreement expected;
+  } cases[] = {
+      {"7", "7.0", kSame},       {"x+3 ", "x + 3", kSame},       {"7", "8", kDifferent},
+      {"", "x", kDifferent},     {"\\boxed{7", "7", kDifferent}, {"x+3", "3+x", kUnknown},
+      {"5 or 7", "7", kUnknown}, {"7", "x", kUnknown},           {"yes", "yes", kUnknown},
+  };
+  for (const auto& c : cases)
+    EXPECT_EQ(compare_answers(c.completion, c.reference), c.expected) << c.completion;
+}
+
+TEST(Answers, TheTextOfAnAnswer) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"so\nx = 3 \n\n", "x = 3"},
+      {"1\n#### x+3 \nmore", "x+3"},
+      {"#### 4 \\boxed{ \na\nb\n }.", "a\nb"},
+      {"\\boxed{a", ""},
+      {"\\boxed{ }", ""},
+      {" \n", ""},
+      {"####", ""},
+  };
+  for (const auto& [text, expected] : cases)
+    EXPECT_EQ(answer_text(text), expected) << text;
+}
+
 }  // namespace
 }  // namespace retort::data

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/thrown.h"
 
@@ -173,6 +174,35 @@ TEST(JsonlFile, FingerprintIsOfTheContent) {
             JsonlFile(folder.write("b", "{}\n")).fingerprint());
   EXPECT_NE(JsonlFile(folder.write("a", "{}\n")).fingerprint(),
             JsonlFile(folder.write("b", "{ }\n")).fingerprint());
+}
+
+// It takes a second for each gigabyte or so, before the first step of every start.
+TEST(Jsonl, TheFingerprintOfALargeFileIsKept) {
+  TemporaryFolder folder;
+  std::string text;
+  for (int i = 0; i < 65; ++i)
+    text += std::string((size_t{1} << 20) - 1, 'a') + "\n";
+  const fs::path file = folder.write("large.jsonl", text);
+  const fs::path cache = folder / "cache";
+  const std::string hash = JsonlFile(file).fingerprint();
+  EXPECT_FALSE(fs::exists(cache));
+  EXPECT_EQ(JsonlFile(file, cache).fingerprint(), hash);
+
+  std::vector<fs::path> kept;
+  for (const auto& entry : fs::directory_iterator(cache))
+    kept.push_back(entry.path());
+  ASSERT_EQ(kept.size(), 1u);
+  EXPECT_EQ(read_file(kept[0]), hash);
+  const std::string other(64, 'f');
+  write_file_atomically(kept[0], other);
+  EXPECT_EQ(JsonlFile(file, cache).fingerprint(), other) << "the file was read again";
+  write_file_atomically(kept[0], "half of i");
+  EXPECT_EQ(JsonlFile(file, cache).fingerprint(), hash);
+
+  // Another content, of the same size and with the same ends.
+  text[text.size() / 2] = 'b';
+  folder.write("large.jsonl", text);
+  EXPECT_NE(JsonlFile(file, cache).fingerprint(), hash);
 }
 
 }  // namespace

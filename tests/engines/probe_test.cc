@@ -120,6 +120,18 @@ TEST_F(ProbeTest, AnEngineThatOnlyDrawsIsComparedWithTheCopy) {
   EXPECT_EQ(probed(model(), lies, nullptr).drawn, DrawnMeaning::kUnknown);
 }
 
+// What it never gives is said first, and who does, whatever else is not shown.
+TEST_F(ProbeTest, HiddenStatesOfAnEngineWithoutThem) {
+  Contract contract = probed(Lies{});
+  contract.engine = EngineKind::kLlamacpp;
+  contract.ids = IdProof::kUnproven;
+  Needs needs = given();
+  needs.what = Purpose::kHiddenStates;
+  expect_refused(contract, needs, ErrorCode::kInvalidArgument,
+                 "engine: llamacpp never gives them; use payload: topk, a teacher of ours");
+  expect_refused(contract, given(), ErrorCode::kMismatch, "name a folder that has them");
+}
+
 TEST_F(ProbeTest, AnEngineThatOnlyScores) {
   Lies lies;
   lies.draws = false;

@@ -218,8 +218,8 @@ class Descriptors(threading.Thread):
         while self.run_.running():
             states = self.run_.states()
             student = states.get("student/0", ("", 0))
-            up = student[0] in ("running", "saving") and all(
-                state in ("ready", "running", "saving") for state, _ in states.values())
+            up = student[0] in ("training", "saving") and all(
+                state in ("ready", "training", "serving", "saving") for state, _ in states.values())
             pids = {"launcher": self.run_.process.pid, "student/0": student[1]}
             for name, pid in pids.items():
                 if pid > 0:

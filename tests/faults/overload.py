@@ -98,10 +98,10 @@ class Load(threading.Thread):
         while self.run_.running():
             slowed = []
             states = self.run_.states()
-            serving = {n.split("/")[0] for n, (s, _) in states.items() if s in ("ready", "running")}
+            serving = {n.split("/")[0] for n, (s, _) in states.items() if s in ("ready", "serving", "training")}
             for name, (state, pid) in states.items():
                 self.note(name, pid)
-                busy = state in ("ready", "running", "saving") and "student" in serving
+                busy = state in ("ready", "serving", "training", "saving") and "student" in serving
                 if name.split("/")[0] == self.case.slowed and busy and pid > 0:
                     slowed.append(pid)
             if self.case.stopped and slowed:

@@ -93,6 +93,9 @@ std::vector<KeyRow> reward_rows() {
       acts(kGrpoBase, "rewards.0.unit=characters", scores, of("length, max: 8")),
       refused(kGrpoBase, "rewards.0.unit=characters", "unit has no effect on", of("numeric")),
 
+      in_run("rewards[].symbolic", "tests/rewards/symbolic_test.cc",
+             ".symbolic = test::player(part)"),
+      refused(kGrpoBase, "rewards.0.symbolic=[same]", "symbolic has no effect on type: length"),
       in_run("rewards[].argv", commands, ".argv = test::player(part)"),
       refused(kGrpoBase, "rewards.0.argv=[judge]", "argv has no effect on type: length"),
       in_run("rewards[].url", "tests/rewards/http_test.cc", ".url = server_.url(path)"),

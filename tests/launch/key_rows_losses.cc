@@ -37,6 +37,7 @@ std::vector<KeyRow> payload_rows() {
       refused(kDistillBase, "distill.payload_dtype=bfloat16", without, {"distill.payload=full"}),
       acts(kDistillBase, "distill.loss_top_k=8", payload, {topk}),
       refused(kDistillBase, "distill.loss_top_k=8", without),
+      in_run("distill.loss_top_k", "tests/launch/vocabulary_warning_test.cc", "loss_top_k=1000000"),
       acts(kDistillBase, "distill.support=student", payload, {topk}),
       acts(kDistillBase, "distill.support=union", plan, {topk}),
       refused(kDistillBase, "distill.support=student", without),
@@ -50,6 +51,9 @@ std::vector<KeyRow> payload_rows() {
       refused(kDistillBase, "distill.tail=drop", without),
 
       acts(kDistillBase, "distill.prefetch=4", plan),
+      in_run("distill.eval_kd_loss", "tests/recipes/evaluation_run_test.cc",
+             "distill.eval_kd_loss=false"),
+      refused(kDistillBase, "distill.eval_kd_loss=false", "has no effect without data.eval"),
       // once dead
       refused(kOnPolicyBase, "distill.prefetch=4", "has no effect with lmbda above 0"),
   };

@@ -1,5 +1,6 @@
 // What a run says at its end: how it goes on, or where its result is.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <csignal>
 #include <cstdio>
@@ -98,11 +99,34 @@ TEST_F(LastLine, SaysThatARunHasDiverged) {
   EXPECT_EQ(line(), "done, but the loss has diverged: " + (folder_ / "final").string());
 }
 
+// A second Ctrl-C.
+TEST_F(LastLine, OfARunThatWasKilled) {
+  result_.killed = true;
+  EXPECT_EQ(line(),
+            "killed before a checkpoint was complete; begin again with: retort launch r.yaml "
+            "--resume");
+  save(true);
+  EXPECT_EQ(line(), "killed; go on from the last checkpoint with: retort launch r.yaml --resume");
+}
+
+TEST_F(LastLine, TheReportNamesALimitThatAProcessMayHaveDiedOf) {
+  result_.cause.emplace(launch::ProcessFailure{.role = "student", .signal = SIGABRT});
+  EXPECT_EQ(result_.report().find("ulimit -d"), std::string::npos);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_DATA, &before), 0);
+  const rlimit tight{.rlim_cur = rlim_t{1} << 45, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_DATA, &tight), 0);
+  const std::string aborted = result_.report();
+  result_.cause->signal = SIGKILL;
+  const std::string killed = result_.report();
+  ::setrlimit(RLIMIT_DATA, &before);
+  EXPECT_NE(aborted.find("35184372088832 bytes of data here (`ulimit -d`)"), std::string::npos)
+      << aborted;
+  EXPECT_EQ(killed.find("ulimit"), std::string::npos) << "somebody did that";
+}
+
 TEST_F(LastLine, ThereIsNoneAfterAFailure) {
   save(true);
-  result_.killed = true;
-  EXPECT_EQ(line(), "");
-  result_.killed = false;
   result_.cause.emplace();
   EXPECT_EQ(line(), "");
 }

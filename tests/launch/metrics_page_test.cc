@@ -21,7 +21,7 @@ RunStatus status() {
   status.processes.push_back({.role = "student",
                               .rank = 1,
                               .host = "gpu1",
-                              .state = ProcessState::kRunning,
+                              .state = ProcessState::kTraining,
                               .step = 40,
                               .last_report = RunStatus::Time(std::chrono::seconds(97)),
                               .restarts = 2});
@@ -39,7 +39,7 @@ TEST(MetricsPage, HasEveryNumberOfTheRun) {
            "retort_run_state" + of + R"(,state="running"} 1)",
            "retort_run_state" + of + R"(,state="done"} 0)", "retort_step" + of + "} 40",
            "retort_max_steps" + of + "} 200", "retort_fraction" + of + "} 0.2",
-           "retort_process_state" + student + R"(,state="running"} 1)",
+           "retort_process_state" + student + R"(,state="training"} 1)",
            "retort_process_restarts" + student + "} 2",
            "retort_process_report_age_seconds" + student + "} 3",
            "retort_logged_loss" + of + "} 1.5", "retort_logged_rewards_chosen" + of + "} -0.25",

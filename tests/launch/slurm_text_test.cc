@@ -86,14 +86,16 @@ Strings options_of(const std::string& script) {
 
 TEST(BatchScript, AsksForWhatTheRecipeSays) {
   recipes::Recipe recipe = slurm_recipe();
-  const launch::BatchText text{
-      .recipe = recipe, .run_folder = "/runs/a", .program = "/opt/re tort"};
+  const launch::BatchText text{.recipe = recipe,
+                               .run_folder = "/runs/a",
+                               .recipe_file = "/runs/a/slurm.yaml",
+                               .program = "/opt/re tort"};
   Strings expected{"--job-name=a",       "--output=/runs/a/slurm-%j.log",
                    "--open-mode=append", "--ntasks=5",
                    "--signal=B:USR1@55", "--requeue"};
   EXPECT_EQ(options_of(launch::batch_script(text)), expected);
   EXPECT_NE(launch::batch_script(text).find(
-                "\n'/opt/re tort' launch /runs/a/recipe.resolved.yaml --resume --submitted &\n"),
+                "\n'/opt/re tort' launch /runs/a/slurm.yaml --resume --submitted &\n"),
             std::string::npos);
 
   recipe.roles["teacher"].world.threads = 6;
@@ -130,9 +132,10 @@ class BatchJob : public FolderTest {
     write_program("scontrol", "echo \"$@\" >> " + (folder_ / "queued").string());
     recipes::Recipe recipe = slurm_recipe();
     recipe.launch.slurm.requeue = requeue;
-    put(folder_ / "slurm.sh",
-        launch::batch_script(
-            {.recipe = recipe, .run_folder = folder_, .program = folder_ / "launcher"}));
+    put(folder_ / "slurm.sh", launch::batch_script({.recipe = recipe,
+                                                    .run_folder = folder_,
+                                                    .recipe_file = folder_ / "slurm.yaml",
+                                                    .program = folder_ / "launcher"}));
     const std::string path = folder_.string() + ":" + std::getenv("PATH");
     job_.emplace(Strings{"/usr/bin/env", "PATH=" + path, "SLURM_JOB_ID=17", "bash",
                          (folder_ / "slurm.sh").string()});

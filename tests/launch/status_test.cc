@@ -266,15 +266,15 @@ TEST_F(StatusTest, TheTable) {
   status.processes.push_back({.role = "student",
                               .pid = 18,
                               .host = "box",
-                              .state = ProcessState::kRunning,
+                              .state = ProcessState::kTraining,
                               .since = kStart + seconds(35),
                               .step = 10,
                               .last_report = kStart + seconds(98)});
   const std::vector<std::string> expected{
       "r (sft): running, started 1m40s ago",
       "[===============>              ] step 10/20  loss 0.2500", "",
-      "PROCESS    STATE    FOR    STEP  REPORTED  RESTARTS  EXIT  PID  HOST  MESSAGE",
-      "student/0  running  1m05s  10    2s        0         -     18   box"};
+      "PROCESS    STATE     FOR    STEP  REPORTED  RESTARTS  EXIT  PID  HOST  MESSAGE",
+      "student/0  training  1m05s  10    2s        0         -     18   box"};
   EXPECT_EQ(launch::render_status(status, kStart + seconds(100), false, 0), expected);
 
   // A lost launcher: the ages stand still, but for its own.

@@ -158,6 +158,19 @@ int ends_as(Child& child) {
   return 0;
 }
 
+// "said ends": a driver that says that it is done once the first file is there, and ends with the
+// second, whoever asks it to end before.
+int done_when(Child& child) {
+  std::istringstream words(child.more);
+  std::string said, ends;
+  words >> said >> ends;
+  child.launcher.report({"training", 1, "", ""});
+  child.wait_for(said);
+  child.launcher.report({"done", 2, "", ""});
+  child.wait_for(ends);
+  return 0;
+}
+
 // A driver whose train.on_divergence is stop; rank 0 says why.
 int diverge(Child& child) {
   child.launcher.report({.state = "diverged",
@@ -335,6 +348,7 @@ int run_child(int argc, char** argv) {
       {"stopped", stopped},
       {"ends-as", ends_as},
       {"time-is-up", time_is_up},
+      {"done-when", done_when},
       {"diverge", diverge},
       {"leave-behind", leave_behind},
       {"wait-for-reaper", wait_for_reaper},

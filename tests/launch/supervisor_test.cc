@@ -176,6 +176,43 @@ TEST_F(SupervisorTest, AServerThatHangsAtTheEndDoesNotFailTheRun) {
   EXPECT_EQ(result.remarks[0].find("teacher/0 did not end within 200ms"), 0u) << result.remarks[0];
 }
 
+// Each process waits for what the test has seen of the other, so that no time decides.
+class LateFailure : public SupervisorTest {
+ protected:
+  // The teacher fails for good when the student says `word`, the student goes on when it has.
+  launch::SupervisorResult run_until(const std::string& word, const std::string& student) {
+    add("student", 0, "done-when", student);
+    add("teacher", 0, "fail", "wrong fails");
+    script_.status = [this, word](const std::string& role, const std::string& state) {
+      if (role == "student" && state == word) write_file_atomically(folder_ / "fails", "");
+    };
+    script_.end = [this](const std::string& role, const std::string&) {
+      if (role == "teacher") write_file_atomically(folder_ / "goes-on", "");
+    };
+    write_file_atomically(folder_ / "at-once", "");
+    return run();
+  }
+};
+
+TEST_F(LateFailure, AfterTheLastWordOfTheDriverIsARemark) {
+  const auto result = run_until("done", "at-once goes-on");
+  EXPECT_EQ(result.exit_code, 0) << result.report();
+  EXPECT_FALSE(result.cause);
+  ASSERT_EQ(result.remarks.size(), 1u);
+  EXPECT_NE(result.remarks[0].find("teacher/0 exited with code 2 after the recipe was done"),
+            std::string::npos)
+      << result.remarks[0];
+}
+
+TEST_F(LateFailure, BeforeTheLastWordOfADriverThatIsDoneIsARemarkToo) {
+  const auto result = run_until("training", "goes-on at-once");
+  EXPECT_EQ(result.exit_code, 0) << result.report();
+  EXPECT_FALSE(result.cause);
+  ASSERT_EQ(result.remarks.size(), 1u);
+  EXPECT_NE(result.remarks[0].find("teacher/0 exited with code 2"), std::string::npos)
+      << result.remarks[0];
+}
+
 TEST_F(SupervisorTest, ADriverThatStaysBehindTheOthersIsAFailure) {
   options_.stop_timeout = Duration(200);
   add("student", 0, "train", "0");

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "tests/launch/key_bases.h"
 #include "tests/launch/recipe_fixture.h"
+#include "tests/support/thrown.h"
 
 namespace retort::test {
 namespace {
@@ -34,6 +35,26 @@ class VocabularyWarning : public RecipeTest {
     std::ofstream(path) << text;
   }
 };
+
+// Before anything is started; both sides count.
+TEST_F(VocabularyWarning, MoreIdsThanThereAreAreRefused) {
+  std::ofstream(folder_ / "r.yaml") << with_folder(kDistillBase);
+  const auto load_with = [&](const std::string& count) {
+    const std::vector<std::string> overrides{"distill.payload=topk", count};
+    launch::load_recipe(folder_ / "r.yaml", overrides);
+  };
+  const auto said = [&](const std::string& count) { return message_of([&] { load_with(count); }); };
+  load_with("distill.loss_top_k=100");
+  const std::string student = said("distill.loss_top_k=1000000");
+  EXPECT_NE(student.find("distill.loss_top_k: 1000000 is more than the vocabulary of the student"),
+            std::string::npos)
+      << student;
+  EXPECT_NE(student.find("has (100)"), std::string::npos) << student;
+  change_teacher("config.json", "\"vocab_size\": 100", "\"vocab_size\": 90");
+  const std::string teacher = said("distill.loss_top_k=91");
+  EXPECT_NE(teacher.find("91 is more than the vocabulary of 'teacher' ("), std::string::npos)
+      << teacher;
+}
 
 TEST_F(VocabularyWarning, OfATeacherThatKnowsMore) {
   EXPECT_TRUE(warnings_about_ids().empty());

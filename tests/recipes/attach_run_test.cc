@@ -91,7 +91,7 @@ class Attach : public testing::Test {
     const auto is_there = [&](const nlohmann::json& process) {
       const std::string state = process.at("state");
       return process.at("role") == role && process.at("rank") == rank &&
-             process.at("restarts") == 1 && (state == "ready" || state == "running");
+             process.at("restarts") == 1 && (state == "ready" || state == "serving");
     };
     const auto found = [&] {
       const auto status = nlohmann::json::parse(read_file(fs::path(run()) / "status.json"));

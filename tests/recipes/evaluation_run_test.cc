@@ -74,6 +74,34 @@ TEST(Evaluation, ChangesNothingOfDistillationAndHasItsDivergence) {
     EXPECT_NEAR(split[i], one[i], 1e-4 * one[i]) << i;
 }
 
+// A teacher that is paid for each answer is not asked about rows that train nothing.
+TEST(Evaluation, AsksNoTeacherIfTheRecipeSaysSo) {
+  TemporaryFolder folder;
+  GoldenRecipe recipe;
+  recipe.teacher = "teacher";
+  const fs::path file = write_recipe(folder / "run", recipe);
+  std::string text = read_file(file);
+  text.insert(text.find("  train: ["),
+              "  eval: [{path: " + (goldens() / "rows.jsonl").string() + "}]\n");
+  write_file_atomically(file, text);
+
+  // The teacher's calls of a step without an evaluation, and of the step after one.
+  const auto calls = [&](const std::string& eval_kd_loss) {
+    const CommandResult result = retort({"launch", file.string(), "--overwrite",
+                                         "train.eval_steps=2", "train.max_steps=4", eval_kd_loss});
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    double all = 0;
+    for (const nlohmann::json& row : read_metrics(file.parent_path() / "run")) {
+      all += row.value("rpc/teacher/teacher.forward/calls", 0.0);
+      if (row.contains("eval_loss")) {
+        EXPECT_EQ(row.contains("eval_kd_loss"), eval_kd_loss == "distill.eval_kd_loss=true");
+      }
+    }
+    return all;
+  };
+  EXPECT_LT(calls("distill.eval_kd_loss=false"), calls("distill.eval_kd_loss=true"));
+}
+
 TEST(Evaluation, ChangesNothingOfDpo) {
   TemporaryFolder folder;
   OnPolicyRecipe recipe{.recipe = "dpo",

@@ -4,9 +4,12 @@
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <regex>
+#include <set>
 #include <sstream>
 
 #include "base/error.h"
@@ -15,6 +18,43 @@
 #include "tests/support/source_folder.h"
 
 namespace retort::test {
+namespace {
+
+// The names in docs/metrics.md, with a pattern for each <...>, which stands for one part of a path.
+std::vector<std::regex> documented_metrics() {
+  const std::string text = read_file(source_folder() / "docs" / "metrics.md");
+  static const std::regex in_table("`([^`]+)`");
+  static const std::regex placeholder("<[^>]+>");
+  std::vector<std::regex> names;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("| `")) continue;
+    const std::string cell = line.substr(0, line.find(" | "));
+    for (std::sregex_iterator name(cell.begin(), cell.end(), in_table), end; name != end; ++name)
+      names.emplace_back(std::regex_replace(name->str(1), placeholder, "[^/]+"));
+  }
+  return names;
+}
+
+bool is_documented(const std::string& name) {
+  static const std::vector<std::regex> all = documented_metrics();
+  const auto fits = [&](const std::string& text) {
+    return std::any_of(all.begin(), all.end(),
+                       [&](const std::regex& one) { return std::regex_match(text, one); });
+  };
+  return fits(name) || (name.starts_with("eval_") && fits(name.substr(5)));
+}
+
+// Each name of a run's rows is in the documents. Names are looked up once in a process.
+void expect_documented(const nlohmann::json& row) {
+  static std::set<std::string> seen;
+  for (const auto& [name, value] : row.items())
+    if (seen.insert(name).second) {
+      EXPECT_TRUE(is_documented(name)) << name << " is missing in docs/metrics.md";
+    }
+}
+
+}  // namespace
 
 std::string retort_binary() {
   const char* path = std::getenv("RETORT_BIN");
@@ -34,6 +74,8 @@ std::vector<nlohmann::json> read_metrics(const fs::path& run) {
   std::vector<nlohmann::json> rows;
   for (std::string line; std::getline(lines, line);)
     rows.push_back(nlohmann::json::parse(line));
+  for (const nlohmann::json& row : rows)
+    expect_documented(row);
   return rows;
 }
 

@@ -22,7 +22,7 @@ CommandResult retort(std::vector<std::string> args,
 std::string retort_binary();
 fs::path goldens();
 
-// metrics.jsonl, one object per row.
+// metrics.jsonl, one object per row. A failure of the test for a name that docs/metrics.md has not.
 std::vector<nlohmann::json> read_metrics(const fs::path& run);
 // The rows that have this key, in order.
 std::vector<double> column(const fs::path& run, const std::string& key);

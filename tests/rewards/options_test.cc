@@ -16,6 +16,7 @@ TEST(RewardOptions, AcceptsWhatEachTypeNeeds) {
       {},
       {.type = RewardType::kExactMatch, .weight = -0.5, .name = "same"},
       {.type = RewardType::kNumeric, .weight = 0},
+      {.type = RewardType::kNumeric, .symbolic = {"python3", "same.py"}, .timeout = seconds(5)},
       {.type = RewardType::kRegex, .pattern = "a+"},
       {.type = RewardType::kFormat},
       {.type = RewardType::kFormat, .pattern = "(?s)<a>.*"},
@@ -51,6 +52,8 @@ TEST(RewardOptions, RefusesWhatHasNoEffect) {
       {{.type = RewardType::kLength, .min = 1, .argv = {"x"}}, "argv has no effect"},
       {{.type = RewardType::kCommand, .argv = {"x"}, .url = "http://a"}, "url has no effect"},
       {{.type = RewardType::kNumeric, .timeout = seconds(1)}, "timeout has no effect"},
+      {{.type = RewardType::kCommand, .symbolic = {"x"}, .argv = {"x"}},
+       "symbolic has no effect on type: command (it is for numeric)"},
   });
 }
 
@@ -64,6 +67,7 @@ TEST(RewardOptions, RefusesWhatHasNoMeaning) {
       {{.type = RewardType::kLength}, "needs min or max"},
       {{.type = RewardType::kLength, .min = -1}, "at least 0"},
       {{.type = RewardType::kLength, .min = 5, .max = 4}, "min is 5, above max 4"},
+      {{.type = RewardType::kNumeric, .symbolic = {""}}, "symbolic needs the name of a program"},
       {{.type = RewardType::kCommand}, "needs argv"},
       {{.type = RewardType::kCommand, .argv = {""}}, "needs argv"},
       {{.type = RewardType::kCommand, .argv = {"x"}, .timeout = seconds(0)}, "timeout is 0"},

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <iostream>
@@ -92,6 +93,21 @@ void floods_stderr() {
 void closes_stderr() {
   ::close(2);
   honest();
+}
+
+// Equal are answers with the same letters; of a label "?" it cannot tell. It must be asked of no
+// numbers.
+void compares() {
+  const auto sorted = [](std::string text) {
+    std::sort(text.begin(), text.end());
+    return text;
+  };
+  for_each_request([&](const Json& r) {
+    const std::string label = r["label"];
+    const std::string letters = sorted(r["answer"]);
+    const Json score = label == "?" ? Json() : Json(letters == sorted(label) ? 1 : 0);
+    say(answer(r["id"], label == "7" && letters == "8" ? Json("numbers") : score));
+  });
 }
 
 void stubborn() {
@@ -185,6 +201,8 @@ const std::map<std::string, Part>& parts() {
       {"wordy", wordy},
       {"floods_stderr", floods_stderr},
       {"closes_stderr", closes_stderr},
+      {"compares", compares},
+      {"gives_half", always(R"({"id": %, "score": 0.5})")},
       {"stubborn", stubborn},
 
       {"hangs", hangs},

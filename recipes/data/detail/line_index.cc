@@ -78,7 +78,9 @@ class Builder {
   int64_t size_ = 0;
 };
 
-fs::path index_path(const fs::path& file, std::string_view text, const fs::path& cache) {
+}  // namespace
+
+std::string kept_name(const fs::path& file, std::string_view text) {
   constexpr size_t kSample = 4096;
   struct stat info {};
   if (::stat(file.c_str(), &info) != 0)
@@ -92,13 +94,11 @@ fs::path index_path(const fs::path& file, std::string_view text, const fs::path&
     key += std::to_string(value) + " ";
   key += text.substr(0, kSample);
   key += text.substr(text.size() - std::min(text.size(), kSample));
-  return cache / (file.filename().string() + "-" + sha256_hex(key).substr(0, 16) + ".lines");
+  return file.filename().string() + "-" + sha256_hex(key).substr(0, 16);
 }
 
-}  // namespace
-
 LineIndex::LineIndex(const fs::path& file, std::string_view text, const fs::path& cache) {
-  const fs::path index = cache.empty() ? fs::path() : index_path(file, text, cache);
+  const fs::path index = cache.empty() ? fs::path() : cache / (kept_name(file, text) + ".lines");
   if (!index.empty() && open(index, text)) return;
   Builder builder(index);
   int64_t lines = 0;

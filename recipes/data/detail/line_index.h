@@ -5,12 +5,17 @@
 #include <filesystem>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/file.h"
 
 namespace retort::data::detail {
+
+// The name in a cache for what is kept of a file with this text: of its name, inode, size, times,
+// and first and last bytes. kInvalidArgument if the file is gone.
+std::string kept_name(const std::filesystem::path& file, std::string_view text);
 
 // Lines that hold only white space do not count. Blocks of 65 numbers: the number of the block's
 // first line, then the byte offsets of 64 lines; as a file under memory map, or in memory where the

@@ -1,235 +1,30 @@
-// A reward that a program of the user's computes: one JSON line for each completion, one for each
-// answer.
-#include <poll.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
+// A reward that a program of the user's computes.
+#include <memory>
 #include <utility>
+#include <vector>
 
-#include "base/child.h"
-#include "base/deadline.h"
 #include "recipes/rewards/detail/messages.h"
+#include "recipes/rewards/detail/program.h"
 #include "recipes/rewards/detail/scorer.h"
 
 namespace retort::rewards::detail {
 namespace {
 
-constexpr size_t kMaxLineBytes = size_t{1} << 20;  // of stdout
-constexpr size_t kStderrBytes = 2000;              // kept for errors
-// How long the exit code of a program that has closed its pipes is waited for.
-constexpr Duration kDeathGrace = std::chrono::milliseconds(3'000);
-
-std::string joined(const std::vector<std::string>& argv) {
-  std::string text;
-  for (const std::string& argument : argv)
-    text += (text.empty() ? "" : " ") + argument;
-  return text;
-}
-
 class Command final : public Scorer {
  public:
   Command(std::string name, const RewardOptions& options)
-      : name_(std::move(name)),
-        argv_(options.argv),
-        timeout_(options.timeout.value_or(kDefaultTimeout)) {
-    try {
-      child_ = std::make_unique<Child>(argv_);
-    } catch (const Error& error) {
-      fail(error.code(), name_, error.message());
-    }
-  }
+      : program_(std::move(name), options.argv, options.timeout.value_or(kDefaultTimeout)) {}
 
-  Scores score(const std::vector<RewardInput>& inputs) override;
+  Scores score(const std::vector<RewardInput>& inputs) override {
+    std::vector<Json> questions;
+    for (const RewardInput& input : inputs)
+      questions.push_back(to_json(input));
+    return program_.ask(questions);
+  }
 
  private:
-  // A batch under way.
-  struct Batch {
-    std::string requests;
-    size_t sent = 0;
-    int64_t first_id = 0;
-    Scores scores;
-    std::vector<bool> answered;
-    size_t missing = 0;
-  };
-  Batch start_batch(const std::vector<RewardInput>& inputs);
-  bool wait(const Batch& batch, const Deadline& deadline);
-  void send(Batch& batch);
-  bool read_answers(Batch& batch);  // false if there was nothing to read
-  void read_stderr();
-  void take_line(Batch& batch, std::string_view line);
-  [[noreturn]] void give_up(ErrorCode code, const std::string& what);
-  [[noreturn]] void lost(const Batch& batch, const std::string& what);
-
-  std::string name_;
-  std::vector<std::string> argv_;
-  Duration timeout_;
-  std::unique_ptr<Child> child_;  // null after a failure
-  bool deaf_ = false;             // whether it has closed its stdin
-  int64_t next_id_ = 0;
-  std::string pending_;  // of stdout: a line without its end
-  std::string stderr_;   // its last bytes
+  Program program_;
 };
-
-Command::Batch Command::start_batch(const std::vector<RewardInput>& inputs) {
-  Batch batch{.first_id = next_id_,
-              .scores = Scores(inputs.size()),
-              .answered = std::vector<bool>(inputs.size()),
-              .missing = inputs.size()};
-  for (const RewardInput& input : inputs) {
-    Json request;
-    request["id"] = next_id_++;
-    request.update(to_json(input));
-    batch.requests += dump(request) + "\n";
-  }
-  return batch;
-}
-
-Scores Command::score(const std::vector<RewardInput>& inputs) {
-  if (!child_)
-    fail(ErrorCode::kClosed, name_,
-         "the command '" + joined(argv_) + "' failed before and is not started again");
-  Batch batch = start_batch(inputs);
-
-  // Reading and writing take turns, so that neither side waits for the other with full pipes.
-  const Deadline deadline = Deadline::after(timeout_);
-  while (batch.missing > 0 || batch.sent < batch.requests.size()) {
-    if (!wait(batch, deadline))
-      give_up(ErrorCode::kTimeout,
-              std::to_string(batch.missing) + " of " + std::to_string(inputs.size()) +
-                  " completions are not scored after " + format_duration(timeout_) + " (timeout)");
-    read_stderr();
-    // What it wrote before it closed its stdin counts.
-    while (read_answers(batch) && deaf_ && !deadline.expired()) {
-    }
-    if (deaf_ && batch.missing > 0) lost(batch, "closed its stdin");
-    send(batch);
-  }
-
-  // Answers beyond those that were asked for are here already, or the next batch finds them.
-  while (read_answers(batch)) {
-    if (deadline.expired()) give_up(ErrorCode::kCorrupt, "it does not stop to write");
-  }
-  return std::move(batch.scores);
-}
-
-// Until a pipe can be used; false at the deadline.
-bool Command::wait(const Batch& batch, const Deadline& deadline) {
-  std::vector<pollfd> fds{{child_->out(), POLLIN, 0}};
-  if (child_->err() >= 0) fds.push_back({child_->err(), POLLIN, 0});
-  const bool more = batch.sent < batch.requests.size();
-  // Its stdin is polled even with nothing to send: POLLERR says that it does not read any more.
-  fds.push_back({child_->in(), static_cast<short>(more ? POLLOUT : 0), 0});
-  for (;;) {
-    if (deadline.expired()) return false;
-    const auto left = std::min<int64_t>(deadline.remaining().count() + 1, 60'000);
-    const int ready = ::poll(fds.data(), fds.size(), static_cast<int>(left));
-    deaf_ = ready > 0 && (fds.back().revents & POLLERR) != 0;
-    if (ready > 0) return true;
-    if (ready < 0 && errno != EINTR)
-      give_up(ErrorCode::kUnavailable, std::string("poll: ") + std::strerror(errno));
-  }
-}
-
-void Command::send(Batch& batch) {
-  while (batch.sent < batch.requests.size()) {
-    const ssize_t wrote = write_quietly(child_->in(), batch.requests.data() + batch.sent,
-                                        batch.requests.size() - batch.sent);
-    if (wrote >= 0) {
-      batch.sent += static_cast<size_t>(wrote);
-    } else if (errno == EAGAIN) {
-      return;
-    } else if (errno != EINTR) {
-      lost(batch, "closed its stdin");
-    }
-  }
-}
-
-bool Command::read_answers(Batch& batch) {
-  char buffer[1 << 16];
-  const ssize_t got = ::read(child_->out(), buffer, sizeof buffer);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-  if (got < 0)
-    give_up(ErrorCode::kUnavailable, std::string("reading its stdout: ") + std::strerror(errno));
-  if (got == 0) {
-    if (!pending_.empty()) take_line(batch, std::exchange(pending_, {}));
-    if (batch.missing == 0) return false;  // the next batch finds that it is gone
-    lost(batch, "closed its stdout");
-  }
-
-  // Whole lines are answers; what follows the last one waits for its end.
-  pending_.append(buffer, static_cast<size_t>(got));
-  size_t begin = 0;
-  for (size_t end = pending_.find('\n'); end != std::string::npos;
-       end = pending_.find('\n', begin)) {
-    take_line(batch, std::string_view(pending_).substr(begin, end - begin));
-    begin = end + 1;
-  }
-  pending_.erase(0, begin);
-  if (pending_.size() > kMaxLineBytes)
-    give_up(ErrorCode::kCorrupt, "it wrote a line of more than " + std::to_string(kMaxLineBytes) +
-                                     " bytes: " + excerpt(pending_));
-  return true;
-}
-
-void Command::take_line(Batch& batch, std::string_view line) {
-  if (line.find_first_not_of(" \t\r") == std::string_view::npos) return;
-  const auto refuse = [&](const std::string& why) -> void {
-    give_up(
-        ErrorCode::kCorrupt,
-        "it wrote a line that " + why + ": " + excerpt(line) +
-            "; expected {\"id\": NUMBER, \"score\": NUMBER or null} and nothing else on stdout");
-  };
-
-  const Json answer = Json::parse(line.begin(), line.end(), nullptr, false);
-  if (!answer.is_object()) refuse("is not a JSON object");
-  if (!answer.contains("id") || !answer["id"].is_number_integer()) refuse("has no id");
-  if (!answer.contains("score")) refuse("has no score");
-  const int64_t number = answer["id"].get<int64_t>() - batch.first_id;
-  if (number >= static_cast<int64_t>(batch.answered.size())) refuse("answers what was not asked");
-  if (number < 0 || batch.answered[static_cast<size_t>(number)]) refuse("answers twice");
-
-  std::optional<double> score;
-  std::string why;
-  if (!read_score(answer["score"], score, why)) refuse("is no answer (" + why + ")");
-  batch.scores[static_cast<size_t>(number)] = score;
-  batch.answered[static_cast<size_t>(number)] = true;
-  --batch.missing;
-}
-
-void Command::read_stderr() {
-  char buffer[1 << 16];
-  while (child_->err() >= 0) {
-    const ssize_t got = ::read(child_->err(), buffer, sizeof buffer);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && errno == EAGAIN) return;
-    if (got <= 0) return child_->close_err();
-    stderr_.append(buffer, static_cast<size_t>(got));
-    if (stderr_.size() > kStderrBytes) stderr_.erase(0, stderr_.size() - kStderrBytes);
-    // A program that writes without end must not keep us from looking at the deadline.
-    if (got < static_cast<ssize_t>(sizeof buffer)) return;
-  }
-}
-
-void Command::lost(const Batch& batch, const std::string& what) {
-  const std::string ending = child_->ending(kDeathGrace);
-  give_up(ErrorCode::kPeerLost,
-          "it " + (ending.empty() ? what : ending) + "; " + std::to_string(batch.missing) + " of " +
-              std::to_string(batch.scores.size()) + " completions were not scored");
-}
-
-void Command::give_up(ErrorCode code, const std::string& what) {
-  read_stderr();
-  child_->kill();
-  child_.reset();
-  std::string last = stderr_;
-  while (!last.empty() && (last.back() == '\n' || last.back() == '\r'))
-    last.pop_back();
-  fail(code, name_,
-       "command '" + joined(argv_) + "': " + what +
-           (last.empty() ? "" : "; the last it wrote to stderr:\n" + last));
-}
 
 }  // namespace
 

@@ -27,7 +27,7 @@ inline constexpr std::string_view kThinkFormat = "<think>(?!.*<think>).*?</think
 
 // `name` is what errors call the reward.
 std::unique_ptr<Scorer> make_exact_match(std::string name);
-std::unique_ptr<Scorer> make_numeric(std::string name);
+std::unique_ptr<Scorer> make_numeric(std::string name, const RewardOptions& options);
 std::unique_ptr<Scorer> make_length(const RewardOptions& options);
 // `whole`: the pattern must match all of the completion, and its dots match newlines.
 // kInvalidArgument with the place of the mistake.
@@ -41,6 +41,8 @@ void check_number_pattern(const std::string& name, const std::string& pattern);
 
 // "reward 'numeric': " + what, as an error.
 [[noreturn]] void fail(ErrorCode code, const std::string& name, const std::string& what);
+// kInvalidArgument for a sample without a reference.
+void require_reference(const std::string& name, const RewardInput& input);
 // How errors name a sample: its origin, or the beginning of its prompt.
 std::string sample_name(const RewardInput& input);
 // Text for an error: cut at 200 characters, control characters replaced.

@@ -1,7 +1,6 @@
 // Rewards that compare texts or count.
 #include <algorithm>
 
-#include "recipes/data/answer.h"
 #include "recipes/rewards/detail/scorer.h"
 
 namespace retort::rewards::detail {
@@ -14,14 +13,6 @@ std::string_view stripped(std::string_view text) {
   const size_t first = text.find_first_not_of(kSpace);
   if (first == std::string_view::npos) return {};
   return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
-}
-
-void require_reference(const std::string& name, const RewardInput& input) {
-  if (stripped(input.reference).empty())
-    fail(ErrorCode::kInvalidArgument, name,
-         sample_name(input) +
-             " has no reference to compare with; expected a column 'answer' or 'completion' (map "
-             "it with `columns`)");
 }
 
 class ExactMatch final : public Scorer {
@@ -37,35 +28,6 @@ class ExactMatch final : public Scorer {
   }
 
  private:
-  std::string name_;
-};
-
-class Numeric final : public Scorer {
- public:
-  explicit Numeric(std::string name) : name_(std::move(name)) {}
-  Scores score(const std::vector<RewardInput>& inputs) override {
-    Scores scores;
-    for (const RewardInput& input : inputs) {
-      require_reference(name_, input);
-      if (!data::has_answer(input.reference)) refuse_reference(input);
-      scores.emplace_back(data::same_answer(input.completion, input.reference) ? 1.0 : 0.0);
-    }
-    return scores;
-  }
-
- private:
-  [[noreturn]] void refuse_reference(const RewardInput& input) const {
-    const bool has_digits = input.reference.find_first_of("0123456789") != std::string::npos;
-    fail(ErrorCode::kInvalidArgument, name_,
-         "the reference of " + sample_name(input) +
-             (has_digits ? " holds no number that can be read as its answer: "
-                         : " holds no number: ") +
-             excerpt(input.reference) +
-             (has_digits ? "; write the answer behind '####' or in \\boxed{} (docs/rewards.md says "
-                           "which numbers are read)"
-                         : ""));
-  }
-
   std::string name_;
 };
 
@@ -100,11 +62,16 @@ class Length final : public Scorer {
 std::unique_ptr<Scorer> make_exact_match(std::string name) {
   return std::make_unique<ExactMatch>(std::move(name));
 }
-std::unique_ptr<Scorer> make_numeric(std::string name) {
-  return std::make_unique<Numeric>(std::move(name));
-}
 std::unique_ptr<Scorer> make_length(const RewardOptions& options) {
   return std::make_unique<Length>(options);
+}
+
+void require_reference(const std::string& name, const RewardInput& input) {
+  if (stripped(input.reference).empty())
+    fail(ErrorCode::kInvalidArgument, name,
+         sample_name(input) +
+             " has no reference to compare with; expected a column 'answer' or 'completion' (map "
+             "it with `columns`)");
 }
 
 void fail(ErrorCode code, const std::string& name, const std::string& what) {
