@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/units.h"
 
@@ -31,7 +32,10 @@ class WriteTurn {
   static std::optional<WriteTurn> try_take(const std::filesystem::path& file);
   ~WriteTurn();  // gives it back
   WriteTurn(WriteTurn&&) noexcept;
-  WriteTurn& operator=(WriteTurn&&) = delete;
+  WriteTurn& operator=(WriteTurn&& other) noexcept {
+    std::swap(path_, other.path_);  // `other` gives back what this one had
+    return *this;
+  }
 
   // A sign of life, for TurnWatch.
   void beat() const;

@@ -368,6 +368,10 @@ CachingMount::CachingMount(const fs::path& folder, fs::path mountpoint)
   ::close(device);
 }
 
+void CachingMount::stall() const { ::kill(server_, SIGSTOP); }
+
+void CachingMount::resume() const { ::kill(server_, SIGCONT); }
+
 CachingMount::~CachingMount() {
   ::umount2(mountpoint_.c_str(), MNT_DETACH);
   ::kill(server_, SIGKILL);
