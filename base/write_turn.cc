@@ -29,7 +29,7 @@ constexpr const char* kBootId = "/proc/sys/kernel/random/boot_id";
 
 fs::path turn_of(const fs::path& file) { return file.string() + ".turn"; }
 
-[[noreturn]] void give_up(const std::string& what, const fs::path& path, int error) {
+[[noreturn]] void fail_at(const std::string& what, const fs::path& path, int error) {
   const bool full = error == ENOSPC || error == EDQUOT;
   throw Error(full ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable,
               what + " " + path.string() + ": " + std::strerror(error));
@@ -47,7 +47,7 @@ std::string page_cache_of(const fs::path& folder) {
   struct statfs mounted {};
   struct stat info {};
   if (::statfs(folder.c_str(), &mounted) != 0 || ::stat(folder.c_str(), &info) != 0)
-    give_up("cannot look at", folder, errno);
+    fail_at("cannot look at", folder, errno);
 
   const auto type = static_cast<uint64_t>(mounted.f_type) & 0xFFFFFFFF;
   if (std::find(kCoherent.begin(), kCoherent.end(), type) != kCoherent.end())
@@ -63,7 +63,7 @@ std::optional<WriteTurn> WriteTurn::try_take(const fs::path& file) {
   const fs::path path = turn_of(file);
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (fd < 0 && errno == EEXIST) return std::nullopt;
-  if (fd < 0) give_up("cannot create", path, errno);
+  if (fd < 0) fail_at("cannot create", path, errno);
 
   // For the words of others alone; a full disk leaves it empty.
   const std::string writer = host_name() + temporary_suffix();

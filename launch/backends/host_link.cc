@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 namespace {
 
 // For what a process wrote last to be in its log.
-constexpr Duration kLastWords{1'000};
+constexpr Duration kLogPatience{1'000};
 
 // To reach a host and log in there.
 constexpr std::chrono::milliseconds kConnect{30'000};
@@ -91,7 +91,7 @@ class HostLink::Process final : public RoleProcess {
       case FromHostKind::kHeld: held_ = frame.number != 0; break;
       case FromHostKind::kEnded:
         // Whoever tells why looks for its last words in the log.
-        link_.logs_.drain(kLastWords);
+        link_.logs_.drain(kLogPatience);
         status_ = static_cast<int>(frame.number);
         break;
       case FromHostKind::kOutput: link_.logs_.append(log_, frame.text); break;

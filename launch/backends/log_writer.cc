@@ -30,7 +30,7 @@ void LogWriter::Files::append(const fs::path& log, std::string_view text) {
   OwnedFd& file = open[log];
   if (file.get() < 0)
     file = OwnedFd(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  while (!text.empty()) {
+  while (file.get() >= 0 && !text.empty()) {
     const ssize_t wrote = ::write(file.get(), text.data(), text.size());
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote <= 0) break;
