@@ -186,8 +186,8 @@ void write_folder_atomically(const fs::path& path,
 
 void reserve_file(const fs::path& path, std::string_view head, uint64_t size_bytes) {
   RETORT_CHECK(head.size() <= size_bytes) << path << " begins with more bytes than it has";
-  // Not for reading: where the file system cannot reserve by itself, the C library writes a byte into
-  // each block, and a network file system would read every page before.
+  // Not for reading: where the file system cannot reserve by itself, the C library writes a byte
+  // into each block, and a network file system would read every page before.
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) fail("cannot create", path, errno);
   const auto drop = [&](const std::string& what, int error) {

@@ -25,8 +25,8 @@ FrameStream::FrameStream(OwnedFd in, OwnedFd out) : in_(std::move(in)), out_(std
     ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
 }
 
-// What was taken goes when it is at least half of all: then what is left is moved no more often than
-// as much was taken.
+// What was taken goes when it is at least half of all: then what is left is moved no more often
+// than as much was taken.
 void FrameStream::Bytes::take(size_t count) {
   taken_ += count;
   if (taken_ < bytes_.size() - taken_) return;

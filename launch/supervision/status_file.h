@@ -29,9 +29,9 @@ RunStatus read_run_status(const std::filesystem::path& run_folder);
 //   at once       when the state of the run or of a process has changed
 //   every second  besides, so that a reader sees that the launcher lives
 //
-// A reader always finds a whole file. The supervisor must not hang with the disk: a thread of its own
-// writes, the newest state each time, and is waited for a moment only. A full disk is written to
-// (ReservedFile). A file that cannot be written is a warning, said once; the run goes on.
+// A reader always finds a whole file. The supervisor must not hang with the disk: a thread of its
+// own writes, the newest state each time, and is waited for a moment only. A full disk is written
+// to (ReservedFile). A file that cannot be written is a warning, said once; the run goes on.
 //
 // Threads: one, the supervisor's.
 class StatusFile : public SupervisorObserver {

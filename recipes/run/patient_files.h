@@ -46,6 +46,8 @@ class PatientFiles {
  public:
   explicit PatientFiles(size_t max_waiting = kMaxWaitingBytes) : max_waiting_(max_waiting) {}
   ~PatientFiles();  // as PatientFile's
+  PatientFiles(const PatientFiles&) = delete;
+  PatientFiles& operator=(const PatientFiles&) = delete;
 
   void write(std::filesystem::path path, std::string text);
   bool flush();

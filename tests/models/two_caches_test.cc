@@ -56,7 +56,7 @@ class TwoCaches : public test::FolderTest {
     SafetensorsSliceWriter writer(folder, files_, {.in_turns = true});
     writer.write(share_of(host));
     writer.finish();
-    EXPECT_EQ(writer.num_elements(), 3u * kRows * kColumns / 2);
+    EXPECT_EQ(writer.num_elements(), static_cast<uint64_t>(3 * kRows * kColumns / 2));
   }
   // The names of the files in `folder` that are not those of one writer.
   std::string wrong_files(const fs::path& folder) const {

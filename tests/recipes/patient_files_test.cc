@@ -1,5 +1,5 @@
-// A full disk under metrics.jsonl, TensorBoard's events and samples: rows wait, and all arrive whole
-// and in order.
+// A full disk under metrics.jsonl, TensorBoard's events and samples: rows wait, and all arrive
+// whole and in order.
 #include "recipes/run/patient_files.h"
 
 #include <gtest/gtest.h>

@@ -23,7 +23,8 @@ class CachingMount {
   // thread gets mounts of its own.
   static bool available();
   const std::filesystem::path& path() const { return mountpoint_; }
-  // From now on the file system does not answer, as NFS does whose server is gone; or it does again.
+
+  // From now on the file system does not answer, as NFS whose server is gone; or it does again.
   void stall() const;
   void resume() const;
 
