@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using parallel::TensorPiece;
 
-constexpr int64_t kRows = 400, kColumns = 150;
+constexpr int64_t kMatrixRows = 400, kMatrixColumns = 150;
 
 // Three files; each host has one half of every row (tp), and one of the flat optimizer state (dp).
 class TwoCaches : public test::FolderTest {
@@ -27,24 +27,25 @@ class TwoCaches : public test::FolderTest {
   void SetUp() override {
     fs::create_directories(folder_ / "disk");
     for (const char* name : {"a", "b", "c"})
-      tensors_.emplace_back(name,
-                            at::arange(kRows * kColumns).view({kRows, kColumns}).to(at::kFloat));
+      tensors_.emplace_back(name, at::arange(kMatrixRows * kMatrixColumns)
+                                      .view({kMatrixRows, kMatrixColumns})
+                                      .to(at::kFloat));
     std::vector<TensorInfo> infos;
     for (const auto& [name, tensor] : tensors_)
       infos.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
-    files_ = SafetensorsFiles::model(infos, {.max_shard_bytes = kRows * kColumns * 4});
+    files_ = SafetensorsFiles::model(infos, {.max_shard_bytes = kMatrixRows * kMatrixColumns * 4});
   }
 
   std::vector<TensorPiece> share_of(int64_t host) const {
     std::vector<TensorPiece> pieces;
     for (const auto& [name, tensor] : tensors_) {
       const bool is_flat = name == "c";
-      const int64_t half = is_flat ? kRows * kColumns / 2 : kColumns / 2;
+      const int64_t half = is_flat ? kMatrixRows * kMatrixColumns / 2 : kMatrixColumns / 2;
       const at::Tensor values = is_flat ? tensor.view({-1}).narrow(0, host * half, half)
                                         : tensor.narrow(1, host * half, half).reshape({-1});
       pieces.push_back({.name = name,
-                        .shape = {kRows, kColumns},
-                        .slice_shape = {kRows, is_flat ? kColumns : half},
+                        .shape = {kMatrixRows, kMatrixColumns},
+                        .slice_shape = {kMatrixRows, is_flat ? kMatrixColumns : half},
                         .dim = is_flat ? 0 : 1,
                         .offset = is_flat ? 0 : host * half,
                         .begin = is_flat ? host * half : 0,
@@ -56,12 +57,13 @@ class TwoCaches : public test::FolderTest {
     SafetensorsSliceWriter writer(folder, files_, {.in_turns = true});
     writer.write(share_of(host));
     writer.finish();
-    EXPECT_EQ(writer.num_elements(), static_cast<uint64_t>(3 * kRows * kColumns / 2));
+    EXPECT_EQ(writer.num_elements(), static_cast<uint64_t>(3 * kMatrixRows * kMatrixColumns / 2));
   }
   // The names of the files in `folder` that are not those of one writer.
   std::string wrong_files(const fs::path& folder) const {
     test::TemporaryFolder one;
-    write_safetensors_folder(one.path(), tensors_, {.max_shard_bytes = kRows * kColumns * 4});
+    write_safetensors_folder(one.path(), tensors_,
+                             {.max_shard_bytes = kMatrixRows * kMatrixColumns * 4});
     std::string wrong;
     for (const auto& [name, layout] : files_.files)
       if (read_file(one.path() / name) != read_file(folder / name)) wrong += name + " ";
