@@ -186,7 +186,9 @@ void write_folder_atomically(const fs::path& path,
 
 void reserve_file(const fs::path& path, std::string_view head, uint64_t size_bytes) {
   RETORT_CHECK(head.size() <= size_bytes) << path << " begins with more bytes than it has";
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  // Not for reading: where the file system cannot reserve by itself, the C library writes a byte
+  // into each block, and a network file system would read every page before.
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) fail("cannot create", path, errno);
   const auto drop = [&](const std::string& what, int error) {
     ::close(fd);

@@ -80,7 +80,8 @@ void write_folder_atomically(const std::filesystem::path& path,
 void reserve_file(const std::filesystem::path& path, std::string_view head, uint64_t size_bytes);
 
 // One of several writers of an existing file, in one process or in several. Each writes at places
-// of its own. Errors as write_file_atomically, but what was written stays.
+// of its own; writers on several hosts do so in turns (base/write_turn.h). Errors as
+// write_file_atomically, but what was written stays.
 class SharedFile {
  public:
   explicit SharedFile(std::filesystem::path path);

@@ -3,12 +3,17 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+#include <chrono>
+#include <map>
 #include <optional>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/write_turn.h"
 #include "models/tensor_runs.h"
 
 namespace retort::models {
@@ -16,6 +21,11 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int64_t kBufferElements = 32 << 10;
+
+// Within a turn, bytes after which they go to the disk and the writer gives a sign of life.
+constexpr uint64_t kTurnPart = 128 << 20;
+// How often a turn is asked for while another has it.
+constexpr std::chrono::milliseconds kTurnPause{20};
 
 }  // namespace
 
@@ -29,16 +39,34 @@ void create_safetensors(const fs::path& folder, const SafetensorsFiles& files) {
 struct SafetensorsSliceWriter::Target {
   fs::path path;
   const SafetensorsLayout* layout;
+  std::optional<WriteTurn> turn{};  // given back after the file is closed
   std::optional<SharedFile> file{};
+  uint64_t unsynced = 0;  // bytes, of this turn
 
-  SharedFile& open() {
+  void write(uint64_t offset, std::span<const std::byte> bytes) {
     if (!file) file.emplace(path);
-    return *file;
+    file->write(offset, bytes);
+    if (!turn || (unsynced += bytes.size()) < kTurnPart) return;
+    file->sync();
+    turn->beat();
+    unsynced = 0;
+  }
+
+  bool try_enter() {
+    turn = WriteTurn::try_take(path);
+    return turn.has_value();
+  }
+  void leave() {
+    if (file) file->sync();
+    file.reset();
+    turn.reset();
+    unsynced = 0;
   }
 };
 
-SafetensorsSliceWriter::SafetensorsSliceWriter(fs::path folder, const SafetensorsFiles& files)
-    : folder_(std::move(folder)) {
+SafetensorsSliceWriter::SafetensorsSliceWriter(fs::path folder, const SafetensorsFiles& files,
+                                               SliceWriterOptions options)
+    : folder_(std::move(folder)), options_(options) {
   for (const auto& [name, layout] : files.files)
     targets_.push_back(std::make_unique<Target>(Target{folder_ / name, &layout}));
 }
@@ -67,7 +95,7 @@ void SafetensorsSliceWriter::write(const parallel::TensorPiece& piece) {
   const SliceRuns runs = slice_runs(piece);
   const int64_t count = piece.values.numel();
   if (count == 0) return;
-  SharedFile& file = target.open();
+  if (options_.in_turns) enter(target);
   const TensorEntry& entry = target.layout->tensors().at(piece.name);
   const size_t size = c10::elementSize(entry.dtype);
 
@@ -75,8 +103,8 @@ void SafetensorsSliceWriter::write(const parallel::TensorPiece& piece) {
   const auto put = [&](const at::Tensor& values, int64_t begin, int64_t length) {
     const auto* data = static_cast<const std::byte*>(values.const_data_ptr());
     runs.visit(begin, length, [&](int64_t whole, int64_t own, int64_t n) {
-      file.write(entry.begin + static_cast<uint64_t>(whole) * size,
-                 {data + static_cast<size_t>(own) * size, static_cast<size_t>(n) * size});
+      target.write(entry.begin + static_cast<uint64_t>(whole) * size,
+                   {data + static_cast<size_t>(own) * size, static_cast<size_t>(n) * size});
     });
   };
 
@@ -96,7 +124,57 @@ void SafetensorsSliceWriter::write(const parallel::TensorPiece& piece) {
   num_elements_ += static_cast<uint64_t>(count);
 }
 
+void SafetensorsSliceWriter::write(std::span<const parallel::TensorPiece> pieces) {
+  if (!options_.in_turns) {
+    for (const parallel::TensorPiece& piece : pieces)
+      write(piece);
+    return;
+  }
+
+  // What belongs into each file. A turn without an element would be one for nothing.
+  std::map<Target*, std::vector<const parallel::TensorPiece*>> waiting;
+  for (const parallel::TensorPiece& piece : pieces) {
+    Target& target = find(piece);
+    if (piece.values.numel() > 0) waiting[&target].push_back(&piece);
+  }
+
+  leave();
+  TurnWatch watch(options_.patience);
+  while (!waiting.empty()) {
+    const auto free = std::find_if(waiting.begin(), waiting.end(),
+                                   [](const auto& entry) { return entry.first->try_enter(); });
+    if (free == waiting.end()) {
+      for (const auto& [target, _] : waiting)
+        watch.see(target->path);
+      std::this_thread::sleep_for(kTurnPause);
+      continue;
+    }
+    current_ = free->first;
+    for (const parallel::TensorPiece* piece : free->second)
+      write(*piece);
+    leave();
+    waiting.erase(free);
+  }
+}
+
+// Waits until this writer has the turn at `target`, and has no other one: two that wait for each
+// other's would wait for ever.
+void SafetensorsSliceWriter::enter(Target& target) {
+  if (current_ == &target) return;
+  leave();
+  for (TurnWatch watch(options_.patience); !target.try_enter();) {
+    watch.see(target.path);
+    std::this_thread::sleep_for(kTurnPause);
+  }
+  current_ = &target;
+}
+
+void SafetensorsSliceWriter::leave() {
+  if (Target* left = std::exchange(current_, nullptr)) left->leave();
+}
+
 void SafetensorsSliceWriter::finish() {
+  leave();
   for (const auto& target : targets_)
     if (target->file) target->file->sync();
 }

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/units.h"
 #include "models/safetensors_layout.h"
 #include "parallel/parameter.h"
 
@@ -21,13 +22,22 @@ namespace retort::models {
 // file).
 void create_safetensors(const std::filesystem::path& folder, const SafetensorsFiles& files);
 
+struct SliceWriterOptions {
+  // The writers of the folder have several page caches (base/write_turn.h): a file has one writer
+  // at a time, which opens, writes, syncs and closes it. Else all may write at once.
+  bool in_turns = false;
+  // how long another's turn may stand still
+  Duration patience{600'000};
+};
+
 // Then any number of processes write the elements, each its own, into files that all see.
 // Threads: one at a time. Errors: kUnavailable / kResourceExhausted naming the file.
 class SafetensorsSliceWriter {
  public:
   // `files`: as given to create_safetensors; must outlive the writer. A file is opened when its
   // first element is written.
-  SafetensorsSliceWriter(std::filesystem::path folder, const SafetensorsFiles& files);
+  SafetensorsSliceWriter(std::filesystem::path folder, const SafetensorsFiles& files,
+                         SliceWriterOptions options = {});
   ~SafetensorsSliceWriter();
   SafetensorsSliceWriter(const SafetensorsSliceWriter&) = delete;
 
@@ -36,6 +46,8 @@ class SafetensorsSliceWriter {
   // without any LibTorch operation. kMismatch naming a tensor that the files do not have in that
   // shape.
   void write(const parallel::TensorPiece& piece);
+  // The same for all of them; in turns file after file, one that nobody else writes first.
+  void write(std::span<const parallel::TensorPiece> pieces);
   // Every element written is on the disk.
   void finish();
   uint64_t num_elements() const { return num_elements_; }  // written so far
@@ -43,8 +55,12 @@ class SafetensorsSliceWriter {
  private:
   struct Target;
   Target& find(const parallel::TensorPiece& piece);
+  void enter(Target& target);
+  void leave();
 
   std::filesystem::path folder_;
+  const SliceWriterOptions options_;
+  Target* current_ = nullptr;                     // whose turn this writer has
   std::vector<std::unique_ptr<Target>> targets_;  // one for each file
   at::Tensor buffer_;
   uint64_t num_elements_ = 0;

@@ -25,58 +25,70 @@ FrameStream::FrameStream(OwnedFd in, OwnedFd out) : in_(std::move(in)), out_(std
     ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
 }
 
+// What was taken goes when it is at least half of all: then what is left is moved no more often
+// than as much was taken.
+void FrameStream::Bytes::take(size_t count) {
+  taken_ += count;
+  if (taken_ < bytes_.size() - taken_) return;
+  bytes_.erase(0, taken_);
+  taken_ = 0;
+}
+
 bool FrameStream::fill() {
   std::array<char, 65536> bytes;
-  while (received_.size() < kMaxBuffered) {
+  while (received_.rest().size() < kMaxBuffered) {
     const ssize_t got = ::read(in_.get(), bytes.data(), bytes.size());
     if (got == 0) return false;
     if (got < 0) return later(errno);
-    received_.append(bytes.data(), static_cast<size_t>(got));
+    received_.add({bytes.data(), static_cast<size_t>(got)});
   }
   return true;
 }
 
 std::optional<std::string> FrameStream::line(std::string_view beginning) {
   for (;;) {
-    const size_t end = received_.find('\n');
-    if (end == std::string::npos && received_.size() > kMaxFrameBytes)
+    const std::string_view rest = received_.rest();
+    const size_t end = rest.find('\n');
+    if (end == std::string_view::npos && rest.size() > kMaxFrameBytes)
       throw Error(ErrorCode::kCorrupt, "what comes over the connection is not retort's");
-    if (end == std::string::npos) return std::nullopt;
-    const std::string text = received_.substr(0, end);
-    received_.erase(0, end + 1);
+    if (end == std::string_view::npos) return std::nullopt;
+    const std::string text(rest.substr(0, end));
+    received_.take(end + 1);
     if (text.starts_with(beginning)) return text;
   }
 }
 
 std::optional<std::string> FrameStream::next() {
+  const std::string_view rest = received_.rest();
   uint32_t size = 0;
-  if (received_.size() < sizeof size) return std::nullopt;
-  std::memcpy(&size, received_.data(), sizeof size);
+  if (rest.size() < sizeof size) return std::nullopt;
+  std::memcpy(&size, rest.data(), sizeof size);
   if (size > kMaxFrameBytes)
     throw Error(ErrorCode::kCorrupt, "a frame of " + std::to_string(size) + " bytes is announced");
-  if (received_.size() < sizeof size + size) return std::nullopt;
-  std::string frame = received_.substr(sizeof size, size);
-  received_.erase(0, sizeof size + size);
+  if (rest.size() < sizeof size + size) return std::nullopt;
+  std::string frame(rest.substr(sizeof size, size));
+  received_.take(sizeof size + size);
   return frame;
 }
 
 void FrameStream::send_line(std::string_view text) {
-  unsent_ += text;
-  unsent_ += '\n';
+  unsent_.add(text);
+  unsent_.add("\n");
 }
 
 void FrameStream::send(std::string_view frame) {
   RETORT_CHECK(frame.size() <= kMaxFrameBytes) << "a frame of " << frame.size() << " bytes";
   const auto size = static_cast<uint32_t>(frame.size());
-  unsent_.append(reinterpret_cast<const char*>(&size), sizeof size);
-  unsent_ += frame;
+  unsent_.add({reinterpret_cast<const char*>(&size), sizeof size});
+  unsent_.add(frame);
 }
 
 bool FrameStream::flush() {
-  while (!unsent_.empty()) {
-    const ssize_t sent = ::write(out_.get(), unsent_.data(), unsent_.size());
+  while (unsent() > 0) {
+    const std::string_view rest = unsent_.rest();
+    const ssize_t sent = ::write(out_.get(), rest.data(), rest.size());
     if (sent < 0) return later(errno);
-    unsent_.erase(0, static_cast<size_t>(sent));
+    unsent_.take(static_cast<size_t>(sent));
   }
   return true;
 }

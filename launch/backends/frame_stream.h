@@ -22,7 +22,7 @@ class FrameStream {
   int in() const { return in_.get(); }
   int out() const { return out_.get(); }
   // What is sent and has not left.
-  size_t unsent() const { return unsent_.size(); }
+  size_t unsent() const { return unsent_.rest().size(); }
 
   // Takes what is there. False once the other end has closed; what came before stays readable.
   bool fill();
@@ -38,11 +38,23 @@ class FrameStream {
   bool flush();
   void close_out() { out_.reset(); }
   // What has come and was not taken.
-  void drop() { received_.clear(); }
+  void drop() { received_.take(received_.rest().size()); }
 
  private:
+  // Bytes that are added at the end and taken from the front, each moved a bounded number of times.
+  class Bytes {
+   public:
+    std::string_view rest() const { return std::string_view(bytes_).substr(taken_); }
+    void add(std::string_view more) { bytes_ += more; }
+    void take(size_t count);
+
+   private:
+    std::string bytes_;
+    size_t taken_ = 0;  // from the front
+  };
+
   OwnedFd in_, out_;
-  std::string received_, unsent_;
+  Bytes received_, unsent_;
 };
 
 }  // namespace retort::launch

@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "launch/backends/exec_arguments.h"
 #include "launch/backends/find_program.h"
 #include "launch/backends/host_version.h"
@@ -22,6 +21,9 @@
 namespace retort::launch {
 namespace fs = std::filesystem;
 namespace {
+
+// For what a process wrote last to be in its log.
+constexpr Duration kLogPatience{1'000};
 
 // To reach a host and log in there.
 constexpr std::chrono::milliseconds kConnect{30'000};
@@ -62,11 +64,10 @@ std::string last_words(const fs::path& log, int64_t offset) {
 // A process on the host, as far as the launcher has heard.
 class HostLink::Process final : public RoleProcess {
  public:
-  Process(HostLink& link, uint64_t id, const fs::path& log)
-      : link_(link),
-        id_(id),
-        log_(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
-    if (log_.get() < 0)
+  Process(HostLink& link, uint64_t id, const fs::path& log) : link_(link), id_(id), log_(log) {
+    // Whether it can be written is known before the process starts.
+    const OwnedFd opened(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+    if (opened.get() < 0)
       throw Error(ErrorCode::kInvalidArgument,
                   "cannot open " + log.string() + ": " + std::strerror(errno));
     link_.processes_[id_] = this;
@@ -89,12 +90,12 @@ class HostLink::Process final : public RoleProcess {
       case FromHostKind::kStarted: pid_ = static_cast<pid_t>(frame.number); break;
       case FromHostKind::kRefused: refused_ = frame.text; break;
       case FromHostKind::kHeld: held_ = frame.number != 0; break;
-      case FromHostKind::kEnded: status_ = static_cast<int>(frame.number); break;
-      case FromHostKind::kOutput:
-        if (::write(log_.get(), frame.text.data(), frame.text.size()) < 0) {
-          RETORT_LOG(kWarning) << "cannot write a log: " << std::strerror(errno);
-        }
+      case FromHostKind::kEnded:
+        // Whoever tells why looks for its last words in the log.
+        link_.logs_.drain(kLogPatience);
+        status_ = static_cast<int>(frame.number);
         break;
+      case FromHostKind::kOutput: link_.logs_.append(log_, frame.text); break;
       default: break;
     }
   }
@@ -114,7 +115,7 @@ class HostLink::Process final : public RoleProcess {
 
   HostLink& link_;
   const uint64_t id_;
-  OwnedFd log_;
+  const fs::path log_;
   pid_t pid_ = 0;
   bool held_ = false;
   std::string refused_, lost_;
@@ -152,6 +153,7 @@ void HostLink::poll_for(std::vector<pollfd>& entries) const {
 }
 
 void HostLink::work() {
+  logs_.work();
   ssh_->try_reap();
   if (lost_) return;
   signs_.look();

@@ -19,6 +19,7 @@
 #include "launch/backends/frame_stream.h"
 #include "launch/backends/host_frames.h"
 #include "launch/backends/life_signs.h"
+#include "launch/backends/log_writer.h"
 #include "recipes/hosts_options.h"
 
 namespace retort::launch {
@@ -91,6 +92,7 @@ class HostLink {
   std::optional<std::string> examined_;
   std::optional<Error> lost_;
   uint64_t next_id_ = 1;
+  LogWriter logs_;
   std::map<uint64_t, Process*> processes_;
 };
 

@@ -5,13 +5,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <utility>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "launch/backends/local_backend.h"
 
 namespace retort::launch {
@@ -68,6 +65,7 @@ void HostedProcesses::signal(const ToHost& frame) {
 }
 
 void HostedProcesses::work(bool full) {
+  logs_.work();
   for (auto process = processes_.begin(); process != processes_.end();) {
     const std::optional<int> status = process->child.try_reap();
     if (status || !full) take_output(*process, status.has_value());
@@ -97,10 +95,7 @@ void HostedProcesses::take_output(Process& process, bool all) {
 void HostedProcesses::put(const Process& process, std::string_view text) {
   if (told_)
     return tell_({.kind = FromHostKind::kOutput, .id = process.id, .text = std::string(text)});
-  const OwnedFd log(::open(process.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (::write(log.get(), text.data(), text.size()) < 0) {
-    RETORT_LOG(kWarning) << "cannot write " << process.log.string() << ": " << std::strerror(errno);
-  }
+  logs_.append(process.log, text);
 }
 
 void HostedProcesses::poll_for(std::vector<pollfd>& entries, bool full) const {

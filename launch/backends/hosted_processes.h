@@ -15,6 +15,7 @@
 #include "base/units.h"
 #include "launch/backends/child_process.h"
 #include "launch/backends/host_frames.h"
+#include "launch/backends/log_writer.h"
 
 namespace retort::launch {
 
@@ -64,6 +65,7 @@ class HostedProcesses {
   bool told_ = true;  // output goes to the launcher
   Duration stop_timeout_{0};
   bool outlive_launcher_ = false;
+  LogWriter logs_;
   std::list<Process> processes_;
 };
 

@@ -10,7 +10,6 @@
 #include "engines/model_watch.h"
 #include "engines/reward.h"
 #include "engines/teacher.h"
-#include "launch/backends/child_process.h"
 #include "launch/ranks/attached_engine.h"
 #include "launch/ranks/engine_contract.h"
 #include "launch/ranks/served_calls.h"
@@ -18,7 +17,7 @@
 #include "models/checkpoint.h"
 #include "recipes/external_roles.h"
 #include "recipes/run/agent_options.h"
-#include "recipes/run/append_fd.h"
+#include "recipes/run/patient_files.h"
 #include "roles/generator/server.h"
 #include "roles/serving_loop.h"
 
@@ -171,8 +170,7 @@ void run_engine_generator_role(const RankContext& context) {
   if (!restarts_to_load(attached, external)) attached.engine()->load_weights(first, deadline).get();
   const engines::Contract contract = attached.probe(&decoder, deadline);
 
-  const fs::path receipts = context.run_folder / "receipts.jsonl";
-  const OwnedFd receipts_fd(recipes::open_for_append(receipts));
+  recipes::PatientFile receipts(context.run_folder / "receipts.jsonl");
   engines::EngineBackend::Options options{
       .timeout = external.timeout,
       .load_timeout = external.load_timeout,
@@ -181,8 +179,10 @@ void run_engine_generator_role(const RankContext& context) {
                    .nonce = new_nonce()},
       .drawn = contract.drawn,
       .on_receipt = [&](const engines::Receipt& receipt) {
-        recipes::append_bytes(receipts_fd.get(), engines::to_json(receipt, context.name()) + "\n",
-                              receipts);
+        const int64_t before = receipts.num_waiting();
+        receipts.append(engines::to_json(receipt, context.name()) + "\n");
+        if (before > 0 || receipts.num_waiting() == 0) return;
+        RETORT_LOG(kWarning) << "the disk is full: receipts wait for " << receipts.path().string();
       }};
   if (restarts_to_load(attached, external))
     options.load = [&](const std::string&, Deadline deadline) { attached.start(deadline); };

@@ -101,7 +101,7 @@ std::vector<std::string> render_progress(const ProgressState& state, int columns
 Progress::Progress(Options options)
     : options_(std::move(options)),
       writer_(options_.fd, options_.max_waiting),
-      tail_(options_.metrics) {
+      tail_(options_.metrics, options_.patience) {
   state_.title = options_.title;
   state_.position = options_.max_steps ? std::to_string(options_.start_step) + "/" +
                                              std::to_string(*options_.max_steps)

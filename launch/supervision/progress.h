@@ -14,7 +14,7 @@
 
 #include "base/units.h"
 #include "launch/supervision/background_writer.h"
-#include "launch/supervision/metrics_tail.h"
+#include "launch/supervision/metrics_follower.h"
 #include "launch/supervision/supervisor.h"
 
 namespace retort::launch {
@@ -79,6 +79,7 @@ class Progress : public SupervisorObserver {
     std::function<Clock::time_point()> now = &Clock::now;
     size_t max_waiting = 64 << 10;  // bytes of plain lines that nobody has read
     Duration last_wait{2'000};      // for the last lines to be read
+    Duration patience{1'000};       // for the file system of `metrics`; once, while it hangs
   };
   explicit Progress(Options options);
   ~Progress() override;  // finish()
@@ -109,7 +110,7 @@ class Progress : public SupervisorObserver {
   Options options_;
   BackgroundWriter writer_;
   int64_t dropped_ = 0;  // plain lines since the last one that was taken
-  MetricsTail tail_;
+  MetricsFollower tail_;
   ProgressState state_;
   size_t drawn_lines_ = 0;
   std::optional<Clock::time_point> last_draw_;

@@ -5,13 +5,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <utility>
 
+#include "base/deadline.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/host_name.h"
 #include "base/log.h"
 #include "base/process_name.h"
+#include "launch/supervision/reserved_file.h"
 
 namespace retort::launch {
 namespace {
@@ -51,7 +54,15 @@ RunStatus read_run_status(const std::filesystem::path& run) {
   }
 }
 
-StatusFile::StatusFile(Options options) : options_(std::move(options)) {
+struct StatusFile::Disk {
+  explicit Disk(const std::filesystem::path& path) : file(path) {}
+
+  ReservedFile file;
+  std::string failed;  // why the last state was not written
+};
+
+StatusFile::StatusFile(Options options)
+    : options_(std::move(options)), disk_(std::make_shared<Disk>(options_.path)) {
   status_.run = options_.run;
   status_.recipe = options_.recipe;
   status_.reproducible = options_.reproducible;
@@ -68,7 +79,7 @@ StatusFile::~StatusFile() {
   status_.exit_code = 1;
   status_.notice = "the launcher gave up; its last words are on its stderr";
   enter(RunState::kFailed);
-  write();
+  write_last(/*keeps_room=*/false);
 }
 
 RunStatus::Process& StatusFile::process(const std::string& role, int64_t rank) {
@@ -163,7 +174,7 @@ void StatusFile::finish(const SupervisorResult& result, bool goes_on) {
   if (goes_on) {
     status_.notice = "the run goes on from its last checkpoint";
     enter(RunState::kStarting);
-    return write();
+    return write_last(/*keeps_room=*/true);
   }
   status_.exit_code = result.exit_code;
   const int code = result.exit_code;
@@ -171,7 +182,7 @@ void StatusFile::finish(const SupervisorResult& result, bool goes_on) {
     enter(RunState::kFailed);
   else
     enter(result.stopped_early ? RunState::kStopped : RunState::kDone);
-  write();
+  write_last(/*keeps_room=*/false);
 }
 
 void StatusFile::take_progress() {
@@ -187,16 +198,45 @@ void StatusFile::take_progress() {
   status_.loss = known ? std::optional(loss->second) : std::nullopt;
 }
 
+// While the thread still writes an older state this one waits: the next tick tries again.
 void StatusFile::write() {
   take_progress();
+  if (thread_.idle()) start_writing(/*is_last=*/false);
+  if (thread_.wait_a_while(options_.patience)) return tell_trouble();
+  if (std::exchange(warned_, true)) return;
+  RETORT_LOG(kWarning) << "the file system of " << options_.path.string()
+                       << " does not answer; the run goes on, `retort status` will not know it";
+}
+
+// Of a launcher that goes on nothing else is ever written.
+void StatusFile::write_last(bool keeps_room) {
+  take_progress();
+  const Deadline deadline = Deadline::after(options_.last_wait);
+  const bool is_free = thread_.wait(deadline);
+  if (is_free) start_writing(!keeps_room);
+  if (is_free && thread_.wait(deadline)) return tell_trouble();
+  RETORT_LOG(kWarning) << "the file system of " << options_.path.string()
+                       << " does not answer: it does not say how this run has ended";
+}
+
+void StatusFile::start_writing(bool is_last) {
   status_.updated = options_.now();
   changed_ = false;
-  try {
-    replace_file(options_.path, encode_run_status(status_));
-  } catch (const Error& e) {
-    if (std::exchange(warned_, true)) return;
-    RETORT_LOG(kWarning) << e.what() << "; the run goes on, `retort status` will not know it";
-  }
+  thread_.start([disk = disk_, content = encode_run_status(status_), is_last] {
+    disk->failed.clear();
+    try {
+      disk->file.replace(content);
+    } catch (const std::exception& e) {
+      disk->failed = e.what();
+    }
+    if (is_last) disk->file.release();
+  });
+}
+
+// Once the thread is idle.
+void StatusFile::tell_trouble() {
+  if (disk_->failed.empty() || std::exchange(warned_, true)) return;
+  RETORT_LOG(kWarning) << disk_->failed << "; the run goes on, `retort status` will not know it";
 }
 
 }  // namespace retort::launch

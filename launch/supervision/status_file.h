@@ -6,9 +6,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
+#include "base/units.h"
+#include "launch/backends/disk_thread.h"
 #include "launch/supervision/progress.h"
 #include "launch/supervision/run_status.h"
 #include "launch/supervision/supervisor.h"
@@ -26,8 +29,9 @@ RunStatus read_run_status(const std::filesystem::path& run_folder);
 //   at once       when the state of the run or of a process has changed
 //   every second  besides, so that a reader sees that the launcher lives
 //
-// A reader always finds a whole file. The disk is not waited for: the supervisor must not hang
-// with it. A file that cannot be written is a warning, said once; the run goes on.
+// A reader always finds a whole file. The supervisor must not hang with the disk: a thread of its
+// own writes, the newest state each time, and is waited for a moment only. A full disk is written
+// to (ReservedFile). A file that cannot be written is a warning, said once; the run goes on.
 //
 // Threads: one, the supervisor's.
 class StatusFile : public SupervisorObserver {
@@ -45,6 +49,8 @@ class StatusFile : public SupervisorObserver {
     // The run goes on without this launcher, whatever becomes of that.
     bool is_attached = false;
     std::function<Clock::time_point()> now = &Clock::now;
+    Duration patience{1'000};    // for a file system to answer; once, while it does not
+    Duration last_wait{10'000};  // the same for the last state
   };
   explicit StatusFile(Options options);  // writes the first
   ~StatusFile() override;                // without finish(): says that the launcher gave up
@@ -68,12 +74,19 @@ class StatusFile : public SupervisorObserver {
   void note_failure(const ProcessFailure& failure, const std::string& cause);
   void take_progress();
   void write();
+  void write_last(bool keeps_room);
+  void start_writing(bool is_last);
+  void tell_trouble();
 
   const Options options_;
   RunStatus status_;
   bool changed_ = true;  // a state, since the last writing
   bool warned_ = false;
   bool finished_ = false;
+
+  struct Disk;
+  std::shared_ptr<Disk> disk_;  // the thread's, while it is not idle
+  DiskThread thread_;
 };
 
 }  // namespace retort::launch

@@ -94,7 +94,7 @@ data::BatchStream::Step OnPolicySource::operator()(int64_t step) {
   // One completion for each, by the student of now.
   samples_->sync(trainer_.decoder(), static_cast<uint64_t>(step), {});
   const Rollout rollout = samples_->finish(samples_->begin(std::move(request)));
-  save_samples(options_.samples_folder, world_, rollout, step, /*reward_names=*/{});
+  save_samples(sample_files_, options_.samples_folder, world_, rollout, step, /*reward_names=*/{});
 
   // The batches again, with the student's completions as targets; an empty one is left out.
   size_t next = 0;

@@ -15,6 +15,7 @@
 #include "recipes/recipe.h"
 #include "recipes/rollout/sample_source.h"
 #include "recipes/run/batch_objective.h"
+#include "recipes/run/patient_files.h"
 #include "roles/teacher/frozen_answers.h"
 #include "roles/trainer/trainer.h"
 
@@ -52,6 +53,7 @@ class OnPolicySource {
   StepSource data_;
   std::shared_ptr<SampleSource> samples_;
   Options options_;
+  PatientFiles sample_files_;
 };
 
 // Reverse KL on the sampled tokens as a policy gradient: each token's advantage is log q_teacher -

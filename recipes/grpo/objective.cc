@@ -224,7 +224,7 @@ void GrpoObjective::prepare(Round round, int64_t step) {
       grpo_advantages(rewards_of(rollout, round), options_.num_generations, options_.grpo);
   const at::Tensor mine = values_of_rank(world_, advantages.advantages, options_.num_generations);
   parallel::run_on_all(world_.all(), [&] {
-    save_samples(options_.samples_folder, world_, rollout, step, scorer_->names());
+    save_samples(sample_files_, options_.samples_folder, world_, rollout, step, scorer_->names());
     if (options_.grpo.kl_in_reward)
       for (GrpoMicroBatch& batch : batches_)
         batch.advantages = mine.index_select(0, at::tensor(batch.places, at::kLong));

@@ -23,6 +23,7 @@
 #include "recipes/rollout/rollout_scorer.h"
 #include "recipes/rollout/sample_source.h"
 #include "recipes/run/objective.h"
+#include "recipes/run/patient_files.h"
 #include "recipes/run/reference.h"
 #include "roles/trainer/trainer.h"
 
@@ -132,6 +133,7 @@ class GrpoObjective : public Objective {
   std::shared_ptr<SampleSource> samples_;
   std::shared_ptr<RolloutScorer> scorer_;
   Options options_;
+  PatientFiles sample_files_;
   const bool shares_prompts_;  // GrpoMicroBatch::tokens
   BatchSizes sizes_;
   std::unique_ptr<ReferenceQuestions> reference_;  // with beta

@@ -93,7 +93,7 @@ Rollout RejectionSampler::draw(int64_t round, int64_t step) {
                                                       .num_generations = options_.num_generations,
                                                       .sample_ids = std::move(dealt.sample_ids)});
   Rollout rollout = scorer_->finish(*samples_, std::move(pending), world_.mp());
-  save_samples(options_.samples_folder, world_, rollout, step, scorer_->names());
+  save_samples(sample_files_, options_.samples_folder, world_, rollout, step, scorer_->names());
   return rollout;
 }
 

@@ -17,6 +17,7 @@
 #include "recipes/rollout/rollout_scorer.h"
 #include "recipes/rollout/sample_source.h"
 #include "recipes/run/batch_objective.h"
+#include "recipes/run/patient_files.h"
 #include "roles/trainer/trainer.h"
 
 namespace retort::recipes {
@@ -71,6 +72,7 @@ class RejectionSampler {
   std::shared_ptr<RolloutScorer> scorer_;
   OpenKept open_;
   Options options_;
+  PatientFiles sample_files_;
   int64_t round_ = -1, rounds_drawn_ = 0;
   std::unique_ptr<data::BatchStream> stream_;
   MetricsRow metrics_;

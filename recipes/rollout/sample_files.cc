@@ -2,8 +2,8 @@
 
 #include <optional>
 #include <string_view>
+#include <utility>
 
-#include "base/file.h"
 #include "base/json_text.h"
 
 namespace retort::recipes {
@@ -62,8 +62,9 @@ fs::path samples_folder(const GenerationOptions& generation, const fs::path& run
   return generation.save_samples ? run_folder / "samples" : fs::path();
 }
 
-void save_samples(const fs::path& folder, parallel::World& world, const Rollout& rollout,
-                  int64_t step, const std::vector<std::string>& reward_names) {
+void save_samples(PatientFiles& files, const fs::path& folder, parallel::World& world,
+                  const Rollout& rollout, int64_t step,
+                  const std::vector<std::string>& reward_names) {
   if (folder.empty() || world.mp().rank() != 0) return;
   std::string text;
   for (const RolloutGroup& group : rollout.groups)
@@ -72,8 +73,7 @@ void save_samples(const fs::path& folder, parallel::World& world, const Rollout&
 
   const std::string name =
       "step-" + std::to_string(step) + "-rank-" + std::to_string(world.dp().rank()) + ".jsonl";
-  fs::create_directories(folder);
-  write_file_atomically(folder / name, text);
+  files.write(folder / name, std::move(text));
 }
 
 }  // namespace retort::recipes

@@ -9,6 +9,7 @@
 #include "parallel/world.h"
 #include "recipes/rollout/options.h"
 #include "recipes/rollout/rollout.h"
+#include "recipes/run/patient_files.h"
 
 namespace retort::recipes {
 
@@ -21,8 +22,9 @@ std::filesystem::path samples_folder(const GenerationOptions& generation,
 // (as rewards see it), prompt_ids, token_ids (as they were drawn), logps, sampling_logps (null: an
 // engine did not say), reward, rewards (by `reward_names`; null: unscorable), finish_reason,
 // sample_id, weight_version; and of the row reference (its answer; null: it has none), fields (its
-// other columns) and origin. Written atomically; kResourceExhausted when the disk is full.
-void save_samples(const std::filesystem::path& folder, parallel::World& world,
+// other columns) and origin. Written atomically, by `files`, which keeps what a full disk has no
+// room for.
+void save_samples(PatientFiles& files, const std::filesystem::path& folder, parallel::World& world,
                   const Rollout& rollout, int64_t step,
                   const std::vector<std::string>& reward_names);
 

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/write_turn.h"
 #include "models/lora/adapter.h"
 #include "models/safetensors_writer.h"
 #include "models/text/chat_template.h"
@@ -38,12 +39,12 @@ void run_phase(parallel::Group& all, const std::string& complaint, Fn&& fn) {
 }
 
 // Elements written.
-uint64_t write_parts(const fs::path& folder, const std::vector<models::CheckpointPart>& parts) {
+uint64_t write_parts(const fs::path& folder, const std::vector<models::CheckpointPart>& parts,
+                     bool in_turns) {
   uint64_t elements = 0;
   for (const models::CheckpointPart& part : parts) {
-    models::SafetensorsSliceWriter writer(folder / part.folder, part.files);
-    for (const parallel::TensorPiece& piece : part.pieces)
-      writer.write(piece);
+    models::SafetensorsSliceWriter writer(folder / part.folder, part.files, {.in_turns = in_turns});
+    writer.write(part.pieces);
     writer.finish();
     elements += writer.num_elements();
   }
@@ -69,8 +70,9 @@ void copy_pieces(models::CheckpointPart& part) {
 
 // On a thread of its own if there is one to be had, else when the result is asked for.
 std::future<uint64_t> start_writing(const fs::path& folder,
-                                    const std::vector<models::CheckpointPart>& parts, bool async) {
-  const auto write = [&folder, &parts] { return write_parts(folder, parts); };
+                                    const std::vector<models::CheckpointPart>& parts, bool async,
+                                    bool in_turns) {
+  const auto write = [&folder, &parts, in_turns] { return write_parts(folder, parts, in_turns); };
   if (async) {
     try {
       return std::async(std::launch::async, write);
@@ -80,6 +82,16 @@ std::future<uint64_t> start_writing(const fs::path& folder,
     }
   }
   return std::async(std::launch::deferred, write);
+}
+
+// Whether a rank sees `folder` through another page cache than the first one does. The same on all.
+bool have_several_caches(parallel::Group& all, const fs::path& folder,
+                         const std::string& complaint) {
+  if (all.size() == 1) return false;
+  std::string mine;
+  run_phase(all, complaint, [&] { mine = page_cache_of(folder); });
+  const std::string first = all.broadcast(mine, 0);
+  return all.all_reduce(int64_t{mine != first}) > 0;
 }
 
 }  // namespace
@@ -171,7 +183,8 @@ fs::path CheckpointStore::save(const roles::Trainer& trainer, parallel::World& w
 
   // Every rank writes its slices into the folder that rank 0 has made.
   pending->temporary = world.all().broadcast(pending->temporary.string(), 0);
-  pending->written = start_writing(pending->temporary, pending->parts, options_.async);
+  const bool in_turns = have_several_caches(world.all(), pending->temporary, pending->complaint());
+  pending->written = start_writing(pending->temporary, pending->parts, options_.async, in_turns);
   pending_ = std::move(pending);
   const fs::path folder = pending_->folder;
   if (!options_.async) finish(world);

@@ -22,7 +22,8 @@ namespace retort::recipes {
 // The checkpoints of a run. All ranks write: rank 0 makes the files under a temporary name, every
 // rank writes the slices that it counts, and when all have done so and synced, rank 0 renames the
 // folder. So it appears under its name only when complete, whatever fails, and the checkpoints
-// before it stay as they are. The files do not depend on the layout.
+// before it stay as they are. The files do not depend on the layout. Ranks that see the run's
+// folder through several page caches, as hosts do, write each file in turns (base/write_turn.h).
 //
 // That of the best model (LoopState::best) is not removed for newer ones, and the link `best`
 // points at it.

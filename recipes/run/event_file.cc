@@ -12,7 +12,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/host_name.h"
-#include "recipes/run/append_fd.h"
 
 namespace retort::recipes {
 namespace fs = std::filesystem;
@@ -117,6 +116,22 @@ double wall_time_now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+// The name of a file that is not there yet.
+fs::path new_event_file(const fs::path& folder) {
+  std::error_code failed;
+  fs::create_directories(folder, failed);
+  if (failed)
+    throw Error(ErrorCode::kUnavailable,
+                "cannot create folder " + folder.string() + ": " + failed.message());
+  const std::string stem = "events.out.tfevents." +
+                           std::to_string(static_cast<int64_t>(wall_time_now())) + "." +
+                           host_name() + "." + std::to_string(::getpid());
+  fs::path path;
+  for (int i = 0; i == 0 || fs::exists(path); ++i)
+    path = folder / (stem + "." + std::to_string(i));
+  return path;
+}
+
 // The records of `content` up to `step`, byte for byte, so that a resumed run goes on behind them.
 // A record is a TFRecord: length (8 bytes), its checksum (4), data, its checksum (4). What comes
 // after the first damaged one, as a killed process leaves it, is dropped.
@@ -180,27 +195,12 @@ std::string version_event(double wall_time) {
   return event;
 }
 
-EventFile::EventFile(const fs::path& folder) {
-  std::error_code failed;
-  fs::create_directories(folder, failed);
-  if (failed)
-    throw Error(ErrorCode::kUnavailable,
-                "cannot create folder " + folder.string() + ": " + failed.message());
-  const double now = wall_time_now();
-  const std::string stem = "events.out.tfevents." + std::to_string(static_cast<int64_t>(now)) +
-                           "." + host_name() + "." + std::to_string(::getpid());
-  for (int i = 0; i == 0 || fs::exists(path_); ++i)
-    path_ = folder / (stem + "." + std::to_string(i));
-  fd_ = open_for_append(path_);
-  append_bytes(fd_, event_record(version_event(now)), path_);
-}
-
-EventFile::~EventFile() {
-  if (fd_ >= 0) ::close(fd_);
+EventFile::EventFile(const fs::path& folder) : file_(new_event_file(folder)) {
+  file_.append(event_record(version_event(wall_time_now())));
 }
 
 void EventFile::write(int64_t step, std::span<const std::pair<std::string, double>> scalars) {
-  append_bytes(fd_, event_record(scalar_event(wall_time_now(), step, scalars)), path_);
+  file_.append(event_record(scalar_event(wall_time_now(), step, scalars)));
 }
 
 void cut_back_events(const fs::path& folder, int64_t step) {

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "recipes/run/patient_files.h"
+
 namespace retort::recipes {
 
 // CRC-32C (Castagnoli) of the bytes, and the rotated form that the record format stores.
@@ -25,20 +27,18 @@ std::string scalar_event(double wall_time, int64_t step,
 std::string version_event(double wall_time);
 
 // Appends events to a new file `events.out.tfevents.<time>.<host>.<pid>` in `folder` (created if
-// needed); each event is one write(2). Errors: kResourceExhausted when the disk is full,
-// kUnavailable otherwise.
+// needed); each event is one write(2). Errors and full disks: those of PatientFile.
 class EventFile {
  public:
   explicit EventFile(const std::filesystem::path& folder);
-  ~EventFile();
-  EventFile(const EventFile&) = delete;
-  EventFile& operator=(const EventFile&) = delete;
   void write(int64_t step, std::span<const std::pair<std::string, double>> scalars);
-  const std::filesystem::path& path() const { return path_; }
+  // Writes what waits for room. Whether nothing waits any more.
+  bool flush() { return file_.flush(); }
+  int64_t num_waiting() const { return file_.num_waiting(); }  // events
+  const std::filesystem::path& path() const { return file_.path(); }
 
  private:
-  std::filesystem::path path_;
-  int fd_ = -1;
+  PatientFile file_;
 };
 
 // Rewrites every event file of `folder` without the events of steps above `step`. A record that is

@@ -1,14 +1,12 @@
 #include "recipes/run/metrics_writer.h"
 
-#include <unistd.h>
-
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json_text.h"
-#include "recipes/run/append_fd.h"
 
 namespace retort::recipes {
 namespace fs = std::filesystem;
@@ -34,13 +32,7 @@ std::optional<int64_t> step_in_line(std::string_view line) {
 }  // namespace
 
 MetricsWriter::MetricsWriter(const fs::path& output_dir)
-    : path_(create_folder(output_dir) / "metrics.jsonl"),
-      fd_(open_for_append(path_)),
-      events_(output_dir / "tensorboard") {}
-
-MetricsWriter::~MetricsWriter() {
-  if (fd_ >= 0) ::close(fd_);
-}
+    : rows_(create_folder(output_dir) / "metrics.jsonl"), events_(output_dir / "tensorboard") {}
 
 void MetricsWriter::write(const MetricsRow& row) {
   JsonLine line;
@@ -51,8 +43,17 @@ void MetricsWriter::write(const MetricsRow& row) {
     scalars.emplace_back(
         name, std::visit([](auto number) { return static_cast<double>(number); }, value));
   }
-  append_bytes(fd_, line.str() + "\n", path_);
+  rows_.append(line.str() + "\n");
   events_.write(row.step, scalars);
+}
+
+void MetricsWriter::flush() {
+  rows_.flush();
+  events_.flush();
+}
+
+int64_t MetricsWriter::num_waiting_rows() const {
+  return std::max(rows_.num_waiting(), events_.num_waiting());
 }
 
 namespace {

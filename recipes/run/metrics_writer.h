@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "recipes/run/event_file.h"
+#include "recipes/run/patient_files.h"
 
 namespace retort::recipes {
 
@@ -32,19 +33,18 @@ struct MetricsRow {
 
 // Appends to <output_dir>/metrics.jsonl (one write(2) a row, so a reader never sees half a row of a
 // living writer) and to <output_dir>/tensorboard/. One process of a run makes one: rank 0 of the
-// driving role. Used by one thread. Errors: kResourceExhausted when the disk is full, kUnavailable
-// otherwise.
+// driving role. Used by one thread. Errors and full disks: those of PatientFile.
 class MetricsWriter {
  public:
   explicit MetricsWriter(const std::filesystem::path& output_dir);
-  ~MetricsWriter();
-  MetricsWriter(const MetricsWriter&) = delete;
-  MetricsWriter& operator=(const MetricsWriter&) = delete;
   void write(const MetricsRow& row);
+  // Writes what waits for room on the disk.
+  void flush();
+  // Of metrics.jsonl, or of TensorBoard's file where more wait there.
+  int64_t num_waiting_rows() const;
 
  private:
-  std::filesystem::path path_;
-  int fd_ = -1;
+  PatientFile rows_;
   EventFile events_;
 };
 

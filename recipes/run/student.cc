@@ -20,7 +20,6 @@
 #include "recipes/run/checkpoint_command.h"
 #include "recipes/run/checkpoint_folder.h"
 #include "recipes/run/checkpoint_store.h"
-#include "recipes/run/metrics_writer.h"
 #include "recipes/run/recipe_run.h"
 #include "recipes/run/resumed_run.h"
 #include "recipes/run/role_connections.h"
@@ -31,6 +30,7 @@
 #include "recipes/run/student_model.h"
 #include "recipes/run/student_options.h"
 #include "recipes/run/template_day.h"
+#include "recipes/run/told_metrics.h"
 #include "roles/trainer/trainer.h"
 
 namespace retort::recipes {
@@ -313,8 +313,8 @@ TrainLoopResult run_student(const RankContext& context) {
   // A vote, because only some ranks wait for other roles.
   parallel::run_on_all(world.all(), [&] { work->start(trainer, start); });
 
-  std::unique_ptr<MetricsWriter> metrics;
-  if (world.rank() == 0) metrics = std::make_unique<MetricsWriter>(context.run_folder);
+  std::unique_ptr<ToldMetrics> metrics;
+  if (world.rank() == 0) metrics = std::make_unique<ToldMetrics>(context);
   context.report("training", start.step, "of " + std::to_string(max_steps) + " steps");
   set_log_step(start.step + 1);
   const auto begin = std::chrono::steady_clock::now();
@@ -357,7 +357,12 @@ TrainLoopResult run_student(const RankContext& context) {
              check_replicas_agree(trainer.decoder(), world, "at step " + std::to_string(step));
              context.report("saving", step, "");
            },
-       .on_saved = [&](int64_t step) { context.report("training", step, ""); }});
+       .on_saved =
+           [&](int64_t step) {
+             context.report("training", step, "");
+             if (metrics) metrics->flush(step);
+           }});
+  if (metrics) metrics->flush(result.step);
 
   std::exception_ptr bad_rows;
   if (result.stopped_early) bad_rows = refusal_of(look);

@@ -67,6 +67,24 @@ TEST(HostFrames, HalfAFrameIsNone) {
   EXPECT_EQ(loop.stream.next(), "abcde");
 }
 
+// As many as a stream holds: taking each from the front must not move all that follow it.
+TEST(HostFrames, ManySmallOnesAreTakenInOrder) {
+  Loop loop;
+  constexpr uint32_t kFrames = 120'000;
+  for (uint32_t i = 0; i < kFrames; ++i)
+    loop.stream.send({reinterpret_cast<const char*>(&i), sizeof i});
+  while (loop.stream.unsent() > 0) {
+    ASSERT_TRUE(loop.stream.flush());
+    ASSERT_TRUE(loop.stream.fill());
+  }
+  for (uint32_t i = 0; i < kFrames; ++i) {
+    const auto frame = loop.stream.next();
+    ASSERT_TRUE(frame) << i;
+    ASSERT_EQ(*frame, std::string(reinterpret_cast<const char*>(&i), sizeof i));
+  }
+  EXPECT_FALSE(loop.stream.next());
+}
+
 TEST(HostFrames, TheEndOfTheOtherEndIsNoticed) {
   Loop loop;
   loop.stream.send("last");

@@ -40,7 +40,8 @@ class StatusTest : public FolderTest {
             .recipe = "distill",
             .max_steps = 20,
             .progress = &progress_,
-            .now = [this] { return now_; }};
+            .now = [this] { return now_; },
+            .patience = seconds(60)};
   }
   RunStatus written() const { return launch::decode_run_status(get(folder_ / "status.json")); }
   // A tick: what stands in the file after it.

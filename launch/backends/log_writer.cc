@@ -1,0 +1,78 @@
+#include "launch/backends/log_writer.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/deadline.h"
+#include "base/log.h"
+#include "launch/backends/child_process.h"
+
+namespace retort::launch {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr Duration kLastLogs{5'000};
+
+}  // namespace
+
+struct LogWriter::Files {
+  std::map<fs::path, OwnedFd> open;
+  bool warned = false;
+
+  void append(const fs::path& log, std::string_view text);
+};
+
+void LogWriter::Files::append(const fs::path& log, std::string_view text) {
+  OwnedFd& file = open[log];
+  if (file.get() < 0)
+    file = OwnedFd(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  while (file.get() >= 0 && !text.empty()) {
+    const ssize_t wrote = ::write(file.get(), text.data(), text.size());
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) break;
+    text.remove_prefix(static_cast<size_t>(wrote));
+  }
+  if (text.empty() || std::exchange(warned, true)) return;
+  RETORT_LOG(kWarning) << "cannot write " << log.string() << ": " << std::strerror(errno);
+}
+
+LogWriter::LogWriter(size_t capacity) : capacity_(capacity), files_(std::make_shared<Files>()) {}
+
+LogWriter::~LogWriter() { drain(kLastLogs); }
+
+void LogWriter::append(const fs::path& log, std::string_view text) {
+  Waiting& waiting = waiting_[log];
+  const bool fits = waiting.left_out == 0 && waiting_bytes_ + text.size() <= capacity_;
+  if (fits) {
+    waiting.text += text;
+    waiting_bytes_ += text.size();
+  } else {
+    waiting.left_out += text.size();
+  }
+  work();
+}
+
+void LogWriter::work() {
+  if (waiting_.empty() || !thread_.idle()) return;
+  waiting_bytes_ = 0;
+  thread_.start([files = files_, waiting = std::exchange(waiting_, {})] {
+    for (const auto& [log, lines] : waiting) {
+      files->append(log, lines.text);
+      if (lines.left_out > 0)
+        files->append(log, "\n[" + std::to_string(lines.left_out) +
+                               " bytes were left out: the file system did not answer]\n");
+    }
+  });
+}
+
+void LogWriter::drain(Duration patience) {
+  const Deadline deadline = Deadline::after(patience);
+  while (thread_.wait_a_while(deadline.remaining()) && !waiting_.empty())
+    work();
+}
+
+}  // namespace retort::launch
