@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "base/units.h"
 #include "rpc/options.h"
 
 namespace retort::rpc {
@@ -12,6 +13,7 @@ struct RendezvousAccess {
   std::string run;     // the same in all processes of the run
   std::string secret;  // the run's
   Encryption encryption = Encryption::kAuto;
+  Duration peer_timeout{15'000};  // rpc.peer_timeout: no cut that is shorter ends a connection
 };
 
 }  // namespace retort::rpc
