@@ -223,6 +223,9 @@ void check_generation(const Recipe& recipe, const RecipePlaces& places) {
                   "leaves no room for a prompt in data.max_length = " +
                       std::to_string(recipe.data.max_length));
 
+  if (recipe.weight_sync && recipe.weight_sync->bucket_bytes > recipe.rpc.max_message_bytes)
+    places.refuse({"weight_sync", "bucket_bytes"},
+                  "is above rpc.max_message_bytes, the largest message that is accepted");
   check_stop(recipe, places);
   if (recipe.generation->eval_num_generations == 1) return;
   if (!recipe.grpo && !recipe.rejection_sampling)

@@ -141,7 +141,7 @@ class Agent {
   enum class Attempts { kOnce, kAgain };
   void connect(std::string_view peer, const std::string& address, Deadline deadline,
                Attempts attempts = Attempts::kAgain);
-  // The same without waiting, on any thread.
+  // The same without waiting, on any thread. Cancelled by the future, it ends with kCancelled.
   Future<Empty> start_connect(std::string_view peer, const std::string& address, Deadline deadline,
                               Attempts attempts = Attempts::kAgain);
   // Where this peer was reached last; empty: this agent never dialed it.

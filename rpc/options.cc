@@ -7,6 +7,8 @@
 #include "base/error.h"
 #include "base/sizes.h"
 #include "rpc/detail/bind_address.h"
+#include "rpc/detail/frames.h"
+#include "rpc/detail/receive_budget.h"
 
 namespace retort::rpc {
 namespace {
@@ -74,6 +76,13 @@ void check_device_map(const std::string& role, const std::map<std::string, int64
 }
 
 }  // namespace
+
+uint64_t RpcOptions::window_bytes(int64_t num_peers) const {
+  const uint64_t num_accounts = static_cast<uint64_t>(num_peers) * detail::kNumBulkKinds;
+  const uint64_t window =
+      detail::window_of(receive_budget.bytes, max_inflight_bytes.bytes, num_accounts);
+  return std::min(window, max_message_bytes.bytes);
+}
 
 void RpcOptions::validate() const {
   check_transports(transports);

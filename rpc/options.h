@@ -85,6 +85,9 @@ struct RpcOptions {
   }
   // Throws kInvalidArgument naming the field: unknown transport or channel, zero timeouts, ...
   void validate() const;
+  // The largest message that goes beside others to a process which so many peers send to: a larger
+  // one goes alone (receive_budget). At most max_message_bytes.
+  uint64_t window_bytes(int64_t num_peers) const;
   // How many processes of a host `port` has a port for; nullopt: any number. kInvalidArgument.
   std::optional<int64_t> num_ports() const;
 };

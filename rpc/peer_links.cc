@@ -20,6 +20,9 @@ struct PeerLinks::State {
   std::map<std::string, Link> links;
   uint64_t changes = 0;
   bool stopping = false;
+  size_t idle = 0;  // threads that wait for a peer's turn
+  // Under way. Their threads wait, the destructor cancels: both through the future's own lock.
+  std::map<std::string, std::shared_ptr<Future<Empty>>> attempts;
 
   bool is_up(const std::string& peer) const {
     const auto found = links.find(peer);
@@ -29,7 +32,9 @@ struct PeerLinks::State {
     std::lock_guard lock(mutex);
     if (!is_up(peer) || stopping) return;
     RETORT_LOG(kWarning) << peer << " is lost (" << reason << "); connecting again";
+    const bool tried_now = links[peer].tried_now;
     links[peer] = {};
+    links[peer].tried_now = tried_now;
     ++changes;
     changed.notify_all();
   }
@@ -41,7 +46,8 @@ PeerLinks::PeerLinks(Agent& agent, Options options)
   agent_.on_peer_lost([state = state_](const std::string& peer, const std::string& reason) {
     state->lost(peer, reason);
   });
-  thread_ = std::thread([this] { run(); });
+  std::lock_guard lock(state_->mutex);
+  add_thread();
 }
 
 PeerLinks::~PeerLinks() {
@@ -49,9 +55,17 @@ PeerLinks::~PeerLinks() {
   {
     std::lock_guard lock(state_->mutex);
     state_->stopping = true;
+    for (auto& [peer, attempt] : state_->attempts)
+      attempt->cancel();
     state_->changed.notify_all();
   }
-  thread_.join();
+  // Nobody adds to them any more.
+  for (std::thread& thread : threads_)
+    thread.join();
+}
+
+void PeerLinks::add_thread() {
+  threads_.emplace_back([this] { run(); });
 }
 
 void PeerLinks::keep(const std::string& peer, Deadline deadline) {
@@ -167,17 +181,23 @@ void PeerLinks::tell(const std::string& peer) {
 // Waits for the lost peer whose turn it is; empty when it is over.
 std::string PeerLinks::next_due(std::unique_lock<std::mutex>& lock) {
   State& state = *state_;
+  const auto rests = [](const Link& link) { return link.up || link.tried_now; };
   while (!state.stopping) {
-    const auto is_next = [](const auto& a, const auto& b) {
-      return std::pair(a.second.up, a.second.next) < std::pair(b.second.up, b.second.next);
+    const auto is_next = [&](const auto& a, const auto& b) {
+      return std::pair(rests(a.second), a.second.next) < std::pair(rests(b.second), b.second.next);
     };
     const auto next = std::min_element(state.links.begin(), state.links.end(), is_next);
-    if (next == state.links.end() || next->second.up)
-      state.changed.wait(lock);
-    else if (next->second.next > Clock::now())
-      state.changed.wait_until(lock, next->second.next);
-    else
+    if (next != state.links.end() && !rests(next->second) && next->second.next <= Clock::now()) {
+      next->second.tried_now = true;
       return next->first;
+    }
+
+    ++state.idle;
+    if (next == state.links.end() || rests(next->second))
+      state.changed.wait(lock);
+    else
+      state.changed.wait_until(lock, next->second.next);
+    --state.idle;
   }
   return {};
 }
@@ -187,15 +207,20 @@ void PeerLinks::run() {
     std::unique_lock lock(state_->mutex);
     const std::string peer = next_due(lock);
     if (peer.empty()) return;
+    if (state_->idle == 0 && threads_.size() < kAtOnce) add_thread();
     lock.unlock();
+
+    pace_.enter();
+    const auto start = Clock::now();
     attempt(peer);
+    pace_.leave(Clock::now() - start);
   }
 }
 
 // A store that is gone, or new and empty, says nothing of a peer that is still where it was.
 std::string PeerLinks::find(const std::string& peer, Deadline deadline) {
   try {
-    return options_.find(peer, Deadline::after(options_.attempt / 2));
+    return look_up(peer, Deadline::after(options_.attempt / 2));
   } catch (const Error&) {
     const std::string before = agent_.where(peer);
     if (before.empty() || deadline.expired()) throw;
@@ -203,11 +228,42 @@ std::string PeerLinks::find(const std::string& peer, Deadline deadline) {
   }
 }
 
+// In slices, after each of which the end of this object is seen.
+std::string PeerLinks::look_up(const std::string& peer, Deadline deadline) {
+  for (;;) {
+    const Deadline slice = Deadline::after(kLookUpSlice);
+    try {
+      return options_.find(peer, Deadline(std::min(slice.time(), deadline.time())));
+    } catch (const Error& error) {
+      std::lock_guard lock(state_->mutex);
+      if (error.code() != ErrorCode::kTimeout || deadline.expired() || state_->stopping) throw;
+    }
+  }
+}
+
+void PeerLinks::connect(const std::string& peer) {
+  const Deadline deadline = Deadline::after(options_.attempt);
+  const std::string address = find(peer, deadline);
+  std::shared_ptr<Future<Empty>> attempt;
+  {
+    std::lock_guard lock(state_->mutex);
+    if (state_->stopping)
+      throw Error(ErrorCode::kCancelled, "nobody needs the connection any more");
+    attempt = std::make_shared<Future<Empty>>(
+        agent_.start_connect(peer, address, deadline, Agent::Attempts::kOnce));
+    state_->attempts[peer] = attempt;
+  }
+  while (!attempt->wait(Deadline::after(options_.attempt))) {
+  }
+  std::lock_guard lock(state_->mutex);
+  state_->attempts.erase(peer);
+  attempt->get();
+}
+
 void PeerLinks::attempt(const std::string& peer) {
   std::string failure;
   try {
-    const Deadline deadline = Deadline::after(options_.attempt);
-    agent_.connect(peer, find(peer, deadline), deadline, Agent::Attempts::kOnce);
+    connect(peer);
   } catch (const std::exception& error) {
     failure = error.what();
   }
@@ -215,6 +271,7 @@ void PeerLinks::attempt(const std::string& peer) {
   {
     std::lock_guard lock(state_->mutex);
     Link& link = state_->links.at(peer);
+    link.tried_now = false;
     link.up = failure.empty() && is_live(peer);
     if (!link.up) {
       link.pause = link.pause.count() == 0

@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "rpc/agent.h"
+#include "rpc/detail/pace.h"
 
 namespace retort::rpc {
 
@@ -26,19 +27,20 @@ namespace retort::rpc {
 //
 // Use: keep() each peer once, before it is called. The agent must outlive this object, which is its
 //   only listener (Agent::on_peer_lost).
-// Threads: any; a thread of its own looks up, connects, and calls the listeners.
+// Threads: any; threads of its own look up, connect, and call the listeners: as many as there are
+//   lost peers to be tried, at most kAtOnce, so that no peer waits for those that stay away.
 class PeerLinks {
  public:
   struct Options {
-    // Where a peer is now, "host:port". On this object's thread, or keep()'s caller's; waits until
-    // the deadline at the most; throws when nobody knows.
+    // Where a peer is now, "host:port". On threads of this object, or keep()'s caller's; waits
+    // until the deadline at the most; throws when nobody knows, kTimeout when nobody does yet.
     std::function<std::string(const std::string& peer, Deadline)> find;
     Duration attempt{10'000};  // for one look-up and one connection to a lost peer
     // Between two attempts: doubled each time, up to the longest, less a random part.
     Duration first_pause{50}, longest_pause{1'000};
   };
   PeerLinks(Agent& agent, Options options);
-  // Waits for an attempt that is under way.
+  // Gives up the attempts that are under way; waits for a look-up, kLookUpSlice at the most.
   ~PeerLinks();
   PeerLinks(const PeerLinks&) = delete;
   PeerLinks& operator=(const PeerLinks&) = delete;
@@ -53,6 +55,7 @@ class PeerLinks {
   // Each process takes them in an order of its own, so that a crowd does not come to one peer after
   // the other. Errors: the first one; attempts that are under way then end first.
   static constexpr size_t kAtFirst = 1, kAtOnce = 32;
+  static constexpr Duration kLookUpSlice{500};
   struct Place {
     std::string peer;
     std::string address;
@@ -66,13 +69,14 @@ class PeerLinks {
   void wait_change(uint64_t seen, Deadline deadline) const;
   uint64_t changes() const;
 
-  // `listener` is called each time a kept peer came back, on this object's thread, and must not
-  // block. Returns what ends it; that waits for a call which is under way.
+  // `listener` is called each time a kept peer came back, on a thread of this object, one call at a
+  // time, and must not block. Returns what ends it; that waits for a call which is under way.
   std::function<void()> on_back(std::function<void(const std::string& peer)> listener);
 
  private:
   struct Link {
     bool up = false;
+    bool tried_now = false;  // by one of the threads
     Duration pause{0};
     std::chrono::steady_clock::time_point next{};  // attempt
     std::string last_error;
@@ -84,9 +88,12 @@ class PeerLinks {
   void keep_at(const Place& place, Deadline deadline, const std::atomic<bool>& given_up);
 
   void run();
+  void add_thread();
   std::string next_due(std::unique_lock<std::mutex>& lock);
   void attempt(const std::string& peer);
+  void connect(const std::string& peer);
   std::string find(const std::string& peer, Deadline deadline);
+  std::string look_up(const std::string& peer, Deadline deadline);
   bool is_live(const std::string& peer) const;
   static bool may_be_elsewhere(const Error& error);
   void tell(const std::string& peer);
@@ -97,7 +104,8 @@ class PeerLinks {
   std::mutex listeners_mutex_;
   std::map<uint64_t, std::function<void(const std::string&)>> listeners_;
   uint64_t next_listener_ = 0;
-  std::thread thread_;
+  detail::Pace pace_{kAtFirst, kAtOnce};
+  std::vector<std::thread> threads_;  // with the state's lock held
 };
 
 // What `ask` returns, which is called again while it fails with kPeerLost: when all of `peers` are

@@ -36,7 +36,8 @@ parallel::ConnectStore connect_to_store(const ChildContext& child, LauncherLink&
   return rpc::store_connector({.name = process_name(child.role, child.rank),
                                .run = child.run,
                                .secret = child.secret,
-                               .encryption = child.encryption},
+                               .encryption = child.encryption,
+                               .peer_timeout = child.peer_timeout},
                               [&launcher] {
                                 const LauncherAddress at = launcher.where();
                                 return rpc::StorePlace{.host = at.host, .port = at.port};

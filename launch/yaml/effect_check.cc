@@ -140,9 +140,14 @@ void check_device_maps(const Recipe& recipe, const RecipePlaces& places) {
 
 void check_rpc(const Recipe& recipe, const RecipePlaces& places) {
   check_device_maps(recipe, places);
-  // The ranks of a role alone meet at an address, too, and encryption is that of their store.
+  // The ranks of a role alone meet at an address, too, and each of them is in touch with the run's
+  // store and launcher, by encrypted connections that heartbeats watch.
+  const rpc::RpcOptions usual;
   rpc::RpcOptions others = recipe.rpc;
-  if (recipe.num_processes() > 1) others.bind = rpc::RpcOptions().bind;
+  others.encryption = usual.encryption;
+  others.heartbeat_interval = usual.heartbeat_interval;
+  others.peer_timeout = usual.peer_timeout;
+  if (recipe.num_processes() > 1) others.bind = usual.bind;
   const std::string changed = first_change(others);
   if (recipe.roles.size() == 1 && !changed.empty())
     places.refuse({"rpc", changed},

@@ -1,5 +1,6 @@
 #include "recipes/rollout/draw_options.h"
 
+#include <algorithm>
 #include <string>
 
 #include "base/error.h"
@@ -18,8 +19,14 @@ models::StopRule stop_rule_of(const GenerationOptions& generation,
 
 RolloutWorker::Options rollout_options(const Recipe& recipe, const models::ModelConfig& student,
                                        const models::Tokenizer& tokenizer) {
+  // A generator hears of every rank of the student. Buckets that its windows hold travel side by
+  // side, whatever the recipe's are.
+  WeightSyncOptions sync = *recipe.weight_sync;
+  const uint64_t window = recipe.rpc.window_bytes(recipe.student().world.world_size());
+  sync.bucket_bytes.bytes = std::min(sync.bucket_bytes.bytes, window);
+
   return {.generation = *recipe.generation,
-          .sync = *recipe.weight_sync,
+          .sync = sync,
           .seed = static_cast<uint64_t>(recipe.seed),
           .eos_token_ids = models::end_token_ids(student, tokenizer),
           .stops = stop_rule_of(*recipe.generation, tokenizer)};

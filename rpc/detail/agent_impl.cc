@@ -66,8 +66,14 @@ Future<Empty> Agent::Impl::start_connect(std::string_view peer, const std::strin
         }
         std::erase_if(connectors_, [](const auto& weak) { return weak.expired(); });
         auto connector = std::make_shared<detail::Connector>(
-            *this, std::move(name), std::move(where), deadline, attempts, std::move(promise));
+            *this, std::move(name), std::move(where), deadline, attempts, promise);
         connectors_.push_back(connector);
+        promise.on_cancel([loop = loop_, weak = std::weak_ptr(connector)] {
+          loop->post([weak] {
+            if (const auto there = weak.lock())
+              there->abort(Error(ErrorCode::kCancelled, "the connection is not wanted any more"));
+          });
+        });
         connector->start();
       });
   if (!posted) throw closed_error();

@@ -14,6 +14,10 @@ constexpr uint64_t kFewAccounts = 8;
 
 }  // namespace
 
+uint64_t window_of(uint64_t total, uint64_t per_account, uint64_t num_accounts) {
+  return std::min(per_account, total / std::max(kFewAccounts, std::bit_ceil(num_accounts)));
+}
+
 void ReceiveAccount::arrive(uint64_t bytes) {
   if (bytes > limit_ - arrived_)
     throw Error(ErrorCode::kResourceExhausted, "the peer sends more than it was granted")
@@ -24,13 +28,13 @@ void ReceiveAccount::arrive(uint64_t bytes) {
 
 void ReceiveAccount::consume(uint64_t bytes) {
   RETORT_CHECK(bytes <= arrived_ - consumed_) << "a message was consumed twice";
-  consumed_ += bytes;
-  budget_.balance();
+  budget_.set_consumed(*this, consumed_ + bytes);
+  budget_.settle(*this);
 }
 
 void ReceiveAccount::want(uint64_t limit) {
   wanted_ = limit;
-  budget_.balance();
+  budget_.settle(*this);
 }
 
 void ReceiveAccount::lowered(uint64_t limit) {
@@ -38,111 +42,165 @@ void ReceiveAccount::lowered(uint64_t limit) {
     throw Error(ErrorCode::kCorrupt, "the peer gives back what it does not have")
         .with("limit", limit)
         .with("granted", limit_);
-  limit_ = limit;
+  budget_.set_limit(*this, limit);
   lowering_ = false;
   wanted_ = 0;  // asked for again, if it still is
-  budget_.balance();
+  budget_.settle(*this);
 }
 
 void ReceiveAccount::close() {
   if (closed_) return;
   closed_ = true;
-  limit_ = arrived_;
-  budget_.balance();
+  budget_.set_limit(*this, arrived_);
+  budget_.settle(*this);
 }
 
 ReceiveBudget::ReceiveBudget(uint64_t total, uint64_t per_account, uint64_t largest_message)
     : total_(total), per_account_(per_account), largest_message_(largest_message) {}
 
-uint64_t ReceiveBudget::window() const {
-  const uint64_t count = std::max<uint64_t>(kFewAccounts, std::bit_ceil(accounts_.size()));
-  return std::min(per_account_, total_ / count);
-}
+uint64_t ReceiveBudget::window() const { return window_of(total_, per_account_, accounts_.size()); }
 
-uint64_t ReceiveBudget::promised_bytes() const {
-  uint64_t bytes = 0;
-  for (const auto& account : accounts_)
-    bytes += account->promised();
-  return bytes;
-}
+uint64_t ReceiveBudget::promised_bytes() const { return promised_; }
 
 // What a message has above its window is not taken from the others.
-uint64_t ReceiveBudget::unpromised_bytes() const {
+uint64_t ReceiveBudget::spare() const {
+  uint64_t counted = promised_;
   const uint64_t window = this->window();
-  uint64_t promised = 0;
-  for (const auto& account : accounts_)
-    promised += account->oversize_ ? std::min(account->promised(), window) : account->promised();
-  return total_ - std::min(total_, promised);
+  for (const Lone& lone : lone_)
+    if (lone.holder) counted -= lone.holder->promised() - std::min(lone.holder->promised(), window);
+  return total_ - std::min(total_, counted);
+}
+
+void ReceiveBudget::set_limit(ReceiveAccount& account, uint64_t limit) {
+  promised_ += limit - account.limit_;
+  account.limit_ = limit;
+}
+
+void ReceiveBudget::set_consumed(ReceiveAccount& account, uint64_t consumed) {
+  promised_ -= consumed - account.consumed_;
+  account.consumed_ = consumed;
 }
 
 std::shared_ptr<ReceiveAccount> ReceiveBudget::open(size_t kind, ReceiveAccount::Sender sender) {
   std::shared_ptr<ReceiveAccount> account(new ReceiveAccount(*this, kind, std::move(sender)));
+  if (kind >= lone_.size()) lone_.resize(kind + 1);
+  account->index_ = accounts_.size();
   accounts_.push_back(account);
-  balance();
+  settle(*account);
   return account;
 }
 
-// Every account in turn, beginning with another one each time. Nothing here calls back into the
-// budget: senders answer over the network.
-void ReceiveBudget::balance() {
-  std::erase_if(accounts_,
-                [](const auto& account) { return account->closed_ && account->promised() == 0; });
-  if (accounts_.empty()) return;
-  first_ = (first_ + 1) % accounts_.size();
-  for (size_t i = 0; i < accounts_.size(); ++i)
-    shrink(*accounts_[(first_ + i) % accounts_.size()]);
-  // Counted again only after a grant: thousands of accounts may wait for room that is not there.
-  uint64_t spare = unpromised_bytes();
-  for (size_t i = 0; i < accounts_.size(); ++i)
-    if (refill(*accounts_[(first_ + i) % accounts_.size()], spare)) spare = unpromised_bytes();
+// After a change of an account: what follows for it, and for those that waited. Nothing here calls
+// back into the budget: senders answer over the network.
+void ReceiveBudget::settle(ReceiveAccount& account) {
+  if (account.index_ == ReceiveAccount::kRemoved) return;
+  const Account kept = accounts_[account.index_];
+  follow_window();
+  look_at(account);
+  if (account.closed_ && account.promised() == 0) {
+    remove(account);
+    follow_window();
+  }
+  serve_lines();
+}
+
+void ReceiveBudget::look_at(ReceiveAccount& account) {
+  shrink(account);
+  while (refill(account)) {
+  }
+}
+
+void ReceiveBudget::remove(ReceiveAccount& account) {
+  accounts_[account.index_] = accounts_.back();
+  accounts_[account.index_]->index_ = account.index_;
+  accounts_.pop_back();
+  account.index_ = ReceiveAccount::kRemoved;
+}
+
+// Another window asks something of every account: those that have more of it first.
+void ReceiveBudget::follow_window() {
+  if (window() == last_window_) return;
+  last_window_ = window();
+  for (const Account& account : accounts_)
+    shrink(*account);
+  for (const Account& account : accounts_)
+    look_at(*account);
+}
+
+// Whoever left the line without what it waits for enters it again at its own next event.
+void ReceiveBudget::serve_lines() {
+  for (Lone& lone : lone_)
+    while (!lone.holder && !lone.line.empty()) {
+      const Account first = std::move(lone.line.front());
+      lone.line.pop_front();
+      first->in_lone_line_ = false;
+      look_at(*first);
+    }
+  while (!room_line_.empty() && spare() > 0) {
+    const Account first = std::move(room_line_.front());
+    room_line_.pop_front();
+    first->in_room_line_ = false;
+    look_at(*first);
+    if (first->in_room_line_) return;  // there is less than what is worth a message
+  }
 }
 
 void ReceiveBudget::shrink(ReceiveAccount& account) {
-  if (account.promised() <= window()) account.oversize_ = false;
+  const uint64_t window = this->window();
+  if (account.oversize_ && account.promised() <= window) {
+    account.oversize_ = false;
+    lone_[account.kind_].holder = nullptr;
+  }
   const bool expected = account.oversize_ && account.wanted_ > account.arrived_;
-  if (account.closed_ || account.lowering_ || expected || account.promised() <= window()) return;
+  if (account.closed_ || account.lowering_ || expected || account.promised() <= window) return;
   // Bytes that have arrived are in use, not spare.
-  const uint64_t limit = std::max(account.arrived_, account.consumed_ + window());
+  const uint64_t limit = std::max(account.arrived_, account.consumed_ + window);
   if (limit >= account.limit_) return;
   account.lowering_ = true;
   account.sender_.ask_back(limit);
 }
 
 // True when something was granted.
-bool ReceiveBudget::refill(ReceiveAccount& account, uint64_t spare) {
+bool ReceiveBudget::refill(ReceiveAccount& account) {
   if (account.closed_ || account.lowering_) return false;
-  const bool waits = account.wanted_ > account.limit_;
   const uint64_t window = this->window();
 
   // A message that no window holds goes alone, after the one before it was consumed.
-  const bool too_large = waits && account.wanted_ - account.consumed_ > window;
+  const bool too_large = account.waits() && account.wanted_ - account.consumed_ > window;
   const bool in_use = account.arrived_ > account.consumed_;
-  if (too_large && !other_oversize(account) && !(account.oversize_ && in_use)) {
+  Lone& lone = lone_[account.kind_];
+  const bool others_turn = lone.holder && lone.holder != &account;
+  if (too_large && others_turn && !account.in_lone_line_) {
+    account.in_lone_line_ = true;
+    lone.line.push_back(accounts_[account.index_]);
+  }
+  if (too_large && !others_turn && !(account.oversize_ && in_use)) {
     if (in_use && account.wanted_ - account.arrived_ <= window) return false;  // it will fit then
     const uint64_t most = account.consumed_ + window + largest_message_;
     const uint64_t limit = std::min(account.wanted_, most);
     account.oversize_ = true;
-    if (limit > account.limit_) raise(account, limit);
+    lone.holder = &account;
+    if (limit <= account.limit_) return false;
+    raise(account, limit);
     return true;
   }
 
   // Small grants are put off, unless the sender waits for them.
   if (account.promised() >= window) return false;
-  const uint64_t room = std::min(window - account.promised(), spare);
-  if (room == 0 || (!waits && room < window / 4)) return false;
+  const uint64_t missing = window - account.promised();
+  const uint64_t room = std::min(missing, spare());
+  if (room < missing && !account.in_room_line_ && (account.waits() || missing >= window / 4)) {
+    account.in_room_line_ = true;
+    room_line_.push_back(accounts_[account.index_]);
+  }
+  if (room == 0 || (!account.waits() && room < window / 4)) return false;
   raise(account, account.limit_ + room);
   return true;
 }
 
 void ReceiveBudget::raise(ReceiveAccount& account, uint64_t limit) {
-  account.limit_ = limit;
+  set_limit(account, limit);
   account.sender_.grant(limit);
-}
-
-bool ReceiveBudget::other_oversize(const ReceiveAccount& account) const {
-  return std::any_of(accounts_.begin(), accounts_.end(), [&](const auto& other) {
-    return other.get() != &account && other->kind_ == account.kind_ && other->oversize_;
-  });
 }
 
 }  // namespace retort::rpc::detail

@@ -7,10 +7,14 @@
 //   each kind that is larger than a window: there is one of a kind at a time in the process.
 // Fairness: with more accounts windows shrink. What the senders have not used of the larger ones is
 //   asked back, so that a newcomer waits for one round trip and not for somebody's next message.
+//   Who waits for room, or to go alone, is served in the order of asking.
+// Cost: a call looks at its own account and at those which it lets go on. All are looked at when
+//   the window changes, which the number of accounts does at powers of two.
 // Threads: the loop thread, for as long as the budget lives.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -49,6 +53,7 @@ class ReceiveAccount {
   ReceiveAccount(ReceiveBudget& budget, size_t kind, Sender sender)
       : budget_(budget), kind_(kind), sender_(std::move(sender)) {}
   uint64_t promised() const { return limit_ - consumed_; }
+  bool waits() const { return wanted_ > limit_; }
 
   ReceiveBudget& budget_;
   const size_t kind_;
@@ -58,7 +63,13 @@ class ReceiveAccount {
   uint64_t wanted_ = 0;
   bool lowering_ = false;  // an ask_back is under way: nothing is granted meanwhile
   bool oversize_ = false;  // has more than its window, for one message
+  bool in_room_line_ = false, in_lone_line_ = false;
+  static constexpr size_t kRemoved = ~size_t{0};
+  size_t index_ = 0;  // among the budget's accounts
 };
+
+// What each of so many accounts may have.
+uint64_t window_of(uint64_t total, uint64_t per_account, uint64_t num_accounts);
 
 class ReceiveBudget {
  public:
@@ -73,16 +84,31 @@ class ReceiveBudget {
 
  private:
   friend class ReceiveAccount;
-  void balance();
+  using Account = std::shared_ptr<ReceiveAccount>;
+  // Of one kind: who has more than its window, and who waits for that.
+  struct Lone {
+    const ReceiveAccount* holder = nullptr;
+    std::deque<Account> line;
+  };
+
+  void set_limit(ReceiveAccount& account, uint64_t limit);
+  void set_consumed(ReceiveAccount& account, uint64_t consumed);
+  void settle(ReceiveAccount& account);
+  void look_at(ReceiveAccount& account);
+  void remove(ReceiveAccount& account);
+  void follow_window();
+  void serve_lines();
   void shrink(ReceiveAccount& account);
-  bool refill(ReceiveAccount& account, uint64_t spare);
+  bool refill(ReceiveAccount& account);
   void raise(ReceiveAccount& account, uint64_t limit);
-  uint64_t unpromised_bytes() const;
-  bool other_oversize(const ReceiveAccount& account) const;
+  uint64_t spare() const;
 
   const uint64_t total_, per_account_, largest_message_;
-  std::vector<std::shared_ptr<ReceiveAccount>> accounts_;
-  size_t first_ = 0;  // whose turn it is when there is not enough for all
+  std::vector<Account> accounts_;  // in no order
+  std::deque<Account> room_line_;
+  std::vector<Lone> lone_;  // by kind
+  uint64_t promised_ = 0;   // over all accounts
+  uint64_t last_window_ = 0;
 };
 
 }  // namespace retort::rpc::detail

@@ -39,8 +39,8 @@ void TcpNetwork::open_port(OnControl on_control) {
     data_->deliver(who.session, std::move(stream));
   };
   handlers.on_control = std::move(on_control);
-  const transport::AcceptorOptions options{.hosts = {host_},
-                                           .ports = parse_ports(options_.rpc.port)};
+  const transport::AcceptorOptions options{
+      .hosts = {host_}, .ports = parse_ports(options_.rpc.port), .sockets = sockets()};
   try {
     acceptor_ = std::make_shared<transport::Acceptor>(loop_, options, identity_, streams_,
                                                       std::move(handlers));
@@ -61,8 +61,12 @@ std::string TcpNetwork::address() const {
 }
 
 std::shared_ptr<transport::PeerDial> TcpNetwork::dial(transport::PeerPort peer) {
-  return std::make_shared<transport::Dial>(loop_->io(), identity_, streams_,
-                                           transport::SocketOptions{}, std::move(peer));
+  return std::make_shared<transport::Dial>(loop_->io(), identity_, streams_, sockets(),
+                                           std::move(peer));
+}
+
+transport::SocketOptions TcpNetwork::sockets() const {
+  return transport::outlasting(options_.rpc.peer_timeout);
 }
 
 }  // namespace retort::rpc::detail

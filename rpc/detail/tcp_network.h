@@ -25,6 +25,8 @@ class TcpNetwork final : public Network {
   std::shared_ptr<transport::PeerDial> dial(transport::PeerPort peer) override;
 
  private:
+  transport::SocketOptions sockets() const;
+
   const Agent::Options& options_;
   const std::shared_ptr<Loop> loop_;
   const transport::Identity identity_;

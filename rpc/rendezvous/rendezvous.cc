@@ -30,7 +30,8 @@ class SharedSessions {
     std::shared_ptr<rendezvous::StoreSession>& session = sessions_[{host, port}];
     if (!session || session->ended())
       session = std::make_shared<rendezvous::StoreSession>(
-          identity, detail::streams_for(identity, access_.encryption, host), host, port, deadline);
+          identity, detail::streams_for(identity, access_.encryption, host), host, port, deadline,
+          rendezvous::StoreLimits{}, transport::outlasting(access_.peer_timeout));
     return session;
   }
 
@@ -50,6 +51,7 @@ RendezvousServer::RendezvousServer(const RendezvousAccess& access, const std::st
   rendezvous::StoreServerOptions options;
   options.acceptor.hosts = {host_};
   options.acceptor.ports = detail::parse_ports(ports);
+  options.acceptor.sockets = transport::outlasting(times.limit);
   options.supervision = supervision_;
   server_ = std::make_unique<rendezvous::StoreServer>(
       identity, detail::streams_for(identity, access.encryption, host_), std::move(options));

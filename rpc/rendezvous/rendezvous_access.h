@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "base/units.h"
 #include "rpc/options.h"
 
 namespace retort::rpc {
@@ -14,6 +15,7 @@ struct RendezvousAccess {
   Encryption encryption = Encryption::kAuto;
   // Of the server: what those say instead of `run` who have not been told that yet; empty: nobody.
   std::string meeting = {};
+  Duration peer_timeout{15'000};  // rpc.peer_timeout: no cut that is shorter ends a connection
 };
 
 }  // namespace retort::rpc

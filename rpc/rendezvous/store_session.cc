@@ -21,12 +21,13 @@ std::string address_text(const std::string& host, const std::string& port) {
 
 StoreSession::StoreSession(transport::Identity identity, transport::StreamFactory streams,
                            const std::string& host, uint16_t port, Deadline deadline,
-                           const StoreLimits& limits)
+                           const StoreLimits& limits, const transport::SocketOptions& sockets)
     : identity_(std::move(identity)),
       streams_(std::move(streams)),
       server_{.host = host, .port = std::to_string(port), .target = {.name = kStoreName}},
       address_(address_text(host, server_.port)),
       limits_(limits),
+      sockets_(sockets),
       connect_deadline_(deadline),
       retry_timer_(loop_.io()) {
   identity_.validate();
@@ -51,8 +52,8 @@ void StoreSession::stop() {
 }
 
 void StoreSession::attempt() {
-  const auto dial = std::make_shared<transport::Dial>(loop_.io(), identity_, streams_,
-                                                      transport::SocketOptions{}, server_);
+  const auto dial =
+      std::make_shared<transport::Dial>(loop_.io(), identity_, streams_, sockets_, server_);
   const Deadline attempt_deadline = Deadline::after(kAttempt);
   dial->start(Deadline(std::min(connect_deadline_.time(), attempt_deadline.time())),
               [this](transport::HandshakeResult result) { on_dialed(std::move(result)); });

@@ -31,6 +31,7 @@
 #include "rpc/rendezvous/store_frames.h"
 #include "rpc/transport/dial.h"
 #include "rpc/transport/proof.h"
+#include "rpc/transport/socket_options.h"
 #include "rpc/transport/stream_factory.h"
 
 namespace retort::rpc::rendezvous {
@@ -40,7 +41,7 @@ class StoreSession {
   // Connects; tries again while nobody answers. `identity` is this process's.
   StoreSession(transport::Identity identity, transport::StreamFactory streams,
                const std::string& host, uint16_t port, Deadline deadline,
-               const StoreLimits& limits = {});
+               const StoreLimits& limits = {}, const transport::SocketOptions& sockets = {});
   ~StoreSession();
   StoreSession(const StoreSession&) = delete;
   StoreSession& operator=(const StoreSession&) = delete;
@@ -70,6 +71,7 @@ class StoreSession {
   const transport::PeerPort server_;
   const std::string address_;
   const StoreLimits limits_;
+  const transport::SocketOptions sockets_;
   rpc::detail::Loop loop_;
 
   // Used on the loop thread.

@@ -116,8 +116,8 @@ SupervisionClient::Impl::~Impl() {
 
 void SupervisionClient::Impl::attempt() {
   if (closing) return;
-  dial = std::make_shared<transport::Dial>(loop.io(), identity, streams, transport::SocketOptions{},
-                                           launcher);
+  dial = std::make_shared<transport::Dial>(loop.io(), identity, streams,
+                                           transport::outlasting(options.times.limit), launcher);
   dial->start(Deadline::after(std::min(kAttempt, options.times.limit)),
               [this](transport::HandshakeResult result) { on_dialed(std::move(result)); });
 }

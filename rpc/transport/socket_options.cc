@@ -5,6 +5,8 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+
 namespace retort::rpc::transport {
 namespace {
 
@@ -15,6 +17,20 @@ void set(int socket, int level, int option, long value) {
 }
 
 }  // namespace
+
+SocketOptions outlasting(std::chrono::milliseconds peer_timeout) {
+  // What is sent again after a cut comes at intervals that double: a peer that is heard just in
+  // time is answered by then.
+  const auto wanted = std::chrono::ceil<std::chrono::seconds>(peer_timeout + peer_timeout / 2);
+  SocketOptions options;
+  options.user_timeout = std::max<std::chrono::milliseconds>(options.user_timeout, wanted);
+  const auto probed = wanted - options.keepalive_idle;
+  options.keepalive_interval =
+      std::max(options.keepalive_interval,
+               std::chrono::seconds((probed.count() + options.keepalive_count - 1) /
+                                    options.keepalive_count));
+  return options;
+}
 
 void apply(const SocketOptions& options, boost::asio::ip::tcp::socket& socket) {
   const int fd = socket.native_handle();

@@ -16,6 +16,11 @@ struct SocketOptions {
   std::chrono::milliseconds user_timeout{30'000};
 };
 
+// For connections whose peer counts as lost once it is silent for longer than `peer_timeout`: the
+// system waits half as long again before it gives one up, and at least as long as the options above
+// say, so that no cut which is shorter ends a connection.
+SocketOptions outlasting(std::chrono::milliseconds peer_timeout);
+
 // Also NODELAY, and closed in the programs that this process starts. What the system does not know
 // is left out.
 void apply(const SocketOptions& options, boost::asio::ip::tcp::socket& socket);

@@ -63,6 +63,9 @@ std::vector<KeyRow> sync_rows() {
       refused(kOnPolicyBase, every, "always draws with the student of now"),
       refused(kRejectionBase, every, "always draws with the student of now"),
       acts(kGrpoBase, "weight_sync.bucket_bytes=1MiB", sync),
+      acts(kGrpoBase, "rpc.receive_budget=64MiB", sync),
+      refused(kGrpoBase, "weight_sync.bucket_bytes=2GiB", "above rpc.max_message_bytes",
+              {"rpc.max_message_bytes=1GiB"}),
 
       in_run("weight_sync.in_flight", kOnPolicyRuns, "weight_sync: {in_flight: abort}"),
       // once dead

@@ -354,6 +354,10 @@ std::vector<KeyRow> rpc_rows() {
       acts(kGrpoBase, "rpc.device_maps={generator: {0: 1}}", device_maps,
            {"roles.student.world.device=cuda", "roles.generator.world.device=cuda"}),
       refused(kDpoBase, "rpc.device_maps={reference: {0: 0}}", "log-probabilities of tokens"),
+      // its ranks are in touch with the run's store and launcher
+      acts(kSftBase, "rpc.peer_timeout=150s", agents),
+      acts(kSftBase, "rpc.heartbeat_interval=200ms", agents),
+      acts(kSftBase, "rpc.encryption=always", agents),
       refused(kSftBase, "rpc.timeout=5m", "the only role speaks to no other"),
       refused(kSftBase, "rpc.max_message_bytes=1GiB", "the only role speaks to no other"),
   };

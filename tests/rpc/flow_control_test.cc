@@ -199,17 +199,17 @@ class Simulation {
       post(&Link::to_receiver, [weak, limit] { weak.lock()->account->want(limit); });
     });
     link->account = budget_.open(
-        0, {[=](uint64_t limit) {
-              post(&Link::to_sender, [weak, limit] { weak.lock()->window->raise(limit); });
-            },
-            [=](uint64_t limit) {
-              post(&Link::to_sender, [=] {
-                weak.lock()->window->lower(limit, [=](uint64_t answer) {
-                  post(&Link::to_receiver,
-                       [weak, answer] { weak.lock()->account->lowered(answer); });
-                });
-              });
-            }});
+        pick(kNumKinds),
+        {[=](uint64_t limit) {
+           post(&Link::to_sender, [weak, limit] { weak.lock()->window->raise(limit); });
+         },
+         [=](uint64_t limit) {
+           post(&Link::to_sender, [=] {
+             weak.lock()->window->lower(limit, [=](uint64_t answer) {
+               post(&Link::to_receiver, [weak, answer] { weak.lock()->account->lowered(answer); });
+             });
+           });
+         }});
     links_.push_back(link);
   }
 
@@ -229,7 +229,7 @@ class Simulation {
       link.waiting.erase(id);
       link.to_receiver.push_back([this, &link, bytes] {
         link.account->arrive(bytes);
-        EXPECT_LE(budget_.promised_bytes(), total_ + kLargest);
+        EXPECT_LE(budget_.promised_bytes(), total_ + kNumKinds * kLargest);
         link.in_use.push_back([&link, bytes] { link.account->consume(bytes); });
       });
     });
@@ -256,7 +256,7 @@ class Simulation {
     return true;
   }
 
-  static constexpr uint64_t kLargest = 5000;
+  static constexpr uint64_t kLargest = 5000, kNumKinds = 2;
   std::mt19937_64 random_;
   const uint64_t total_;
   ReceiveBudget budget_;

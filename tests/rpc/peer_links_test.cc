@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -166,9 +168,16 @@ TEST_F(Links, EndWhileAPeerIsAway) {
   links_->keep("teacher/0", soon());
   server.reset();
   ASSERT_TRUE(eventually([&] { return !links_->up("teacher/0"); }));
+
+  // At a port where connections are taken and nothing is said: an attempt has ten seconds.
+  boost::asio::io_context io;
+  boost::asio::ip::tcp::acceptor silent(io, {boost::asio::ip::address_v4::loopback(), 0});
+  publish("127.0.0.1:" + std::to_string(silent.local_endpoint().port()));
+  const size_t before = looked_up_;
+  ASSERT_TRUE(eventually([&] { return looked_up_ > before; }));
   const auto begin = std::chrono::steady_clock::now();
   links_.reset();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
 }
 
 // A role of several ranks, which are kept all at once.
@@ -195,6 +204,31 @@ class ManyLinks : public ::testing::Test {
   std::atomic<int> looked_up_{0};
   Agent client_{agent_options("student/0")};
 };
+
+// Nothing is heard of the others until it is back: nobody may wait for them.
+TEST_F(ManyLinks, OneThatIsBackDoesNotWaitForThoseThatStayAway) {
+  constexpr size_t kAway = 9;
+  places_.resize(kAway + 1);
+  std::atomic<bool> first_is_back{false};
+  auto options = finding();
+  options.find = [&](const std::string& peer, Deadline deadline) {
+    const size_t number = std::stoul(peer.substr(peer.find('/') + 1));
+    if (number == 0) return servers_.at(0)->address();
+    while (!first_is_back && !deadline.expired())
+      std::this_thread::sleep_for(1ms);
+    throw Error(ErrorCode::kTimeout, "nobody knows " + peer);
+  };
+  PeerLinks links(client_, std::move(options));
+  links.keep_all(places_, soon());
+  for (size_t i = kAway + 1; i-- > 0;)
+    servers_[i].reset();
+  for (const PeerLinks::Place& place : places_)
+    ASSERT_TRUE(eventually([&] { return !links.up(place.peer); }));
+
+  servers_[0] = std::make_unique<Agent>(agent_options("teacher/0"));
+  EXPECT_TRUE(links.wait_up({"teacher/0"}, soon()));
+  first_is_back = true;
+}
 
 TEST_F(ManyLinks, AllAreUpAndNoneIsLookedUp) {
   PeerLinks links(client_, finding());

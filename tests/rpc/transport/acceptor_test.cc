@@ -139,6 +139,15 @@ TEST(Listening, SocketsNoticeADeadPeer) {
   EXPECT_NE(option(IPPROTO_TCP, TCP_NODELAY), 0);
 }
 
+TEST(Listening, TheSystemGivesNoPeerUpBeforeItIsLost) {
+  for (const auto limit : {1000ms, 15'000ms, 150'000ms}) {
+    const SocketOptions options = outlasting(limit);
+    EXPECT_GT(options.user_timeout, limit);
+    EXPECT_GT(options.keepalive_idle + options.keepalive_count * options.keepalive_interval, limit);
+  }
+  EXPECT_EQ(outlasting(1000ms).user_timeout, SocketOptions().user_timeout);
+}
+
 TEST(Room, TheOldestStrangerGivesWay) {
   auto options = at({"127.0.0.1"});
   options.acceptor.max_unproven = 3;
