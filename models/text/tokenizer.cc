@@ -57,7 +57,9 @@ Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
             borrow_optional(files.special_map), &impl->handle);
   impl->info = rt_tokenizer_info(impl->handle);
   impl->folder = folder;
-  impl->chat_template = files.chat_template.value_or("");
+  if (const std::string* source = files.chat_template("default")) impl->chat_template = *source;
+  if (const std::string* source = files.chat_template("tool_use"))
+    impl->chat_template += "\ntool_use " + *source;
   return Tokenizer(std::move(impl));
 }
 

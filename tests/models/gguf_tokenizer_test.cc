@@ -66,6 +66,19 @@ TEST(GgufTokenizer, TokensMergesAndSpecialIds) {
             ChatTemplate::load(model.path()).source());
 }
 
+TEST(GgufTokenizer, ATemplateForToolsHasAKeyOfItsOwn) {
+  const test::TemporaryFolder folder;
+  std::filesystem::copy(text_golden("llama3"), folder.path(),
+                        std::filesystem::copy_options::recursive);
+  write_file_atomically(folder / "chat_template.jinja", "D");
+  std::filesystem::create_directory(folder / "additional_chat_templates");
+  write_file_atomically(folder / "additional_chat_templates" / "tool_use.jinja", "T");
+  const GgufFile file = described(folder.path(), Tokenizer::load(folder.path()).vocab_size());
+  EXPECT_EQ(file.get<std::string>("tokenizer.chat_template"), "D");
+  EXPECT_EQ(file.get<Strings>("tokenizer.chat_templates"), Strings{"tool_use"});
+  EXPECT_EQ(file.get<std::string>("tokenizer.chat_template.tool_use"), "T");
+}
+
 TEST(GgufTokenizer, SeveralEndTokensAndOneBeforeEveryText) {
   const ExportableModel model("llama3_rope");  // end tokens 2 and 3
   ConfigJson json = tokenizer_json(model.path());
