@@ -41,4 +41,5 @@ mod table;
 mod template;
 mod text_template;
 mod tokenizer;
+mod tokenizer_class;
 mod train;
