@@ -1,7 +1,7 @@
 """Writes goldens/jinja.json: what Jinja2 renders, in transformers' environment for chat templates.
 
 Usage: make_jinja_goldens.py [random templates] [seed] [output]. Without arguments the file of the
-tests is written; more templates (2000) or another seed are for a comparison by hand. The templates
+tests is written; more templates and another seed are for fuzz_jinja.py. The templates
 that are always there, and the words of the random ones, are in jinja_words.json. Needs transformers
 5.23 and jinja2 3.1.6.
 """

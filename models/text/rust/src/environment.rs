@@ -2,6 +2,7 @@
 
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
 
+use crate::budget::{charge, STEPS};
 use crate::jinja_calls::add_functions;
 use crate::jinja_filters::add_filters;
 use crate::jinja_source::FILTER;
@@ -19,10 +20,12 @@ pub fn new_environment() -> Environment<'static> {
     environment.set_keep_trailing_newline(true);
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
-    environment.set_formatter(|out, _state: &State, value| match python::text(value) {
-        Ok(text) => out.write_str(&text).map_err(Error::from),
-        Err(error) => Err(error),
+    environment.set_formatter(|out, state: &State, value| {
+        let text = python::text(value)?;
+        charge(state, text.len() as u64)?;
+        out.write_str(&text).map_err(Error::from)
     });
+    environment.set_fuel(Some(STEPS));
     add_functions(&mut environment);
     add_filters(&mut environment);
     environment.add_filter(FILTER, |body: String| body);

@@ -3,6 +3,7 @@
 use minijinja::value::Rest;
 use minijinja::{Environment, Error, State, UndefinedBehavior, Value};
 
+use crate::budget::{built, charge, read};
 use crate::jinja_lookups::{attribute, item, method, slice};
 use crate::jinja_objects::{cycler, joiner};
 use crate::jinja_tests::test;
@@ -125,20 +126,24 @@ pub fn add_functions(environment: &mut Environment) {
         ("_power", "**"),
     ];
     for (name, operator) in OPERATORS {
-        environment.add_function(name, move |values: Rest<Value>| {
+        environment.add_function(name, move |state: &State, values: Rest<Value>| {
             let mut rest = values.iter();
             let first = rest.next().cloned().unwrap_or_default();
-            rest.try_fold(first, |left, right| apply(operator, &left, right))
+            rest.try_fold(first, |left, right| built(state, apply(operator, &left, right)?))
         });
     }
     environment.add_function("_concatenate", |state: &State, values: Rest<Value>| {
         check(state, &values)?;
+        read(state, &values)?;
         let texts: Result<Vec<String>, Error> = values.iter().map(python::text).collect();
-        Ok::<Value, Error>(Value::from(texts?.concat()))
+        built(state, Value::from(texts?.concat()))
     });
     environment.add_function("_negative", |value: Value| sign(true, &value));
     environment.add_function("_positive", |value: Value| sign(false, &value));
-    environment.add_function("_compare", |state: &State, all: Rest<Value>| comparison(state, &all));
+    environment.add_function("_compare", |state: &State, all: Rest<Value>| {
+        read(state, &all)?;
+        comparison(state, &all)
+    });
     environment.add_function("_number", |text: String| number(&text));
     environment.add_function("_tuple", |values: Rest<Value>| tuple(values.0));
     environment.add_function("_dictionary", |values: Rest<Value>| {
@@ -153,11 +158,13 @@ pub fn add_functions(environment: &mut Environment) {
         check(state, std::slice::from_ref(&value))?;
         match type_of(&value) {
             Type::List | Type::Tuple | Type::Range | Type::View | Type::Generator => Ok(value),
-            _ => items(&value).map(Value::from),
+            _ => built(state, Value::from(items(&value)?)),
         }
     });
     // Whatever can be iterated over can be assigned to several names.
-    environment.add_function("_unpacked", |value: Value| items(&value).map(Value::from));
+    environment.add_function("_unpacked", |state: &State, value: Value| {
+        built(state, Value::from(items(&value)?))
+    });
     environment.add_function("_rows", |state: &State, value: Value| {
         check(state, std::slice::from_ref(&value))?;
         let unpacked = |row: Value| match type_of(&row) {
@@ -165,29 +172,43 @@ pub fn add_functions(environment: &mut Environment) {
             _ => Ok(row),
         };
         let rows: Result<Vec<Value>, Error> = items(&value)?.into_iter().map(unpacked).collect();
-        rows.map(Value::from)
+        built(state, Value::from(rows?))
     });
     environment.add_function("_attribute", |state: &State, value: Value, name: String| {
         attribute(state, &value, &name)
     });
-    environment
-        .add_function("_item", |state: &State, value: Value, key: Value| item(state, &value, &key));
-    environment.add_function("_slice", |value: Value, start: Value, stop: Value, step: Value| {
-        slice(&value, &start, &stop, &step)
+    environment.add_function("_item", |state: &State, value: Value, key: Value| {
+        // A letter is found by counting, a key that is no text by comparing.
+        match type_of(&value) {
+            Type::Text => charge(state, value.as_str().map_or(0, str::len) as u64 / 4)?,
+            Type::Dictionary if type_of(&key) != Type::Text => {
+                read(state, std::slice::from_ref(&value))?;
+            }
+            _ => {}
+        }
+        item(state, &value, &key)
     });
+    environment.add_function(
+        "_slice",
+        |state: &State, value: Value, start: Value, stop: Value, step: Value| {
+            read(state, std::slice::from_ref(&value))?;
+            built(state, slice(&value, &start, &stop, &step)?)
+        },
+    );
     environment.add_function("_method", |state: &State, values: Rest<Value>| {
         match values.as_slice() {
             [of, name, rest @ ..] => method(state, of, name.as_str().unwrap_or_default(), rest),
             _ => Err(undefined()),
         }
     });
-    environment.add_function("_is", |values: Rest<Value>| match values.as_slice() {
-        [of, name, rest @ ..] => test(name.as_str().unwrap_or_default(), of, rest),
-        _ => Err(undefined()),
+    environment.add_function("_is", |state: &State, values: Rest<Value>| {
+        let [of, name, rest @ ..] = values.as_slice() else { return Err(undefined()) };
+        read(state, rest)?;
+        test(name.as_str().unwrap_or_default(), of, rest)
     });
     for (name, function) in FUNCTIONS {
-        environment.add_function(name, move |values: Rest<Value>| {
-            function(&Arguments::of(name, &values)?)
+        environment.add_function(name, move |state: &State, values: Rest<Value>| {
+            built(state, function(&Arguments::of(name, &values)?)?)
         });
     }
 }

@@ -3,6 +3,7 @@
 use minijinja::value::Rest;
 use minijinja::{Environment, Error, State, Value};
 
+use crate::budget::{built, letters, read};
 use crate::jinja_list_filters as lists;
 use crate::jinja_text_filters as texts;
 use crate::python;
@@ -73,6 +74,28 @@ const FILTERS: [(&str, Filter); 50] = [
     ("striptags", |_, _| unsupported("striptags")),
 ];
 
+/// Filters that do not look at all of a value.
+const AT_ONCE: [&str; 8] = ["attr", "count", "d", "default", "first", "int", "length", "safe"];
+
+/// Filters that make values of a text's letters.
+const OF_ITEMS: [&str; 15] = [
+    "batch",
+    "groupby",
+    "join",
+    "list",
+    "map",
+    "max",
+    "min",
+    "reject",
+    "rejectattr",
+    "select",
+    "selectattr",
+    "slice",
+    "sort",
+    "sum",
+    "unique",
+];
+
 /// Filters of Jinja that are known and refused when they are used.
 const UNSUPPORTED: [&str; 4] = ["pprint", "random", "urlize", "wordwrap"];
 
@@ -89,7 +112,13 @@ fn unsupported(name: &str) -> Result<Value, Error> {
 pub fn add_filters(environment: &mut Environment) {
     for (name, filter) in FILTERS {
         environment.add_filter(name, move |state: &State, values: Rest<Value>| {
-            filter(state, &Arguments::of(name, &values)?)
+            if !AT_ONCE.contains(&name) {
+                read(state, &values)?;
+            }
+            if let Some(first) = values.first().filter(|_| OF_ITEMS.contains(&name)) {
+                letters(state, first)?;
+            }
+            built(state, filter(state, &Arguments::of(name, &values)?)?)
         });
     }
     for name in UNSUPPORTED {

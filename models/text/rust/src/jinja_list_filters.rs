@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use minijinja::{Error, State, Value};
 
+use crate::budget::{built, charge, fits};
 use crate::jinja_filters::{count, only};
 use crate::jinja_lookups::item;
 use crate::jinja_tests::test;
@@ -163,6 +164,7 @@ pub fn unique(state: &State, args: &Arguments) -> Result<Value, Error> {
     for one in items(&value.unwrap_or_default())? {
         let key = ignoring_case(reach(state, &one, &path, None)?, flag(&case, false));
         hashable(&key)?;
+        charge(state, 8 * seen.len() as u64)?;
         let mut known = false;
         for other in &seen {
             known = known || equal(other, &key)?;
@@ -208,20 +210,22 @@ pub fn sum(state: &State, args: &Arguments) -> Result<Value, Error> {
     if start.as_str().is_some() {
         return Err(invalid("sum() can't sum strings [use ''.join(seq) instead]"));
     }
-    items(&value.unwrap_or_default())?
-        .iter()
-        .try_fold(start, |total, one| apply("+", &total, &reach(state, one, &path, None)?))
+    items(&value.unwrap_or_default())?.iter().try_fold(start, |total, one| {
+        built(state, apply("+", &total, &reach(state, one, &path, None)?)?)
+    })
 }
 
 pub fn join(state: &State, args: &Arguments) -> Result<Value, Error> {
     let [value, separator, attribute] = args.bind(["value", "d", "attribute"], 1)?;
     let separator = python::text(&separator.unwrap_or_else(|| Value::from("")))?;
     let path = path(&attribute);
-    let mut parts = Vec::new();
-    for one in items(&value.unwrap_or_default())? {
-        parts.push(python::text(&reach(state, &one, &path, None)?)?);
+    let mut joined = String::new();
+    for (i, one) in items(&value.unwrap_or_default())?.into_iter().enumerate() {
+        joined.push_str(if i == 0 { "" } else { &separator });
+        joined.push_str(&python::text(&reach(state, &one, &path, None)?)?);
+        fits(joined.len())?;
     }
-    Ok(Value::from(parts.join(&separator)))
+    Ok(Value::from(joined))
 }
 
 pub fn first(_: &State, args: &Arguments) -> Result<Value, Error> {
@@ -229,6 +233,10 @@ pub fn first(_: &State, args: &Arguments) -> Result<Value, Error> {
     // Of what can be iterated over once only the first is taken.
     if type_of(&value) == Type::Generator {
         return Ok(value.try_iter()?.next().unwrap_or_default());
+    }
+    if let Some(text) = value.as_str() {
+        let first = text.chars().next().map(|c| Value::from(c.to_string()));
+        return Ok(first.unwrap_or_default());
     }
     Ok(items(&value)?.into_iter().next().unwrap_or_default())
 }
@@ -241,7 +249,12 @@ fn reversible(value: &Value) -> Result<Vec<Value>, Error> {
 }
 
 pub fn last(_: &State, args: &Arguments) -> Result<Value, Error> {
-    Ok(reversible(&only(args)?)?.pop().unwrap_or_default())
+    let value = only(args)?;
+    if let Some(text) = value.as_str() {
+        let last = text.chars().next_back().map(|c| Value::from(c.to_string()));
+        return Ok(last.unwrap_or_default());
+    }
+    Ok(reversible(&value)?.pop().unwrap_or_default())
 }
 
 pub fn reverse(_: &State, args: &Arguments) -> Result<Value, Error> {

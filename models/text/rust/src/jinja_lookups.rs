@@ -2,6 +2,7 @@
 
 use minijinja::{Error, State, Value};
 
+use crate::budget::{built, read};
 use crate::python;
 use crate::python_call::{index, whole, Arguments};
 use crate::python_operators::{equal, hashable, lookup};
@@ -134,7 +135,9 @@ pub fn slice(value: &Value, start: &Value, stop: &Value, step: &Value) -> Result
         return Err(undefined());
     }
     if !matches!(kind, Type::Text | Type::List | Type::Tuple | Type::Range) {
-        return Err(invalid(format!("'{}' object cannot be sliced", type_name(value))));
+        // Of a literal a slice that there is not is nothing in Jinja.
+        let name = type_name(value);
+        return Err(invalid(format!("the template slices a '{name}', which is not supported")));
     }
     let (start, stop, step) = (bound(start)?, bound(stop)?, bound(step)?);
     let all = items(value)?;
@@ -262,10 +265,15 @@ pub fn method(state: &State, of: &Value, name: &str, args: &[Value]) -> Result<V
         }
     }
     let bound = Arguments::of(name, args)?;
-    match type_of(of) {
+    if name != "get" {
+        read(state, std::slice::from_ref(of))?;
+        read(state, args)?;
+    }
+    let made = match type_of(of) {
         Type::Text => python_text::method(state, of, name, args),
         Type::Dictionary => dictionary_method(of, name, &bound),
         Type::List | Type::Tuple | Type::Range => list_method(of, name, &bound),
         _ => bound.bind([], 0).and_then(|_| number_method(of, name)),
-    }
+    };
+    built(state, made?)
 }

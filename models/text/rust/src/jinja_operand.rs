@@ -2,6 +2,7 @@
 
 use crate::jinja_filters::is_filter;
 use crate::jinja_lexer::Token;
+use crate::jinja_tests::is_test;
 use crate::jinja_tokens::{quoted, Parsed, Parser};
 
 /// An expression in the target's syntax, complete but for an attribute that a call may follow.
@@ -235,7 +236,11 @@ impl Parser<'_> {
     fn test(&mut self, of: String) -> Parsed {
         self.skip_name("is");
         let negated = self.skip_name("not");
-        let name = quoted(&self.name()?);
+        let name = self.name()?;
+        if !self.soft && !is_test(&name) {
+            return Err(format!("no test named '{name}'"));
+        }
+        let name = quoted(&name);
         let ends = ["else", "or", "and"].map(Some);
         if self.peek_name() == Some("is") {
             return Err("tests cannot be chained with 'is'".into());

@@ -1,13 +1,16 @@
 //! Rewrites a template before minijinja compiles it: what white space the tags take away is decided
 //! here, by Jinja's rules, and expressions become calls of Python's operators (`jinja_expression`).
 
+use crate::budget::SHORT;
 use crate::jinja_lexer::{lex, Piece, SyntaxError, Token};
+use crate::jinja_scopes::Scopes;
 use crate::jinja_tokens::{quoted, Parser};
 
 /// Template text that minijinja, trimming nothing, renders as Jinja renders `source`. Every tag
 /// stays on its line.
 pub fn translate(source: &str) -> Result<String, SyntaxError> {
-    let mut translator = Translator { out: String::new(), line: 1, open: Vec::new() };
+    let mut translator =
+        Translator { out: String::new(), line: 1, open: Vec::new(), scopes: Scopes::default() };
     let pieces = lex(source)?;
     for (i, placed) in pieces.iter().enumerate() {
         let tag_follows =
@@ -16,6 +19,7 @@ pub fn translate(source: &str) -> Result<String, SyntaxError> {
         match &placed.piece {
             Piece::Data(text) => translator.data(text, tag_follows, placed.line),
             Piece::Expression(tokens) => {
+                translator.scopes.tag("", tokens, &translator.open);
                 let mut parser = translator.parser(tokens);
                 let code = parser.tuple(true, &[]).map_err(fail)?;
                 parser.expect_end().map_err(fail)?;
@@ -29,13 +33,16 @@ pub fn translate(source: &str) -> Result<String, SyntaxError> {
             }
         }
     }
-    Ok(translator.out)
+    let missing = &translator.scopes.missing;
+    let first: String = missing.iter().map(|name| format!("{{% set {name} = [][0] %}}")).collect();
+    Ok(first + &translator.out)
 }
 
 struct Translator {
     out: String,
     line: usize,       // of the end of `out`
     open: Vec<String>, // the blocks around this place
+    scopes: Scopes,
 }
 
 impl Translator {
@@ -46,7 +53,8 @@ impl Translator {
 
     fn data(&mut self, text: &str, tag_follows: bool, line: usize) {
         let tags = ["{{", "{%", "{#"].iter().any(|open| text.contains(open));
-        if tags || (tag_follows && text.ends_with('{')) {
+        // A long text is a value, so that it is counted when it is written.
+        if tags || text.len() > SHORT || (tag_follows && text.ends_with('{')) {
             self.tag("{{ ", &quoted(text), " }}", line);
         } else {
             self.push(text);
@@ -73,6 +81,7 @@ impl Translator {
     fn statement(&mut self, tokens: &[Token]) -> Result<[String; 3], String> {
         let mut parser = self.parser(tokens);
         let word = parser.name()?;
+        self.scopes.tag(&word, &tokens[1..], &self.open);
         let (mut before, mut behind) = (String::new(), String::new());
         let code = match word.as_str() {
             "if" | "elif" => {

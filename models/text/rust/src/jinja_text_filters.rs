@@ -2,6 +2,7 @@
 
 use minijinja::{Error, State, Value};
 
+use crate::budget::fits;
 use crate::jinja_filters::only;
 use crate::jinja_lexer::is_space;
 use crate::python;
@@ -35,7 +36,7 @@ pub fn replaced(_: &State, args: &Arguments) -> Result<Value, Error> {
     let text = |value: Option<Value>| python::text(&value.unwrap_or_default());
     let count = given(&count).cloned();
     let (value, old, new) = (text(value)?, text(old)?, text(new)?);
-    Ok(Value::from(replace(&value, &old, &new, index(&count, -1)?)))
+    Ok(Value::from(replace(&value, &old, &new, index(&count, -1)?)?))
 }
 
 pub fn format(_: &State, args: &Arguments) -> Result<Value, Error> {
@@ -96,6 +97,7 @@ pub fn indent(_: &State, args: &Arguments) -> Result<Value, Error> {
             out.push_str(&indention);
         }
         out.push_str(line);
+        fits(out.len())?;
     }
     Ok(if value.is_safe() { Value::from_safe_string(out) } else { Value::from(out) })
 }
@@ -145,7 +147,7 @@ pub fn filesizeformat(_: &State, args: &Arguments) -> Result<Value, Error> {
         return Ok(Value::from("1 Byte"));
     }
     if bytes < base {
-        return Ok(Value::from(format!("{} Bytes", bytes.trunc() as i64)));
+        return Ok(Value::from(format!("{:.0} Bytes", bytes.trunc() + 0.0)));
     }
     let mut unit = base;
     let mut text = String::new();

@@ -2,6 +2,7 @@
 
 use minijinja::{Error, State, Value};
 
+use crate::budget::prints;
 use crate::python_call::Arguments;
 use crate::python_format;
 use crate::python_letters::printable;
@@ -34,6 +35,7 @@ fn list(items: &[Value], brackets: [&str; 2], out: &mut String) -> Result<(), Er
     for (i, item) in items.iter().enumerate() {
         out.push_str(if i == 0 { "" } else { ", " });
         repr(item, out)?;
+        prints(out.len())?;
     }
     out.push_str(brackets[1]);
     Ok(())
@@ -63,6 +65,7 @@ fn repr(value: &Value, out: &mut String) -> Result<(), Error> {
                 repr(key, out)?;
                 out.push_str(": ");
                 repr(value, out)?;
+                prints(out.len())?;
             }
             out.push('}');
         }

@@ -2,6 +2,7 @@
 
 use minijinja::{Error, State, Value};
 
+use crate::budget::fits;
 use crate::jinja_lookups::{attribute, item};
 use crate::python;
 use crate::python_call::Arguments;
@@ -142,6 +143,7 @@ pub fn percent(format: &Value, values: &Value) -> Result<Value, Error> {
         let text = converted(kind, &mut spec, &value)?;
         let safe = !escapes || !"sr".contains(kind) || value.is_safe();
         out.push_str(&if safe { text } else { crate::python_operators::escaped(&text) });
+        fits(out.len())?;
     }
 
     let spare = !by_name && used < list.len() && !is_map;
@@ -217,6 +219,7 @@ fn format_with(
         let spec = tail.strip_prefix(':').unwrap_or("");
         let spec = format_with(state, spec, args, depth - 1, numbering)?;
         out.push_str(&formatted(&value, &spec)?);
+        fits(out.len())?;
     }
     out.push_str(rest);
     Ok(out)

@@ -2,6 +2,7 @@
 
 use minijinja::{Error, Value};
 
+use crate::budget::prints;
 use crate::python_call::{flag, given, string, Arguments};
 use crate::python_number::number;
 use crate::python_operators::order;
@@ -78,6 +79,7 @@ impl Dump {
     }
 
     fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        prints(out.len())?;
         match type_of(value) {
             Type::None => out.push_str("null"),
             Type::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),

@@ -8,10 +8,12 @@ use crate::python;
 use crate::python_format::percent;
 use crate::python_number::{calculate, compare as compare_numbers, Number};
 use crate::python_value::{
-    from_integer, integer, invalid, items, pairs, tuple, type_name, type_of, undefined, Tuple, Type,
+    from_integer, integer, invalid, items, pairs, tuple, type_name, type_of, undefined, Tuple,
+    Type, View,
 };
 
 const LONGEST: usize = 10_000_000; // of what `*` repeats
+const MOST_COMPARED: u32 = 1_000_000; // values inside two others
 
 /// html.escape as markupsafe writes it.
 pub fn escaped(text: &str) -> String {
@@ -117,26 +119,36 @@ pub fn sign(negative: bool, value: &Value) -> Result<Value, Error> {
 
 /// Python's ==.
 pub fn equal(a: &Value, b: &Value) -> Result<bool, Error> {
+    let mut left = MOST_COMPARED;
+    equal_within(a, b, &mut left)
+}
+
+/// `left`: how many values more may be compared. A list may hold another twice, and that one too.
+fn equal_within(a: &Value, b: &Value, left: &mut u32) -> Result<bool, Error> {
+    *left = left.checked_sub(1).ok_or_else(|| {
+        invalid(format!("the template compares lists of more than {MOST_COMPARED} parts"))
+    })?;
     if let (Some(a), Some(b)) = (Number::of(a), Number::of(b)) {
         return Ok(compare_numbers(a, b) == Some(Ordering::Equal));
     }
-    let (left, right) = (type_of(a), type_of(b));
-    if left != right {
+    let (kind, other_kind) = (type_of(a), type_of(b));
+    if kind != other_kind {
         return Ok(false);
     }
-    match left {
+    match kind {
         Type::Undefined | Type::None => Ok(true),
         Type::Text => Ok(a.as_str() == b.as_str()),
-        Type::List | Type::Tuple | Type::Range => all_equal(&items(a)?, &items(b)?),
+        Type::List | Type::Tuple | Type::Range => all_equal(&items(a)?, &items(b)?, left),
         Type::Dictionary => {
-            let (left, right) = (pairs(a)?, pairs(b)?);
-            if left.len() != right.len() {
+            let (ours, theirs) = (pairs(a)?, pairs(b)?);
+            if ours.len() != theirs.len() {
                 return Ok(false);
             }
-            for (key, value) in left {
+            for (key, value) in ours {
                 let mut found = false;
-                for (other, theirs) in &right {
-                    found |= equal(&key, other)? && equal(&value, theirs)?;
+                for (other, their_value) in &theirs {
+                    found |= equal_within(&key, other, left)?
+                        && equal_within(&value, their_value, left)?;
                 }
                 if !found {
                     return Ok(false);
@@ -148,9 +160,9 @@ pub fn equal(a: &Value, b: &Value) -> Result<bool, Error> {
     }
 }
 
-fn all_equal(a: &[Value], b: &[Value]) -> Result<bool, Error> {
-    for (left, right) in a.iter().zip(b) {
-        if !equal(left, right)? {
+fn all_equal(a: &[Value], b: &[Value], left: &mut u32) -> Result<bool, Error> {
+    for (one, other) in a.iter().zip(b) {
+        if !equal_within(one, other, left)? {
             return Ok(false);
         }
     }
@@ -193,18 +205,29 @@ pub fn contains(container: &Value, item: &Value) -> Result<bool, Error> {
         },
         Type::Undefined => Ok(false),
         Type::Dictionary => Ok(lookup(container, item)?.is_some()),
+        Type::View if view_of(container) == "keys" => {
+            hashable(item)?;
+            any_equal(container, item)
+        }
         Type::None | Type::Bool | Type::Int | Type::Float | Type::Other => {
             Err(invalid(format!("argument of type '{}' is not iterable", type_name(container))))
         }
-        _ => {
-            for one in items(container)? {
-                if equal(&one, item)? {
-                    return Ok(true);
-                }
-            }
-            Ok(false)
+        _ => any_equal(container, item),
+    }
+}
+
+/// Whether a view is of a dictionary's keys, its values or both.
+fn view_of(value: &Value) -> &'static str {
+    value.downcast_object_ref::<View>().map_or("", |view| view.name)
+}
+
+fn any_equal(container: &Value, item: &Value) -> Result<bool, Error> {
+    for one in items(container)? {
+        if equal(&one, item)? {
+            return Ok(true);
         }
     }
+    Ok(false)
 }
 
 /// Whether a value can be a key.

@@ -2,6 +2,7 @@
 
 use minijinja::{Error, State, Value};
 
+use crate::budget::fits;
 use crate::jinja_lexer::is_space;
 use crate::python;
 use crate::python_call::{flag, given, index, string, whole, Arguments};
@@ -94,20 +95,20 @@ fn split(
     Ok(pieces)
 }
 
-pub fn replace(text: &str, old: &str, new: &str, limit: i64) -> String {
-    match usize::try_from(limit) {
-        Ok(limit) => text.replacen(old, new, limit),
-        Err(_) => text.replace(old, new),
+pub fn replace(text: &str, old: &str, new: &str, limit: i64) -> Result<String, Error> {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    if new.len() > old.len() {
+        let times = text.matches(old).take(limit).count();
+        fits(text.len().saturating_add(times.saturating_mul(new.len())))?;
     }
+    Ok(text.replacen(old, new, limit))
 }
 
 pub fn padded(text: &str, width: i64, fill: char, side: char) -> Result<String, Error> {
     let length = text.chars().count();
     if width > 1_000_000 {
-        return Err(invalid(
-            "the template pads to more than 1000000 characters, which is not \
-                            supported",
-        ));
+        let what = "the template pads to more than 1000000 characters, which is not supported";
+        return Err(invalid(what));
     }
     let missing = usize::try_from(width).unwrap_or(0).saturating_sub(length);
     let fill = |count: usize| fill.to_string().repeat(count);
@@ -222,9 +223,14 @@ fn join(separator: &str, list: &Value) -> Result<String, Error> {
     if list.is_undefined() || matches!(type_of(list), Type::None | Type::Int | Type::Float) {
         return items(list).map(|_| String::new());
     }
+    let mut length = 0;
     for (i, item) in items(list)?.iter().enumerate() {
         match item.as_str() {
-            Some(text) => parts.push(text.to_string()),
+            Some(text) => {
+                length += text.len() + separator.len();
+                fits(length)?;
+                parts.push(text.to_string());
+            }
             None => {
                 let name = type_name(item);
                 let what = format!("sequence item {i}: expected str instance, {name} found");
@@ -346,7 +352,7 @@ pub fn method(state: &State, of: &Value, name: &str, values: &[Value]) -> Result
         "replace" => {
             let [old, new, count] = args.bind(["old", "new", "count"], 2)?;
             let (old, new) = (old.unwrap_or_default(), new.unwrap_or_default());
-            replace(text, string(&old)?, string(&new)?, index(&count, -1)?)
+            replace(text, string(&old)?, string(&new)?, index(&count, -1)?)?
         }
         "removeprefix" | "removesuffix" => {
             let [part] = args.bind(["part"], 1)?;

@@ -11,6 +11,7 @@ use minijinja::{Environment, Error, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
 
 use crate::answers;
+use crate::budget::out_of_steps;
 use crate::environment::{add_template, new_environment};
 use crate::jinja_source::{rewrite, FILTER};
 
@@ -84,7 +85,10 @@ impl Marks {
 }
 
 pub fn explain(error: &Error) -> String {
-    let mut text = error.to_string();
+    let mut text = match error.kind() {
+        ErrorKind::OutOfFuel => out_of_steps(),
+        _ => error.to_string(),
+    };
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
         text.push_str(&format!("; because: {cause}"));
