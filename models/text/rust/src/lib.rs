@@ -46,4 +46,5 @@ mod template_limits_test;
 mod text_template;
 mod tokenizer;
 mod tokenizer_class;
+mod tokenizer_growth;
 mod train;

@@ -8,6 +8,7 @@ use tokenizers::{AddedToken, Tokenizer};
 
 use crate::files::Specials;
 use crate::tokenizer_class::difference;
+use crate::tokenizer_growth;
 
 pub struct TextTokenizer {
     inner: Tokenizer,
@@ -61,6 +62,7 @@ impl TextTokenizer {
         special_map: Option<&[u8]>,
     ) -> Result<Self, String> {
         let mut specials = Specials::read(config, special_map)?;
+        tokenizer_growth::check(json).map_err(|e| format!("tokenizer.json: {e}"))?;
         let mut inner = Tokenizer::from_bytes(json).map_err(|e| format!("tokenizer.json: {e}"))?;
         if let (Some(padding), false) = (inner.get_padding(), specials.names_pad) {
             let pad = AddedToken::from(padding.pad_token.clone(), true);
