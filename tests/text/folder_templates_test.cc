@@ -16,7 +16,7 @@ constexpr const char* kTwo =
     R"({"chat_template": [{"name": "default", "template": "{{ messages[0].content }}"},)"
     R"( {"name": "tool_use", "template": "# Tools {{ tools }} {{ messages[0].content }}"}]})";
 
-class NamedTemplates : public testing::Test {
+class FolderTemplates : public testing::Test {
  protected:
   void write(const std::string& name, const std::string& text) {
     std::filesystem::create_directories((folder_.path() / name).parent_path());
@@ -27,7 +27,7 @@ class NamedTemplates : public testing::Test {
   test::TemporaryFolder folder_;
 };
 
-TEST_F(NamedTemplates, ToolsTakeTheTemplateForThem) {
+TEST_F(FolderTemplates, ToolsTakeTheTemplateForThem) {
   write("tokenizer_config.json", kTwo);
   const auto chat = load();
   EXPECT_EQ(chat.render(kQuestion, false).text, "hi");
@@ -43,7 +43,7 @@ TEST_F(NamedTemplates, ToolsTakeTheTemplateForThem) {
   EXPECT_EQ(always.render(kQuestion, false, R"({"tools": null})").text, "hi");
 }
 
-TEST_F(NamedTemplates, FilesGoBeforeTheConfiguration) {
+TEST_F(FolderTemplates, FilesGoBeforeTheConfiguration) {
   write("tokenizer_config.json", kTwo);
   write("chat_template.jinja", "J");
   EXPECT_EQ(load().render(kQuestion, false, kTools).text, "J") << "a file hides the whole list";
@@ -66,7 +66,7 @@ TEST_F(NamedTemplates, FilesGoBeforeTheConfiguration) {
 }
 
 // Marks, and the training variant of a published template, are those of the template that renders.
-TEST_F(NamedTemplates, AnswersAreFoundByTheTemplateThatRenders) {
+TEST_F(FolderTemplates, AnswersAreFoundByTheTemplateThatRenders) {
   const Json known = read_json(golden("training.json"))["known"][0];
   const std::string marked =
       "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}";
@@ -93,7 +93,7 @@ TEST_F(NamedTemplates, AnswersAreFoundByTheTemplateThatRenders) {
   EXPECT_EQ(tokens.spans.size(), 1u);
 }
 
-TEST_F(NamedTemplates, WithoutADefaultTheNamesAreSaid) {
+TEST_F(FolderTemplates, WithoutADefaultTheNamesAreSaid) {
   write("tokenizer_config.json", R"({"chat_template": [{"name": "tool_use", "template": "T"}]})");
   const auto chat = load();
   EXPECT_TRUE(chat.exists());
