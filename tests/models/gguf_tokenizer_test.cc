@@ -67,13 +67,12 @@ TEST(GgufTokenizer, TokensMergesAndSpecialIds) {
 }
 
 TEST(GgufTokenizer, ATemplateForToolsHasAKeyOfItsOwn) {
-  const test::TemporaryFolder folder;
-  std::filesystem::copy(text_golden("llama3"), folder.path(),
-                        std::filesystem::copy_options::recursive);
-  write_file_atomically(folder / "chat_template.jinja", "D");
-  std::filesystem::create_directory(folder / "additional_chat_templates");
-  write_file_atomically(folder / "additional_chat_templates" / "tool_use.jinja", "T");
-  const GgufFile file = described(folder.path(), Tokenizer::load(folder.path()).vocab_size());
+  const ExportableModel model("llama3_rope");
+  const auto folder = model.path() / "additional_chat_templates";
+  write_file_atomically(model.path() / "chat_template.jinja", "D");
+  std::filesystem::create_directory(folder);
+  write_file_atomically(folder / "tool_use.jinja", "T");
+  const GgufFile file = described(model.path(), 96, read_model_config(model.path()));
   EXPECT_EQ(file.get<std::string>("tokenizer.chat_template"), "D");
   EXPECT_EQ(file.get<Strings>("tokenizer.chat_templates"), Strings{"tool_use"});
   EXPECT_EQ(file.get<std::string>("tokenizer.chat_template.tool_use"), "T");
