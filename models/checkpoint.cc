@@ -76,6 +76,11 @@ std::vector<std::pair<std::string, at::Tensor>> read_parameters(
 }  // namespace
 
 void copy_tokenizer_files(const fs::path& from, const fs::path& to) {
+  // A chat template for rows with tools may have a file of its own.
+  constexpr const char* kTemplates = "additional_chat_templates";
+  if (fs::is_directory(from / kTemplates) && from != to)
+    fs::copy(from / kTemplates, to / kTemplates,
+             fs::copy_options::overwrite_existing | fs::copy_options::recursive);
   for (const char* name : kTokenizerFiles) {
     if (fs::exists(from / name))
       fs::copy_file(from / name, to / name, fs::copy_options::overwrite_existing);

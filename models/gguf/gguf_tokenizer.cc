@@ -195,7 +195,12 @@ void add_gguf_tokenizer(const fs::path& folder, const ModelConfig& config, GgufM
   add_special_ids(config, tokenizer, metadata);
 
   const ChatTemplate chat = ChatTemplate::load(folder);
-  if (chat.exists()) metadata.add("tokenizer.chat_template", chat.source());
+  if (!chat.source().empty()) metadata.add("tokenizer.chat_template", chat.source());
+  // As llama.cpp's own conversion writes a template that has a name.
+  if (!chat.tool_use_source().empty()) {
+    metadata.add("tokenizer.chat_templates", std::vector<std::string>{"tool_use"});
+    metadata.add("tokenizer.chat_template.tool_use", chat.tool_use_source());
+  }
 }
 
 }  // namespace retort::models

@@ -20,19 +20,24 @@ using detail::call_rust;
 using detail::RustString;
 
 struct ChatTemplate::Impl {
-  RtTemplate* handle = nullptr;  // null: the folder has no template
+  RtTemplate* handle = nullptr;  // null: the folder has no template of that name
   std::string source;
+  std::shared_ptr<const Impl> tool_use;  // for conversations with tools; null: this one
   std::string origin;  // the folder, file or name, for messages; empty for a template from source
   std::string special_tokens = "{}";  // by their names
   TemplateSettings settings;
   std::string known_as;                  // the name of a published template with a variant
-  std::shared_ptr<const Impl> training;  // its variant; null: there is none
+  std::shared_ptr<const Impl> training;  // the variant of this or of tool_use; null: there is none
 
   Impl() = default;
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
   ~Impl() { rt_template_free(handle); }
   void open();
+  // This one's, with these settings.
+  std::shared_ptr<Impl> with(const TemplateSettings& settings) const;
+  // What renders with these variables of a rendering.
+  const Impl& pick(std::string_view variables_json) const;
 };
 
 namespace {
@@ -80,27 +85,74 @@ std::string merged(const std::string& others, const std::string& own) {
 }  // namespace
 
 void ChatTemplate::Impl::open() {
-  const std::string variables = merged(special_tokens, settings.variables_json);
-  call_rust(chat_context(origin), rt_template_open, borrow(source), borrow(variables),
-            borrow(settings.day), &handle);
-  if (rt_template_has_marks(handle)) return;
-  std::optional<TrainingTemplate> known = training_template(source);
-  if (!known) return;
+  std::optional<TrainingTemplate> known;
+  if (!source.empty() || tool_use == nullptr) {
+    const std::string variables = merged(special_tokens, settings.variables_json);
+    call_rust(chat_context(origin), rt_template_open, borrow(source), borrow(variables),
+              borrow(settings.day), &handle);
+    if (!rt_template_has_marks(handle)) known = training_template(source);
+  }
+  const bool tools_known = tool_use != nullptr && tool_use->training != nullptr;
+  if (!known && !tools_known) return;
+
   auto variant = std::make_shared<Impl>();
-  variant->source = std::move(known->source);
+  variant->source = known ? std::move(known->source) : source;
+  variant->tool_use = tools_known ? tool_use->training : tool_use;
   variant->origin = origin;
   variant->special_tokens = special_tokens;
   variant->settings = settings;
   variant->open();
   training = std::move(variant);
-  known_as = std::move(known->name);
+  if (known) known_as = std::move(known->name);
+}
+
+std::shared_ptr<ChatTemplate::Impl> ChatTemplate::Impl::with(
+    const TemplateSettings& settings) const {
+  auto impl = std::make_shared<Impl>();
+  if (tool_use != nullptr) impl->tool_use = tool_use->with(settings);
+  impl->source = source;
+  impl->origin = origin;
+  impl->special_tokens = special_tokens;
+  impl->settings = settings;
+  impl->open();
+  return impl;
+}
+
+// transformers' get_chat_template: tool_use if tools are given, an empty list too, else default.
+const ChatTemplate::Impl& ChatTemplate::Impl::pick(std::string_view variables_json) const {
+  if (tool_use == nullptr) return *this;
+  const auto gives_tools = [](std::string_view variables) -> std::optional<bool> {
+    const auto parsed = nlohmann::json::parse(variables, nullptr, /*allow_exceptions=*/false);
+    if (!parsed.is_object() || !parsed.contains("tools")) return std::nullopt;
+    return !parsed["tools"].is_null();
+  };
+  const std::optional<bool> own = gives_tools(variables_json);
+  const bool tools = own ? *own : gives_tools(settings.variables_json).value_or(false);
+  return tools ? *tool_use : *this;
 }
 
 ChatTemplate ChatTemplate::load(const std::filesystem::path& folder) {
   const auto files = detail::TextFiles::read(folder);
-  if (files.chat_template) return load(folder, {folder.string(), *files.chat_template});
+  const std::string* source = files.chat_template("default");
+  const std::string* tool_source = files.chat_template("tool_use");
   auto impl = std::make_shared<Impl>();
   impl->origin = folder.string();
+  if (source != nullptr || tool_source != nullptr) {
+    RustString variables;
+    call_rust(impl->origin, rt_special_tokens, borrow_optional(files.config),
+              borrow_optional(files.special_map), variables.out());
+    impl->special_tokens = variables.str();
+    if (tool_source != nullptr) {
+      auto with_tools = std::make_shared<Impl>();
+      with_tools->source = *tool_source;
+      with_tools->origin = impl->origin + " (tool_use)";
+      with_tools->special_tokens = impl->special_tokens;
+      with_tools->open();
+      impl->tool_use = std::move(with_tools);
+    }
+    if (source != nullptr) impl->source = *source;
+    impl->open();
+  }
   ChatTemplate chat;
   chat.impl_ = std::move(impl);
   return chat;
@@ -138,20 +190,18 @@ ChatTemplate ChatTemplate::from_source(std::string source, std::string bos_token
 
 ChatTemplate ChatTemplate::with(const TemplateSettings& settings) const {
   if (!exists()) return *this;
-  auto impl = std::make_shared<Impl>();
-  impl->source = impl_->source;
-  impl->origin = impl_->origin;
-  impl->special_tokens = impl_->special_tokens;
-  impl->settings = settings;
-  impl->open();
   ChatTemplate chat;
-  chat.impl_ = std::move(impl);
+  chat.impl_ = impl_->with(settings);
   return chat;
 }
 
-bool ChatTemplate::exists() const { return impl_ != nullptr && impl_->handle != nullptr; }
-bool ChatTemplate::has_generation_marks() const {
-  return exists() && rt_template_has_marks(impl_->handle);
+bool ChatTemplate::exists() const {
+  return impl_ != nullptr && (impl_->handle != nullptr || impl_->tool_use != nullptr);
+}
+bool ChatTemplate::has_generation_marks(std::string_view variables_json) const {
+  if (!exists()) return false;
+  const Impl& picked = impl_->pick(variables_json);
+  return picked.handle != nullptr && rt_template_has_marks(picked.handle);
 }
 
 ChatTemplate ChatTemplate::for_training() const {
@@ -163,13 +213,18 @@ ChatTemplate ChatTemplate::for_training() const {
 
 std::string ChatTemplate::description() const {
   if (!exists()) return "none";
-  const std::string& known = impl_->known_as;
-  std::string text = known.empty() ? "" : known + " as published";
-  if (!impl_->origin.empty()) text += (known.empty() ? "of " : ", of ") + impl_->origin;
-  if (!known.empty()) return text + "; answers: marked by its training variant";
-  return text + (has_generation_marks()
-                     ? "; answers: its own {% generation %} marks"
-                     : "; answers: no marks, found by rendering parts of a conversation");
+  const auto describe = [](const Impl& impl) -> std::string {
+    const std::string& known = impl.known_as;
+    std::string text = known.empty() ? "" : known + " as published";
+    if (!impl.origin.empty()) text += (known.empty() ? "of " : ", of ") + impl.origin;
+    if (!known.empty()) return text + "; answers: marked by its training variant";
+    return text + (rt_template_has_marks(impl.handle)
+                       ? "; answers: its own {% generation %} marks"
+                       : "; answers: no marks, found by rendering parts of a conversation");
+  };
+  std::string text = impl_->handle != nullptr ? describe(*impl_) + "; " : "";
+  if (impl_->tool_use == nullptr) return text.substr(0, text.size() - 2);
+  return text + "for conversations with tools: " + describe(*impl_->tool_use);
 }
 
 const std::string& ChatTemplate::source() const {
@@ -177,14 +232,22 @@ const std::string& ChatTemplate::source() const {
   return impl_->source;
 }
 
+const std::string& ChatTemplate::tool_use_source() const {
+  static const std::string kNone;
+  return impl_ != nullptr && impl_->tool_use != nullptr ? impl_->tool_use->source : kNone;
+}
+
 // A template without settings has the fingerprint that it had before there were any.
 std::string ChatTemplate::fingerprint() const {
   if (!exists()) return sha256_hex("");
   std::string text = impl_->source;
+  if (impl_->tool_use) text += "\ntool_use " + impl_->tool_use->source;
   if (impl_->settings.variables_json != "{}")
     text += "\nvariables " + impl_->settings.variables_json;
   // The rows that are learned are the variant's.
   if (impl_->training) text += "\ntraining " + impl_->training->source;
+  if (impl_->training && impl_->training->tool_use)
+    text += "\ntool_use " + impl_->training->tool_use->source;
   const bool prints_dates = text.find("strftime_now") != std::string::npos;
   if (prints_dates && !impl_->settings.day.empty()) text += "\nday " + impl_->settings.day;
   return sha256_hex(text);
@@ -200,9 +263,17 @@ ChatTemplate::Rendered ChatTemplate::run(std::string_view messages_json,
         "tokenizer_config.json")
         .with("folder", impl_ ? impl_->origin : "");
   }
+  const Impl& picked = impl_->pick(variables_json);
+  if (picked.handle == nullptr) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "a conversation without tools, and no chat template of the model folder is named "
+                "'default' (found: tool_use, for conversations with tools); save the one to use "
+                "as chat_template.jinja in the folder")
+        .with("folder", impl_->origin);
+  }
   RustString text;
   RustSpans spans;
-  call_rust(chat_context(impl_->origin), rt_template_render, impl_->handle, borrow(messages_json),
+  call_rust(chat_context(picked.origin), rt_template_render, picked.handle, borrow(messages_json),
             borrow(variables_json), add_generation_prompt, assistant_spans, text.out(),
             spans.out());
   return {text.str(), spans.pairs()};

@@ -24,8 +24,10 @@ struct TemplateSettings {
 
 class ChatTemplate {
  public:
-  // chat_template.jinja if present, else the template in tokenizer_config.json. exists() is false
-  // if there is none.
+  // chat_template.jinja and additional_chat_templates/NAME.jinja if present, else the template or
+  // templates in tokenizer_config.json. Of several the one named tool_use renders conversations
+  // with tools, the one named default all others, as transformers chooses. exists() is false if
+  // there is none; kInvalidArgument with their names if none has these two.
   static ChatTemplate load(const std::filesystem::path& folder);
   // The same with `instead` in place of all templates of the folder, which need have none.
   static ChatTemplate load(const std::filesystem::path& folder, const TemplateSource& instead);
@@ -37,7 +39,9 @@ class ChatTemplate {
   ChatTemplate with(const TemplateSettings& settings) const;
 
   bool exists() const;
-  bool has_generation_marks() const;  // {% generation %} ... {% endgeneration %}
+  // {% generation %} ... {% endgeneration %} in the template that a rendering with these variables
+  // takes
+  bool has_generation_marks(std::string_view variables_json = "{}") const;
   // What renders conversations whose answers are learned: the training variant of a published
   // template without marks that is known (training_template.h), else this one.
   ChatTemplate for_training() const;
@@ -55,7 +59,8 @@ class ChatTemplate {
   // raise_exception text.
   Rendered render(std::string_view messages_json, bool add_generation_prompt,
                   std::string_view variables_json = "{}") const;
-  const std::string& source() const;
+  const std::string& source() const;           // of the default; empty if only tool_use is there
+  const std::string& tool_use_source() const;  // empty: conversations with tools take the default
   // The source and what else the rendering of a conversation depends on.
   std::string fingerprint() const;
 

@@ -1,11 +1,14 @@
 #include "models/text/tokenizer.h"
 
+#include <nlohmann/json.hpp>
+
 #include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/file_kind.h"
 #include "base/hash.h"
+#include "base/log.h"
 #include "models/text/detail/rust_call.h"
 
 namespace retort::models {
@@ -36,7 +39,25 @@ class RustTokens : public detail::RustOwned<RtTokens, rt_tokens_free> {
   }
 };
 
+// Whether transformers takes tokenizer.json itself for the kind of model, whatever the class says.
+bool class_is_passed_over(const std::filesystem::path& folder) {
+  const auto config = folder / "config.json";
+  if (!std::filesystem::exists(config)) return false;
+  const auto parsed = nlohmann::json::parse(read_file(config), nullptr, /*allow_exceptions=*/false);
+  if (!parsed.is_object()) return false;
+  const auto kind = parsed.find("model_type");
+  return kind != parsed.end() && (*kind == "phi3" || *kind == "qwen2");
+}
+
 }  // namespace
+
+// Of a folder that transformers 5 reads otherwise.
+void Tokenizer::warn_of_class(const Impl& impl) {
+  RustString difference;
+  call_rust("", rt_tokenizer_class_difference, impl.handle, difference.out());
+  if (difference.view().empty() || class_is_passed_over(impl.folder)) return;
+  RETORT_LOG(kWarning) << impl.folder.string() << ": " << difference.view();
+}
 
 Tokenizer::Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
@@ -57,7 +78,10 @@ Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
             borrow_optional(files.special_map), &impl->handle);
   impl->info = rt_tokenizer_info(impl->handle);
   impl->folder = folder;
-  impl->chat_template = files.chat_template.value_or("");
+  if (const std::string* source = files.chat_template("default")) impl->chat_template = *source;
+  if (const std::string* source = files.chat_template("tool_use"))
+    impl->chat_template += "\ntool_use " + *source;
+  warn_of_class(*impl);
   return Tokenizer(std::move(impl));
 }
 

@@ -15,7 +15,8 @@ namespace retort::models {
 class Tokenizer {
  public:
   // Reads tokenizer.json and, for special tokens, tokenizer_config.json / special_tokens_map.json.
-  // kInvalidArgument naming the file.
+  // kInvalidArgument naming the file. Warns where tokenizer_class is Llama's and transformers 5
+  // would put its own normaliser and pre-tokenizer in the place of tokenizer.json's.
   static Tokenizer load(const std::filesystem::path& folder);
 
   // add_special_tokens: what the post-processor adds (BOS, ...). Special tokens in the text are
@@ -46,6 +47,7 @@ class Tokenizer {
 
  private:
   struct Impl;
+  static void warn_of_class(const Impl& impl);
   explicit Tokenizer(std::shared_ptr<const Impl> impl);
   std::shared_ptr<const Impl> impl_;
 };

@@ -66,6 +66,18 @@ TEST(GgufTokenizer, TokensMergesAndSpecialIds) {
             ChatTemplate::load(model.path()).source());
 }
 
+TEST(GgufTokenizer, ATemplateForToolsHasAKeyOfItsOwn) {
+  const ExportableModel model("llama3_rope");
+  const auto folder = model.path() / "additional_chat_templates";
+  write_file_atomically(model.path() / "chat_template.jinja", "D");
+  std::filesystem::create_directory(folder);
+  write_file_atomically(folder / "tool_use.jinja", "T");
+  const GgufFile file = described(model.path(), 96, read_model_config(model.path()));
+  EXPECT_EQ(file.get<std::string>("tokenizer.chat_template"), "D");
+  EXPECT_EQ(file.get<Strings>("tokenizer.chat_templates"), Strings{"tool_use"});
+  EXPECT_EQ(file.get<std::string>("tokenizer.chat_template.tool_use"), "T");
+}
+
 TEST(GgufTokenizer, SeveralEndTokensAndOneBeforeEveryText) {
   const ExportableModel model("llama3_rope");  // end tokens 2 and 3
   ConfigJson json = tokenizer_json(model.path());

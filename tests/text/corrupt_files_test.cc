@@ -84,6 +84,27 @@ TEST_F(CorruptFiles, RefusesBrokenParts) {
   EXPECT_TRUE(broken([](Json& j) { j["decoder"] = 5; }));
 }
 
+// What makes 1,000 letters of one, four times, would take terabytes: already for its own tokens.
+TEST_F(CorruptFiles, RefusesWhatMakesATextTooLong) {
+  const Json good = read_json(golden("llama2") / "tokenizer.json");
+  const std::string many(1000, 'a');
+  const auto replacing = [&](const std::string& key, const std::string& inside, int times) {
+    Json json = good;
+    json[key] = {{"type", "Sequence"}, {inside, Json::array()}};
+    for (int i = 0; i < times; ++i)
+      json[key][inside].push_back(
+          {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", many}});
+    write("tokenizer.json", json.dump());
+  };
+  const auto load = [&] { Tokenizer::load(path()); };
+  replacing("normalizer", "normalizers", 4);
+  test::expect_error(ErrorCode::kInvalidArgument, "the normalizer may make a text", load);
+  replacing("decoder", "decoders", 4);
+  test::expect_error(ErrorCode::kInvalidArgument, "the decoder may make a text", load);
+  replacing("normalizer", "normalizers", 0);
+  EXPECT_TRUE(loads());
+}
+
 TEST_F(CorruptFiles, RefusesBrokenConfiguration) {
   std::filesystem::copy_file(golden("gpt2") / "tokenizer.json", path() / "tokenizer.json");
   for (const char* content :

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -9,7 +10,6 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/json_text.h"
 #include "models/text/rust/retort_text.h"
 
 namespace retort::models::detail {
@@ -62,42 +62,19 @@ inline std::optional<std::string> read_if_exists(const std::filesystem::path& pa
 struct TextFiles {
   std::optional<std::string> config;       // tokenizer_config.json
   std::optional<std::string> special_map;  // special_tokens_map.json
-  // chat_template.jinja with additional_chat_templates/tool_use.jinja, else those of
-  // tokenizer_config.json; the latter of two serves conversations with tools
-  std::optional<std::string> chat_template;
+  // By name: chat_template.jinja is "default", additional_chat_templates/NAME.jinja NAME; where
+  // there is no such file, those of tokenizer_config.json.
+  std::map<std::string, std::string> chat_templates;
 
-  static TextFiles read(const std::filesystem::path& folder) {
-    TextFiles files;
-    files.config = read_if_exists(folder / "tokenizer_config.json");
-    files.special_map = read_if_exists(folder / "special_tokens_map.json");
-    files.chat_template = read_if_exists(folder / "chat_template.jinja");
-    if (!files.chat_template && files.config)
-      files.chat_template = of_config(folder, *files.config);
-    else if (files.chat_template)
-      add_tool_use(folder, *files.chat_template);
-    return files;
+  // The template named so; null if there is none.
+  const std::string* chat_template(const std::string& name) const {
+    const auto found = chat_templates.find(name);
+    return found == chat_templates.end() ? nullptr : &found->second;
   }
 
- private:
-  static std::optional<std::string> of_config(const std::filesystem::path& folder,
-                                              const std::string& config) {
-    RustString source;
-    bool found = false;
-    call_rust(folder.string(), rt_config_template, borrow(config), &found, source.out());
-    return found ? std::optional(source.str()) : std::nullopt;
-  }
-
-  // As if both stood in tokenizer_config.json.
-  static void add_tool_use(const std::filesystem::path& folder, std::string& chat_template) {
-    const auto tool_use = read_if_exists(folder / "additional_chat_templates" / "tool_use.jinja");
-    if (!tool_use) return;
-    const auto named = [](std::string_view name, std::string_view source) {
-      return JsonLine().add("name", name).add("template", source).str();
-    };
-    const std::string config = R"({"chat_template": [)" + named("default", chat_template) + ", " +
-                               named("tool_use", *tool_use) + "]}";
-    chat_template = of_config(folder, config).value();
-  }
+  // kInvalidArgument naming the file, also where templates have names and none is "default" or
+  // "tool_use".
+  static TextFiles read(const std::filesystem::path& folder);
 };
 
 }  // namespace retort::models::detail

@@ -63,9 +63,11 @@ int32_t rt_tokenizer_vocabulary(const RtTokenizer* tokenizer, int64_t limit, RtS
                                 RtString* error);
 /* Model without vocabulary, normaliser and pre-tokenizer as JSON with sorted keys. */
 int32_t rt_tokenizer_processing(const RtTokenizer* tokenizer, RtString* out, RtString* error);
+/* Where transformers 5 makes another tokenizer of the files by tokenizer_class; else empty. */
+int32_t rt_tokenizer_class_difference(const RtTokenizer* tokenizer, RtString* out, RtString* error);
 
-/* The chat template in tokenizer_config.json. */
-int32_t rt_config_template(RtSlice config_json, bool* found, RtString* out, RtString* error);
+/* The chat templates in tokenizer_config.json by their names, as a JSON object of strings. */
+int32_t rt_config_templates(RtSlice config_json, RtString* out, RtString* error);
 /* The named special tokens of a folder as a JSON object of strings. */
 int32_t rt_special_tokens(RtSlice config_json, RtSlice special_map_json, RtString* out,
                           RtString* error);

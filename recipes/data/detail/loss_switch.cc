@@ -65,7 +65,8 @@ std::vector<bool> learned_answers(const Json& messages) {
 void check_a_span_each(const Json& messages, const models::ChatTemplate& chat,
                        const std::string& variables) {
   const models::ChatTemplate marked = chat.for_training();
-  if (!marked.has_generation_marks()) return;  // then the spans were found message by message
+  // Without marks the spans were found message by message.
+  if (!marked.has_generation_marks(variables)) return;
   Json before = Json::array();
   size_t answers = 0;
   for (const Json& message : messages) {

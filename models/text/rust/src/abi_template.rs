@@ -17,20 +17,18 @@ pub unsafe extern "C" fn rt_spans_free(spans: RtSpans) {
     unleak(spans.data, spans.len * 2);
 }
 
-/// The template in tokenizer_config.json; `*found` is false if there is none.
+/// The templates in tokenizer_config.json by their names, as a JSON object of strings.
 /// # Safety
 /// `config_json` is readable, the rest writable.
 #[no_mangle]
-pub unsafe extern "C" fn rt_config_template(
+pub unsafe extern "C" fn rt_config_templates(
     config_json: RtSlice,
-    found: *mut bool,
     out: *mut RtString,
     error: *mut RtString,
 ) -> i32 {
     guard(error, || {
-        let source = files::config_template(config_json.bytes())?;
-        *found = source.is_some();
-        write_string(out, source.unwrap_or_default().into_bytes());
+        let templates = files::config_templates(config_json.bytes())?;
+        write_string(out, templates.to_string().into_bytes());
         Ok(())
     })
 }

@@ -166,3 +166,18 @@ pub unsafe extern "C" fn rt_tokenizer_processing(
         Ok(())
     })
 }
+
+/// Empty where transformers makes the same tokenizer.
+/// # Safety
+/// `tokenizer` is open, the rest writable.
+#[no_mangle]
+pub unsafe extern "C" fn rt_tokenizer_class_difference(
+    tokenizer: *const TextTokenizer,
+    out: *mut RtString,
+    error: *mut RtString,
+) -> i32 {
+    guard(error, || {
+        write_string(out, (*tokenizer).class_difference.clone().into_bytes());
+        Ok(())
+    })
+}

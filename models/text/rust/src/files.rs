@@ -14,56 +14,31 @@ fn object(json: &[u8], file: &str) -> Result<Map<String, Value>, String> {
     }
 }
 
-/// One template that is `tool_use` where a conversation has tools and `default` elsewhere, as
-/// transformers' get_chat_template chooses. Jinja drops the line break that ends a template, and
-/// the one behind a tag.
-fn chosen_by_tools(default: &str, tool_use: &str) -> String {
-    let inside = |source: &str| {
-        let source = source.strip_suffix('\n').unwrap_or(source);
-        let first = if source.starts_with('\n') { "\n" } else { "" };
-        format!("{first}{source}")
-    };
-    let (default, tool_use) = (inside(default), inside(tool_use));
-    let condition = "tools is defined and tools is not none";
-    format!("{{% if {condition} %}}{tool_use}{{%+ else %}}{default}{{%+ endif %}}")
-}
-
-/// The template of tokenizer_config.json: a string, or those of a list of {name, template} that
-/// are named default and tool_use, as one.
-pub fn config_template(config_json: &[u8]) -> Result<Option<String>, String> {
+/// The templates of tokenizer_config.json by their names, as a JSON object: a string is the one
+/// named default, a list has {name, template}.
+pub fn config_templates(config_json: &[u8]) -> Result<Value, String> {
     let config = object(config_json, "tokenizer_config.json")?;
+    let mut templates = Map::new();
     let list = match config.get("chat_template") {
-        None | Some(Value::Null) => return Ok(None),
-        Some(Value::String(source)) => return Ok(Some(source.clone())),
+        None | Some(Value::Null) => return Ok(Value::Object(templates)),
+        Some(Value::String(source)) => {
+            templates.insert("default".into(), source.clone().into());
+            return Ok(Value::Object(templates));
+        }
         Some(Value::Array(list)) => list,
         Some(_) => {
             return Err("tokenizer_config.json: chat_template is neither a string nor a list".into())
         }
     };
-
-    let (mut default, mut tool_use) = (None, None);
-    let mut names = Vec::new(); // of the others, for the message
     for entry in list {
         let field = |key: &str| entry.get(key).and_then(Value::as_str);
         let (Some(name), Some(source)) = (field("name"), field("template")) else {
             let what = "an entry of chat_template lacks name or template";
             return Err(format!("tokenizer_config.json: {what}"));
         };
-        match name {
-            "default" => default = Some(source),
-            "tool_use" => tool_use = Some(source),
-            _ => {}
-        }
-        names.push(name);
+        templates.insert(name.into(), source.into());
     }
-    if let Some(default) = default {
-        return Ok(Some(match tool_use {
-            Some(tool_use) => chosen_by_tools(default, tool_use),
-            None => default.to_string(),
-        }));
-    }
-    let names = names.join(", ");
-    Err(format!("tokenizer_config.json: no chat_template is named 'default' (found: {names})"))
+    Ok(Value::Object(templates))
 }
 
 /// What the configuration files say about special tokens.

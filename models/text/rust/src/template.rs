@@ -7,13 +7,13 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::OnceLock;
 
 use chrono::{DateTime, Local, NaiveDate, NaiveTime, Utc};
-use minijinja::value::ValueKind;
-use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
+use minijinja::{Environment, Error, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
 
 use crate::answers;
+use crate::budget::out_of_steps;
+use crate::environment::{add_template, new_environment};
 use crate::jinja_source::{rewrite, FILTER};
-use crate::python;
 
 const NAME: &str = "chat_template";
 
@@ -85,48 +85,16 @@ impl Marks {
 }
 
 pub fn explain(error: &Error) -> String {
-    let mut text = error.to_string();
+    let mut text = match error.kind() {
+        ErrorKind::OutOfFuel => out_of_steps(),
+        _ => error.to_string(),
+    };
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
         text.push_str(&format!("; because: {cause}"));
         source = cause.source();
     }
     text
-}
-
-fn raise_exception(message: Value) -> Result<Value, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, message.to_string()))
-}
-
-fn is_sequence(value: &Value) -> bool {
-    matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map)
-}
-
-pub fn new_environment() -> Environment<'static> {
-    let mut environment = Environment::new();
-    environment.set_trim_blocks(true);
-    environment.set_lstrip_blocks(true);
-    environment.set_undefined_behavior(UndefinedBehavior::Lenient);
-    environment.set_unknown_method_callback(python::method);
-    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-
-    // Values print as Python prints them, in these filters too.
-    environment.set_formatter(|out, _state: &State, value| match python::text(value) {
-        Ok(text) => out.write_str(&text).map_err(Error::from),
-        Err(error) => Err(error),
-    });
-    environment.add_filter("tojson", python::tojson);
-    environment.add_filter("trim", python::trim);
-    environment.add_filter("string", |value: Value| python::text(&value));
-    environment.add_filter(FILTER, |body: String| body);
-    environment.add_function("raise_exception", raise_exception);
-
-    // Python's strings and dictionaries pass Jinja's test for sequences.
-    environment.add_test("sequence", |value: Value| is_sequence(&value));
-    environment.add_test("iterable", |value: Value| {
-        is_sequence(&value) || value.kind() == ValueKind::Iterable
-    });
-    environment
 }
 
 /// What `strftime_now` prints: the beginning of a fixed day, or this moment.
@@ -221,7 +189,7 @@ impl ChatTemplate {
     pub fn open(source: &str, variables_json: &str, day: &str) -> Result<ChatTemplate, String> {
         let source = rewrite(source);
         let mut environment = new_environment();
-        environment.add_template_owned(NAME, source.text).map_err(|e| explain(&e))?;
+        add_template(&mut environment, NAME, &source.text)?;
         let variables = read_variables(variables_json)?;
         let read_day = |day| {
             NaiveDate::parse_from_str(day, "%Y-%m-%d")

@@ -3,7 +3,8 @@
 use minijinja::{Environment, UndefinedBehavior, Value};
 use serde_json::Value as Json;
 
-use crate::template::{explain, new_environment};
+use crate::environment::{add_template, new_environment};
+use crate::template::explain;
 
 const NAME: &str = "template";
 
@@ -14,12 +15,12 @@ pub struct TextTemplate {
 impl TextTemplate {
     /// `names_json`: the names of the values that there will be.
     pub fn open(source: &str, names_json: &str) -> Result<TextTemplate, String> {
-        let names: Vec<String> = serde_json::from_str(names_json)
-            .map_err(|e| format!("the template's names: {e}"))?;
+        let names: Vec<String> =
+            serde_json::from_str(names_json).map_err(|e| format!("the template's names: {e}"))?;
         let mut environment = new_environment();
         // A name that is written wrong must not become an empty place.
         environment.set_undefined_behavior(UndefinedBehavior::SemiStrict);
-        environment.add_template_owned(NAME, source.to_owned()).map_err(|e| explain(&e))?;
+        add_template(&mut environment, NAME, source)?;
 
         // Static: also where only a condition asks for it.
         let template = environment.get_template(NAME).map_err(|e| explain(&e))?;

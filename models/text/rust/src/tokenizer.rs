@@ -7,6 +7,8 @@ use tokenizers::models::ModelWrapper;
 use tokenizers::{AddedToken, Tokenizer};
 
 use crate::files::Specials;
+use crate::tokenizer_class::difference;
+use crate::tokenizer_growth;
 
 pub struct TextTokenizer {
     inner: Tokenizer,
@@ -15,6 +17,8 @@ pub struct TextTokenizer {
     pub eos: i32,
     pub bos: i32,
     pub pad: i32,
+    /// Where transformers makes another tokenizer of the files; else empty.
+    pub class_difference: String,
 }
 
 /// Tokens of the configuration files that tokenizer.json lacks, or has with other flags.
@@ -58,6 +62,7 @@ impl TextTokenizer {
         special_map: Option<&[u8]>,
     ) -> Result<Self, String> {
         let mut specials = Specials::read(config, special_map)?;
+        tokenizer_growth::check(json).map_err(|e| format!("tokenizer.json: {e}"))?;
         let mut inner = Tokenizer::from_bytes(json).map_err(|e| format!("tokenizer.json: {e}"))?;
         if let (Some(padding), false) = (inner.get_padding(), specials.names_pad) {
             let pad = AddedToken::from(padding.pad_token.clone(), true);
@@ -85,13 +90,18 @@ impl TextTokenizer {
             ));
         }
 
+        let class_difference = match config {
+            Some(config) => difference(json, config)?,
+            None => String::new(),
+        };
+
         let is_bpe = matches!(inner.get_model(), ModelWrapper::BPE(_));
         let id = |name: &str| {
             specials.get(name).and_then(|token| inner.token_to_id(token)).map_or(-1, |id| id as i32)
         };
         let (eos, bos, pad) = (id("eos_token"), id("bos_token"), id("pad_token"));
         let clean_up = specials.clean_up && (!is_bpe || specials.clean_up_bpe);
-        Ok(TextTokenizer { inner, clean_up, vocab_size, eos, bos, pad })
+        Ok(TextTokenizer { inner, clean_up, vocab_size, eos, bos, pad, class_difference })
     }
 
     pub fn encode(
