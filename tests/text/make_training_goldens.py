@@ -31,7 +31,7 @@ nemotron_3_5_lightning""".split()
 # Of families that TRL has no training template for: an answer is what rendering up to it adds.
 PLAIN = ["llama3_1", "llama3_2"]
 
-# All others that TRL ships: what is rendered is compared, and no mask.
+# All others that TRL ships: what is rendered is compared, and masks of those with marks.
 OTHERS = """diffusion_gemma gemma4 gemma4_v2 gemma4_v3 gemma4_v4 gemma4_v5 idefics3 lfm2_2_5
 lfm2_2_5_v2 lfm2_2_5_vl llava_next qwen2_5_vl smolvlm""".split()
 
@@ -265,11 +265,12 @@ def main():
 
     others = []
     for name in OTHERS:
-        each = [
-            [c and [c[0], None, c[2], None] for c in row]
-            for row in cases(tok, read(name), tool_sets, marked=False)
-        ]
-        text = hashlib.sha256(read(name).encode()).hexdigest()
+        source = read(name)
+        marked = "{% generation %}" in source or "{%- generation -%}" in source
+        each = cases(tok, source, tool_sets, marked)
+        if not marked:
+            each = [[c and [c[0], None, c[2], None] for c in row] for row in each]
+        text = hashlib.sha256(source.encode()).hexdigest()
         others.append(dict(name=name, sha256=text, cases=each))
 
     # A later TRL has others: they are to be sorted, too.
