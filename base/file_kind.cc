@@ -17,15 +17,21 @@ struct Mark {
   FileKind kind;
 };
 
-// At the first byte. The pickles are those of protocol 2 and later.
+// At the first byte, as the formats' specifications have them. The pickles are those of protocol 2
+// and later.
 constexpr auto kMarks = std::to_array<Mark>({
     {"version https://git-lfs.github.com/spec/"sv, FileKind::kGitLfsPointer},
+
+    // texts in another encoding, which their byte order mark tells
     {"\xff\xfe"sv, FileKind::kUtf16},
     {"\xfe\xff"sv, FileKind::kUtf16},
+
     {"\x80\x02"sv, FileKind::kPickle},
     {"\x80\x03"sv, FileKind::kPickle},
     {"\x80\x04"sv, FileKind::kPickle},
     {"\x80\x05"sv, FileKind::kPickle},
+
+    // compressed files, which may hold what was wanted
     {"PK\x03\x04"sv, FileKind::kZip},
     {"PK\x05\x06"sv, FileKind::kZip},
     {"\x1f\x8b"sv, FileKind::kGzip},
@@ -34,6 +40,8 @@ constexpr auto kMarks = std::to_array<Mark>({
     {"\xfd"
      "7zXZ\0"sv,
      FileKind::kXz},
+
+    // tables and tensors
     {"PAR1"sv, FileKind::kParquet},
     {"PARE"sv, FileKind::kParquet},
     {"ARROW1"sv, FileKind::kArrow},
@@ -42,6 +50,8 @@ constexpr auto kMarks = std::to_array<Mark>({
     {"GGUF"sv, FileKind::kGguf},
     {"\x93NUMPY"sv, FileKind::kNumpy},
     {"\x89HDF\r\n\x1a\n"sv, FileKind::kHdf5},
+
+    // documents
     {"%PDF-"sv, FileKind::kPdf},
     {"<?xml"sv, FileKind::kXml},
     {"\xef\xbb\xbf<?xml"sv, FileKind::kXml},

@@ -10,7 +10,23 @@
 namespace retort::models {
 namespace fs = std::filesystem;
 
+namespace {
+
+// An adapter's folder may have no tokenizer of its own.
+fs::path text_folder(const std::string& folder) {
+  if (!is_adapter_folder(folder) || fs::exists(fs::path(folder) / "tokenizer.json")) return folder;
+  return adapter_base_folder(folder);
+}
+
+}  // namespace
+
 LoadedModel load_model(const std::string& folder, const std::string& dtype) {
+  LoadedModel model = load_model_without_chat(folder, dtype);
+  model.chat = ChatTemplate::load(text_folder(folder));
+  return model;
+}
+
+LoadedModel load_model_without_chat(const std::string& folder, const std::string& dtype) {
   const bool adapted = is_adapter_folder(folder);
   if (!fs::exists(fs::path(folder) / "config.json") && !adapted)
     throw Error(ErrorCode::kInvalidArgument,
@@ -18,6 +34,7 @@ LoadedModel load_model(const std::string& folder, const std::string& dtype) {
                     "' holds no config.json; --model wants a Hugging Face folder (config.json, "
                     "*.safetensors, tokenizer.json)" +
                     model_folder_hint(folder));
+
   const fs::path weights = adapted ? adapter_base_folder(folder) : fs::path(folder);
   const ModelConfig config = read_model_config(weights);
   if (adapted && adapter_labels(folder) > 0)
@@ -25,14 +42,14 @@ LoadedModel load_model(const std::string& folder, const std::string& dtype) {
                 "'" + folder +
                     "' is the adapter of a sequence classifier, such as a reward model; expected "
                     "one of a language model (merge it with `retort model merge`)");
-  // An adapter's folder may have no tokenizer of its own.
-  const bool has_tokenizer = fs::exists(fs::path(folder) / "tokenizer.json");
-  const std::string texts = has_tokenizer ? folder : weights.string();
+
   LoadedModel model{
       .decoder = load_decoder(weights, parse_dtype(dtype.empty() ? config.torch_dtype : dtype)),
-      .tokenizer = Tokenizer::load(texts),
-      .chat = ChatTemplate::load(texts),
+      .tokenizer = Tokenizer::load(text_folder(folder)),
+      .chat = {},
       .eos_token_ids = {}};
+
+  // What an adapter adds goes into the weights, which are only read from here on.
   if (adapted) {
     attach_adapter(model.decoder, folder);
     merge_adapter(model.decoder);

@@ -22,5 +22,8 @@ struct LoadedModel {
 // dtype "": as the file. The folder of an adapter is opened with the model that it names, into
 // whose weights it is merged. kInvalidArgument when `folder` holds neither.
 LoadedModel load_model(const std::string& folder, const std::string& dtype);
+// The same without reading its chat template, whose mistakes are nobody's: of a model that renders
+// no conversation, or has another template put in place of its own.
+LoadedModel load_model_without_chat(const std::string& folder, const std::string& dtype);
 
 }  // namespace retort::models

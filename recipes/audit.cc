@@ -11,6 +11,7 @@
 #include "recipes/data/dataset.h"
 #include "recipes/recipe_type.h"
 #include "recipes/registry.h"
+#include "recipes/run/answer_end.h"
 #include "recipes/run/batch_options.h"
 #include "recipes/run/row_warnings.h"
 
@@ -88,8 +89,11 @@ void MaskPrinter::print(const data::Sample& sample, const models::Tokenizer& tok
   std::printf("%s\n", text.c_str());
 }
 
-void print_template(const models::ChatTemplate& chat) {
+void print_template(const Recipe& recipe, const models::ChatTemplate& chat,
+                    const models::Tokenizer& tokenizer) {
   std::printf("--- chat template: %s\n", chat.description().c_str());
+  if (const auto warning = unheard_end(recipe, chat, tokenizer))
+    std::printf("--- warning: %s\n", warning->c_str());
 }
 
 data::RowFindings look_at_rows(const Recipe& recipe) {
@@ -105,7 +109,7 @@ data::RowFindings look_at_rows(const Recipe& recipe) {
 void audit_samples(const Recipe& recipe, int64_t num_samples, data::SampleRule rule) {
   const models::Tokenizer tokenizer = models::Tokenizer::load(recipe.student().model);
   const models::ChatTemplate chat = load_chat(recipe);
-  print_template(chat);
+  print_template(recipe, chat, tokenizer);
   const auto dataset = std::make_shared<data::Dataset>(recipe.data.train, recipe.data, tokenizer,
                                                        chat, /*cache=*/"", std::move(rule));
   dataset->compare_prompts();

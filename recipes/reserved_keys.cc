@@ -20,27 +20,32 @@ constexpr std::array<Entry, 7> kLater{{
 }};
 
 // Names that TRL, transformers and verl have for something, wherever they stand, and what it is
-// called here.
+// called here. By their names, so that one that is there already is found.
 constexpr std::array<Entry, 31> kElsewhere{{
     {"batch_size", "the batch is train.per_device_train_batch_size or train.tokens_per_batch"},
     {"bf16", "a role's numbers are roles.<name>.dtype: bfloat16"},
     {"cliprange", "the clip is grpo.epsilon"},
+
     {"dataset_name", "data are files: data.train: [FILE]"},
     {"dataset_text_field", "columns are named by data.train: [{path: FILE, columns: {...}}]"},
     {"deepspeed", "how a role is split is roles.<name>.world"},
     {"epochs", "it is train.num_train_epochs"},
     {"eval_strategy", "it is train.eval_steps, with data.eval"},
     {"evaluation_strategy", "it is train.eval_steps, with data.eval"},
+
     {"fp16", "a role's numbers are roles.<name>.dtype: float16"},
     {"fsdp", "how a role is split is roles.<name>.world"},
+
     {"kl_coef", "the KL's weight is grpo.beta"},
     {"logging_dir", "all files of a run lie under output_dir"},
     {"lora_r", "it is roles.student.lora: {r: 16}"},
     {"lr", "it is train.learning_rate"},
+
     {"max_completion_length", "it is generation.max_new_tokens"},
     {"max_prompt_length", "prompt and completion share data.max_length"},
     {"max_seq_length", "it is data.max_length"},
     {"model_name_or_path", "it is roles.student.model"},
+
     {"num_epochs", "it is train.num_train_epochs"},
     {"peft_config", "it is roles.student.lora: {r: 16}"},
     {"ref_model",
@@ -49,6 +54,7 @@ constexpr std::array<Entry, 31> kElsewhere{{
      "metrics.jsonl and TensorBoard are always written; launch.metrics_command hands them on, to "
      "wandb or MLflow too (docs/python.md)"},
     {"reward_funcs", "rewards are the list `rewards`"},
+
     {"save_strategy", "it is train.save_steps"},
     {"train_file", "it is data.train: [FILE]"},
     {"use_peft", "an adapter is roles.student.lora: {r: 16}"},

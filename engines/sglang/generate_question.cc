@@ -33,10 +33,13 @@ constexpr uint64_t kTokenTextBytes = 768;
 // Stop strings are looked for in text without special tokens, as by our own engine; those that are
 // special tokens come as stop_token_ids.
 Json neutral_sampling() {
-  return Json{{"max_new_tokens", 0},
+  return Json{// how many, and how they are found
+              {"max_new_tokens", 0},
               {"min_new_tokens", 0},
               {"n", 1},
               {"beam_width", nullptr},
+
+              // which distribution is drawn from
               {"temperature", 1.0},
               {"top_p", 1.0},
               {"top_k", -1},
@@ -46,6 +49,8 @@ Json neutral_sampling() {
               {"frequency_penalty", 0.0},
               {"logit_bias", nullptr},
               {"sampling_seed", nullptr},
+
+              // where a completion ends
               {"ignore_eos", true},
               {"stop", Json::array()},
               {"stop_regex", Json::array()},
@@ -53,6 +58,8 @@ Json neutral_sampling() {
               {"no_stop_trim", true},
               {"skip_special_tokens", true},
               {"spaces_between_special_tokens", false},
+
+              // no form is asked for, and nothing of the server's own
               {"json_schema", nullptr},
               {"regex", nullptr},
               {"ebnf", nullptr},

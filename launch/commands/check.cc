@@ -12,6 +12,7 @@
 #include "models/lora/adapter.h"
 #include "recipes/audit.h"
 #include "recipes/registry.h"
+#include "recipes/run/answer_end.h"
 #include "recipes/run/student_model.h"
 #include "recipes/run/template_day.h"
 
@@ -38,12 +39,12 @@ void check_links(const recipes::Recipe& recipe) {
 }
 
 // In float32, with the head that it is trained with, and what an adapter adds that training starts
-// from.
+// from. Without its chat template, which the recipe may replace.
 models::LoadedModel load_checked_student(const recipes::Recipe& recipe) {
   const std::string& folder = recipe.student().model;
   const auto classifier = recipes::student_classifier(recipe);
   if (!classifier) {
-    models::LoadedModel student = models::load_model(folder, "float32");
+    models::LoadedModel student = models::load_model_without_chat(folder, "float32");
     const auto& lora = recipe.student().lora;
     if (!lora || !lora->adapter) return student;
     models::attach_adapter(student.decoder, *lora->adapter);
@@ -53,7 +54,7 @@ models::LoadedModel load_checked_student(const recipes::Recipe& recipe) {
 
   models::LoadedModel student{.decoder = models::load_classifier(folder, at::kFloat, *classifier),
                               .tokenizer = models::Tokenizer::load(folder),
-                              .chat = models::ChatTemplate::load(folder),
+                              .chat = {},
                               .eos_token_ids = {}};
   if (const auto& lora = recipe.student().lora; lora && lora->adapter) {
     models::attach_adapter(student.decoder, *lora->adapter);
@@ -72,9 +73,11 @@ int run_check(const RecipeCommand& command) {
   models::LoadedModel student = load_checked_student(recipe);
   student.chat = recipes::load_chat(recipe);
   const std::string chat = student.chat.description();
+  const auto warning = recipes::unheard_end(recipe, student.chat, student.tokenizer);
   recipes::SelfCheck check(std::move(student));
   check.check("data", true, found.text() + ", " + std::to_string(found.bad.count()) + " bad");
   check.check("chat template", true, chat);
+  if (warning) check.warn("chat template", *warning);
   recipes::recipe_type(recipe).self_check(recipe, check);
   if (command.links) check_links(recipe);
   std::printf("all checks passed\n");

@@ -238,6 +238,7 @@ int run_role(const RoleCommand& command) {
   const std::string address = rpc::listen_address(child.bind, child.store_host, child.store_port);
   if (child.cuda) name_interface_for_nccl(address);
   set_log_identity(process_name(command.role, command.rank));
+
   // Never destroyed: a signal that comes after the work is done must not turn a good exit into a
   // death by signal.
   SignalCatcher& signals = *new SignalCatcher({SIGTERM, SIGINT});
@@ -252,6 +253,8 @@ int run_role(const RoleCommand& command) {
   if (child.outlives_launcher)
     next = {.is_training = is_training,
             .find = [&command] { return read_launcher_address(command.run_folder); }};
+
+  // The link ends before the process does, so that what it reports is on its way.
   {
     LauncherLink launcher({.context = child,
                            .on_lost = [&rank] { rank.ask_to_stop(); },
@@ -259,12 +262,14 @@ int run_role(const RoleCommand& command) {
                            .is_needed = is_needed,
                            .need_limit = child.stop_timeout,
                            .next = next});
+    // Of a rank that joined by itself the launcher hears over this link alone how it ends.
     if (child.joined)
       return run_joined_rank({.driving = rank.is_driving(),
                               .launcher = launcher,
                               .signals = signals,
                               .work = [&] { return rank.run(launcher); },
                               .state = [&] { return rank.state(); }});
+
     const std::optional<int> code = rank.run(launcher);
     // To a launcher that did not start this process nobody else says how it ends.
     if (launcher.is_another())

@@ -138,6 +138,7 @@ void YamlReader::guarded(F&& convert) const {
 template <class T>
 void YamlReader::read(T& value) const {
   if constexpr (detail::kIsOptional<T>) {
+    // An empty value, `key:`, takes away a default.
     if (node_.kind == YamlNode::Kind::kNull) {
       value.reset();
     } else {
@@ -151,6 +152,7 @@ void YamlReader::read(T& value) const {
         return read(value.emplace_back());
       }
     }
+
     expect(YamlNode::Kind::kList);
     value.clear();
     for (size_t i = 0; i < node_.items.size(); ++i)
@@ -161,10 +163,12 @@ void YamlReader::read(T& value) const {
     for (const auto& entry : node_.entries)
       child(entry.key, entry.value).read(value[entry.key]);
   } else if constexpr (detail::OptionStruct<T>) {
+    // It says its keys itself, where the types above have none.
     read_block(value);
   } else if constexpr (std::is_enum_v<T> || NamedChoice<T>) {
     guarded([&] { read_choice(value); });
   } else {
+    // A scalar, or a block whose keys nobody here knows.
     if constexpr (std::is_same_v<T, JsonBlock>) refuse_ambiguous_values();
     guarded([&] { read_scalar(node_, value); });
   }

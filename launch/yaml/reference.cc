@@ -14,6 +14,7 @@ namespace {
 template <class T>
 std::string type_text() {
   if constexpr (detail::kIsOptional<T>) {
+    // What holds others is named after them.
     return type_text<typename T::value_type>();
   } else if constexpr (detail::kIsVector<T>) {
     return "list of " + type_text<typename T::value_type>();
@@ -22,6 +23,7 @@ std::string type_text() {
   } else if constexpr (detail::OptionStruct<T>) {
     return "block";
   } else if constexpr (NamedChoice<T>) {
+    // A choice is all of its names, with bars that do not end the cell.
     std::string text;
     for (const std::string_view name : T::choices())
       text += (text.empty() ? "" : " \\| ") + ("`" + std::string(name) + "`");
@@ -32,6 +34,7 @@ std::string type_text() {
       text += (text.empty() ? "" : " \\| ") + ("`" + std::string(name) + "`");
     return text;
   } else if constexpr (std::is_same_v<T, bool>) {
+    // A scalar is called by what people write, not by its C++ type.
     return "`true` \\| `false`";
   } else if constexpr (std::is_same_v<T, int64_t>) {
     return "integer";
@@ -46,6 +49,7 @@ std::string type_text() {
   } else if constexpr (std::is_same_v<T, TextOrList>) {
     return "text, or list of text";
   } else if constexpr (std::is_same_v<T, FreeBlock>) {
+    // Keys that are not ours.
     return "block of another program's keys";
   } else if constexpr (std::is_same_v<T, JsonBlock>) {
     return "block of any keys and values";

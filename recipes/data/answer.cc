@@ -74,6 +74,39 @@ std::string_view line_of(std::string_view text, bool first) {
   return line_of(first ? text.substr(0, end) : text.substr(end + 1), first);
 }
 
+bool is_white(std::string_view text) {
+  return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
+}
+
+// Length of the bullet that a line of a list begins with, and a space behind it: "- ", or a short
+// dash, which stands for a minus elsewhere. 0: there is none.
+size_t bullet_of(std::string_view line) {
+  for (const std::string_view dash : {"- ", "\u2010 ", "\u2013 "})
+    if (line.starts_with(dash)) return dash.size();
+  return 0;
+}
+
+// The text with spaces in place of its bullets: the "-" of "- 7" is no sign where it begins a line
+// of several, unless the line before ends in a sign that a formula goes on behind.
+std::string without_bullets(std::string_view text) {
+  std::string result(text);
+  char before = '\n';  // the last sign of the lines before; a line break: there is none
+  for (size_t begin = 0, end = 0; begin < text.size(); begin = end + 1) {
+    end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = text.substr(begin, end - begin);
+    if (is_white(line)) continue;
+
+    const size_t indent = line.find_first_not_of(" \t");
+    const size_t bullet = bullet_of(line.substr(indent));
+    const bool goes_on =
+        std::string_view("=+-*/^(,[{$&\\<>").find(before) != std::string_view::npos;
+    const bool alone = before == '\n' && is_white(text.substr(std::min(end + 1, text.size())));
+    if (bullet > 0 && !goes_on && !alone) result.replace(begin + indent, bullet, bullet, ' ');
+    before = line[line.find_last_not_of(" \t\r")];
+  }
+  return result;
+}
+
 Answer answer_of(std::string_view text) {
   AnswerPlace place = AnswerPlace::kLast;
   const size_t mark = text.rfind(kMark);
@@ -88,7 +121,10 @@ Answer answer_of(std::string_view text) {
     text = box->inside;
   }
 
-  std::vector<Token> tokens = detail::answer_tokens(text);
+  // Behind a mark and in a box is the answer itself, no list.
+  std::vector<Token> tokens = place == AnswerPlace::kLast
+                                  ? detail::answer_tokens(without_bullets(text))
+                                  : detail::answer_tokens(text);
   Answer answer{.value = detail::find_value(tokens, place), .written = {}};
   if (!answer.value) answer.written = written_answer(std::move(tokens));
   return answer;

@@ -79,6 +79,8 @@ void DataOptions::validate() const {
     throw Error(ErrorCode::kInvalidArgument,
                 "data.max_length is " + std::to_string(max_length) +
                     "; expected at least 2 (a token and the one it predicts)");
+
+  // wrapped needs packs, and cuts no row off.
   if (packing_strategy == PackingStrategy::kWrapped && !packing)
     throw Error(
         ErrorCode::kInvalidArgument,
@@ -89,6 +91,8 @@ void DataOptions::validate() const {
         ErrorCode::kInvalidArgument,
         "data.truncation_mode: keep_end has no effect with packing_strategy: wrapped, which "
         "cuts nothing off; remove one of the two");
+
+  // Texts that are written, but say nothing that can be used.
   if (template_date && !is_day(*template_date))
     throw Error(ErrorCode::kInvalidArgument,
                 "data.template_date is '" + *template_date + "'; expected a day like 2026-11-23");
@@ -99,6 +103,7 @@ void DataOptions::validate() const {
     throw Error(ErrorCode::kInvalidArgument,
                 "data.chat_template is empty; write a file or the name of a template, or null");
   validate_template_kwargs(chat_template_kwargs);
+
   for (size_t i = 0; i < train.size(); ++i)
     validate_source(train[i], "data.train[" + std::to_string(i) + "]");
   for (size_t i = 0; i < eval.size(); ++i)

@@ -147,13 +147,7 @@ void check_prompt_columns(const Row& row) {
 void check_row_columns(const Row& row, Format format) {
   switch (format) {
     case Format::kMessages:
-      detail::check_messages(row.require("messages"), "messages");
-      detail::template_variables(row);
-      return;
-    case Format::kShareGpt:
-      detail::sharegpt_messages(row);
-      detail::template_variables(row);
-      return;
+    case Format::kShareGpt: return detail::check_conversation(row, format);
     case Format::kPromptCompletion: return check_prompt_columns(row);
     case Format::kAlpaca:
       detail::alpaca_prompt(row);

@@ -186,13 +186,7 @@ Draft draft_row(const Row& row, Format format, const Context& context) {
 void check_columns(const Row& row, Format format) {
   switch (format) {
     case Format::kMessages:
-      detail::check_messages(row.require("messages"), "messages");
-      detail::template_variables(row);
-      return;
-    case Format::kShareGpt:
-      detail::sharegpt_messages(row);
-      detail::template_variables(row);
-      return;
+    case Format::kShareGpt: return detail::check_conversation(row, format);
     case Format::kPromptCompletion:
       if (!detail::are_messages(row, "prompt", "completion"))
         return detail::refuse_template_variables(row);

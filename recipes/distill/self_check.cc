@@ -231,7 +231,7 @@ void check_distill_numbers(SelfCheck& check, const Recipe& recipe) {
     }
     if (is_elsewhere(check, recipe, options.role)) continue;
     const models::LoadedModel teacher =
-        models::load_model(recipe.roles.at(options.role).model, "float32");
+        models::load_model_without_chat(recipe.roles.at(options.role).model, "float32");
     Setting setting{.options = recipe.distill->divergence(),
                     .spec = recipe.distill->payload_spec(recipe.seed)};
     setting.vocab = check_vocabularies(check, teacher, options.role);

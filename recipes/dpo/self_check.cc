@@ -121,7 +121,8 @@ void check_dpo_numbers(SelfCheck& check, const Recipe& recipe) {
   if (!losses::needs_reference(recipe.dpo->preference())) return;
   const std::string& role = recipe.dpo->reference;
   if (is_elsewhere(check, recipe, role)) return;
-  check_vocabularies(check, models::load_model(recipe.roles.at(role).model, "float32"), role);
+  check_vocabularies(check, models::load_model_without_chat(recipe.roles.at(role).model, "float32"),
+                     role);
 }
 
 }  // namespace retort::recipes

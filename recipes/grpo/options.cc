@@ -57,9 +57,13 @@ void GrpoOptions::validate() const {
     if (!good) throw Error(ErrorCode::kInvalidArgument, message);
   };
   policy().validate();
+
+  // How often a rollout is learned from, and how old it may be.
   require(num_mini_batches >= 1, "num_mini_batches must be at least 1");
   require(num_iterations >= 1, "num_iterations must be at least 1");
   require(max_staleness >= 0, "max_staleness must be 0 or above");
+
+  // What a reward is compared with. A sum of compared rewards is not divided again.
   require(advantage == AdvantageType::kGrpo || scale_rewards == losses::ScaleRewards::kGroup,
           "scale_rewards has no effect without advantage: grpo");
   const auto require_with_sum = [&](bool good, const std::string& message) {
@@ -71,10 +75,14 @@ void GrpoOptions::validate() const {
   require_with_sum(scale_rewards == losses::ScaleRewards::kGroup, "scale_rewards has no effect");
   require_with_sum(!kl_in_reward,
                    "kl_in_reward takes from a sum of rewards, which is not compared");
+
+  // What is added to the loss, and which tokens are in it.
   require(entropy_coef >= 0 && std::isfinite(entropy_coef),
           "entropy_coef must be finite and not negative");
   require(top_entropy_quantile >= 0 && top_entropy_quantile <= 1,
           "top_entropy_quantile must be in [0, 1]");
+
+  // What is drawn again or paid less; a penalty without a weight would be silently ignored.
   require(max_resamples >= 0, "max_resamples must be 0 or above");
   require(
       max_resamples == 0 || advantage != AdvantageType::kReinforcePlusPlus,

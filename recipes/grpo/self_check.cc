@@ -125,7 +125,8 @@ void check_grpo_numbers(SelfCheck& check, const Recipe& recipe) {
   if (recipe.grpo->beta == 0) return;
   const std::string& role = recipe.grpo->reference;
   if (is_elsewhere(check, recipe, role)) return;
-  check_vocabularies(check, models::load_model(recipe.roles.at(role).model, "float32"), role);
+  check_vocabularies(check, models::load_model_without_chat(recipe.roles.at(role).model, "float32"),
+                     role);
 }
 
 }  // namespace retort::recipes

@@ -86,7 +86,8 @@ void check_kto_numbers(SelfCheck& check, const Recipe& recipe) {
 
   const std::string& role = recipe.kto->reference;
   if (is_elsewhere(check, recipe, role)) return;
-  check_vocabularies(check, models::load_model(recipe.roles.at(role).model, "float32"), role);
+  check_vocabularies(check, models::load_model_without_chat(recipe.roles.at(role).model, "float32"),
+                     role);
 }
 
 }  // namespace retort::recipes

@@ -22,11 +22,13 @@ class AnswerEnding {
 
   // The ids of a completion as a reward model reads them. Of messages: where its last token is an
   // end token of the template, with what the template writes behind that. Of strings, and cut or
-  // stopped otherwise: as it was drawn.
+  // stopped otherwise, as by a text that the template writes behind an end token, too: as it was
+  // drawn.
   std::vector<int32_t> completion_of(const rewards::RewardInput& input) const;
 
  private:
   std::vector<int32_t> behind_content_;  // of a rendered answer: its end token, and so on
+  std::vector<int32_t> end_signs_;       // those of them at which a completion may end
   int64_t max_length_;
 };
 

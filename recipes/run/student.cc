@@ -17,6 +17,7 @@
 #include "recipes/registry.h"
 #include "recipes/run/agent_options.h"
 #include "recipes/run/agreement.h"
+#include "recipes/run/answer_end.h"
 #include "recipes/run/checkpoint_command.h"
 #include "recipes/run/checkpoint_folder.h"
 #include "recipes/run/checkpoint_store.h"
@@ -297,6 +298,10 @@ TrainLoopResult run_student(const RankContext& context) {
                  .vocab_rows = decoder.config().vocab_size,
                  .agent = agent,
                  .links = links};
+  if (const auto warning = unheard_end(recipe, run.chat, run.tokenizer);
+      warning && context.rank == 0) {
+    RETORT_LOG(kWarning) << "data.chat_template: " << *warning;
+  }
   look.wait_before_training();
   std::unique_ptr<RecipeRun> work = recipe_type(recipe).make_run(run);
   check_same_rows(world, work->rows().fingerprint());

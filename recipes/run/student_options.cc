@@ -53,6 +53,7 @@ roles::Trainer::Options trainer_options(const TrainOptions& train, int64_t max_s
                              ? static_cast<int64_t>(std::ceil(train.warmup_ratio *
                                                               static_cast<double>(schedule_steps)))
                              : train.warmup_steps;
+
   // Of a run of epochs, or with a share as its warm-up, known only now.
   const int64_t cooldown = train.lr_cooldown_steps.value_or(0);
   if (warmup + cooldown > schedule_steps && cooldown > 0)
@@ -60,6 +61,7 @@ roles::Trainer::Options trainer_options(const TrainOptions& train, int64_t max_s
                 "train.lr_cooldown_steps: " + std::to_string(warmup) + " steps of warm-up and " +
                     std::to_string(cooldown) + " of cooldown are more than the " +
                     std::to_string(schedule_steps) + " steps of the schedule");
+
   return {.adamw = {.beta1 = train.adam_beta1,
                     .beta2 = train.adam_beta2,
                     .eps = train.adam_epsilon,

@@ -82,6 +82,26 @@ TEST(Answer, NumbersHaveTheirSigns) {
   expect_different({{"\u22125", "5"}, {"\u2013 7", "7"}, {"\\pm 5", "5"}, {"\u00b15", "5"}});
 }
 
+TEST(Answer, ABulletIsNoSign) {
+  expect_same({{"The answers:\n- 7", "7"},
+               {"- 7\n\nThat is all.", "7"},
+               {"Steps\n  - 3 and 4\n  - 7\n", "7"},
+               {"Steps\r\n- 7\r\n", "7"},
+               {"The answer:\n\u2013 7", "7"},
+               {"The answer:\n- -7", "-7"},
+               {"- 5\n- 6", "6"}});
+  // Without a space, in one line, behind a mark, in a box or in a formula that goes on it is one.
+  expect_same({{"The answer:\n-7", "-7"},
+               {"- 7", "-7"},
+               {"\n- 7\n", "-7"},
+               {"The answer:\n\u2212 7", "-7"},
+               {"It is\n#### - 7\nsays he", "-7"},
+               {"It is\n\\boxed{- 7}", "-7"},
+               {"x =\n- 7", "-7"},
+               {"$$\n- 7\n$$", "-7"},
+               {"20 - 27 = - 7\nas said", "-7"}});
+}
+
 TEST(Answer, DigitsAreReadAsANumberIsWritten) {
   for (const char* text : {"42", "042", "42.0", "42.", "4 then 42.00", "42,", "\uff14\uff12",
                            "\u0664\u0662", "$42$", "`42`", "\\text{42}", "4.2e1", "420E-1"})

@@ -57,6 +57,16 @@ struct Precision {
 };
 constexpr Precision kPrecisions[] = {{at::kFloat, 1e-4}, {at::kBFloat16, 1e-2}};
 
+Problem without_teacher(uint64_t seed) {
+  return random_problem({.rows = 700,
+                         .vocab = 5003,
+                         .width = 48,
+                         .teacher_vocab = 1,
+                         .teacher_width = 1,
+                         .bias = true},
+                        seed);
+}
+
 TEST(GpuLosses, EveryDivergenceTailAndPayload) {
   RETORT_NEEDS_DEVICES(1);
   const DistillCases all = distill_cases();
@@ -82,13 +92,7 @@ TEST(GpuLosses, EveryDivergenceTailAndPayload) {
 
 TEST(GpuLosses, CrossEntropyAndLogProbabilities) {
   RETORT_NEEDS_DEVICES(1);
-  const Problem p = random_problem({.rows = 700,
-                                    .vocab = 5003,
-                                    .width = 48,
-                                    .teacher_vocab = 1,
-                                    .teacher_width = 1,
-                                    .bias = true},
-                                   61);
+  const Problem p = without_teacher(61);
   const at::Tensor scale = at::sin(at::arange(700, at::kFloat));
   for (const Precision& precision : kPrecisions)
     for (const bool host_targets : {true, false}) {
@@ -118,13 +122,7 @@ TEST(GpuLosses, CrossEntropyAndLogProbabilities) {
 
 TEST(GpuLosses, Dft) {
   RETORT_NEEDS_DEVICES(1);
-  const Problem p = random_problem({.rows = 700,
-                                    .vocab = 5003,
-                                    .width = 48,
-                                    .teacher_vocab = 1,
-                                    .teacher_width = 1,
-                                    .bias = true},
-                                   62);
+  const Problem p = without_teacher(62);
   for (const Precision& precision : kPrecisions) {
     const Head host(p, precision.dtype, false), device(p, precision.dtype, true);
     const CrossEntropyType type = CrossEntropyType::kDft;

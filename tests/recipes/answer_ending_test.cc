@@ -6,6 +6,7 @@
 #include "recipes/data/preference.h"
 #include "recipes/rollout/answer_ending.h"
 #include "recipes/rollout/reward_input.h"
+#include "recipes/run/answer_end.h"
 #include "tests/data/word_tokenizer.h"
 #include "tests/support/source_folder.h"
 
@@ -92,6 +93,39 @@ TEST_F(AnswerEndingOfWords, WhatDidNotEndIsScoredAsItWasDrawn) {
   EXPECT_EQ(ending.completion_of(strings), strings.completion_ids);
   EXPECT_EQ(AnswerEnding(models::ChatTemplate(), tokenizer_, 100).completion_of(input_),
             input_.completion_ids);
+}
+
+// "w7" may be the text that stopped it: it stands behind <|end|>, but it ends no answer.
+TEST_F(AnswerEndingOfWords, AStopByATextIsNoEnd) {
+  const AnswerEnding ending(chat_, tokenizer_, 100);
+  for (const int32_t last : {test::word(7), test::word(8), test::word(9)}) {
+    input_.completion_ids = {test::word(2), last};
+    EXPECT_EQ(ending.completion_of(input_), input_.completion_ids) << last;
+  }
+}
+
+TEST_F(AnswerEndingOfWords, AnEndThatNoCompletionEndsAtIsTold) {
+  const std::vector<int64_t> ends{test::kEos, 1};
+  const auto told = [&](const std::vector<int64_t>& ids, const std::vector<std::string>& stop) {
+    return unheard_end(chat_, tokenizer_, ids, stop, "/models/a").value_or("");
+  };
+  const std::string text = told(ends, {});
+  for (const char* part :
+       {"ends an answer with '<|end|>' (token 6)", "/models/a ends at '</s>' (token 2), '<s>'",
+        "\"eos_token_id\": [2, 1, 6]", "generation.stop"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << ": " << text;
+  EXPECT_EQ(told({test::kEos, test::kEnd}, {}), "");
+  EXPECT_EQ(told(ends, {"<|end|>"}), "");
+  EXPECT_NE(told(ends, {"w3"}), "");
+
+  chat_ = test::chat_template("{% for m in messages %}{{ m.content }} w5 w6\n{% endfor %}");
+  EXPECT_NE(told(ends, {}).find("the text 'w5 w6', which is no token of its own"),
+            std::string::npos)
+      << told(ends, {});
+  chat_ = test::chat_template("{% for m in messages %}{{ m.content }}\n{% endfor %}");
+  EXPECT_EQ(told(ends, {}), "") << "no end is written, so none is missed";
+  chat_ = test::chat_template("{{ raise_exception('no') }}");
+  EXPECT_EQ(told(ends, {}), "");
 }
 
 TEST_F(AnswerEndingOfWords, PromptsOfMessagesAreKnown) {

@@ -210,6 +210,22 @@ TEST(ChatTemplateFile, IsTrainedOnAndSavedWithTheModel) {
     EXPECT_NE(told.output.find("of " + file.string() + "; answers: no marks"), std::string::npos)
         << told.output;
   }
+
+  // What ends its answers ends no completion; what the folder has need not even be a template.
+  const fs::path padded = folder / "padded.jinja";
+  std::string ended = text;
+  std::ofstream(padded) << ended.replace(ended.find("<eos>"), 5, "<pad>");
+  std::ofstream(folder / "other/student/chat_template.jinja") << "{% if %}";
+  for (const char* command : {"audit", "check"}) {
+    const auto told = retort({command, recipe.string(), "data.chat_template=" + padded.string()});
+    EXPECT_EQ(told.exit_code, 0) << told.output;
+    EXPECT_NE(told.output.find("the template ends an answer with '<pad>' (token 62), and a"),
+              std::string::npos)
+        << told.output;
+    const auto silent = retort({command, recipe.string()});
+    EXPECT_EQ(silent.output.find("the template ends an answer"), std::string::npos)
+        << silent.output;
+  }
   const auto refused = retort({"audit", recipe.string(), "data.chat_template=chatlm"});
   EXPECT_NE(refused.exit_code, 0);
   EXPECT_NE(refused.output.find("data.chat_template: no chat template is named 'chatlm'"),

@@ -1,11 +1,13 @@
 # Writes tests/text/goldens/training.json: what transformers renders and masks with the training
 # templates of TRL, for the published templates that they stand for; and with marked templates of
-# this script, for the same ones without marks.
+# this script, for the same ones without marks. Every published template that TRL ships is in it.
 #   python tests/text/make_training_goldens.py
 # (needs transformers 5 and TRL 1.16; no model is downloaded)
 #
-# Published templates are in the file as TRL ships them (Apache 2.0), because our variants are
-# edits of them. Of renderings it has hashes and spans.
+# Published templates of language models are in the file as TRL ships them (Apache 2.0), because our
+# variants are edits of them. Of TRL's others (with pictures, and of families that retort has not) it
+# has names and hashes: the test reads their text in the folder that RETORT_TRL_TEMPLATES names. Of
+# renderings it has hashes and spans.
 import datetime
 import hashlib
 import json
@@ -28,6 +30,10 @@ nemotron_3_5_lightning""".split()
 
 # Of families that TRL has no training template for: an answer is what rendering up to it adds.
 PLAIN = ["llama3_1", "llama3_2"]
+
+# All others that TRL ships: what is rendered is compared, and masks of those with marks.
+OTHERS = """diffusion_gemma gemma4 gemma4_v2 gemma4_v3 gemma4_v4 gemma4_v5 idefics3 lfm2_2_5
+lfm2_2_5_v2 lfm2_2_5_vl llava_next qwen2_5_vl smolvlm""".split()
 
 WEATHER = {
     "type": "function",
@@ -147,6 +153,10 @@ def short_hash(text):
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def id_hash(encoded):
+    return short_hash(" ".join(map(str, encoded["input_ids"])))
+
+
 def runs(mask):
     """[[first, last), ...] of the places that are set."""
     found = []
@@ -198,7 +208,10 @@ def added_spans(tok, template, chat, tools):
 
 
 def case(tok, template, chat, tools, marked=True):
-    """[hash of the text, runs of bytes, hash of the ids, runs of tokens]; null: a refusal."""
+    """[hash of the text, runs of bytes, hash of the ids, runs of tokens]; null: a refusal.
+
+    Runs are null where a template without marks renders a beginning otherwise than in the whole.
+    """
     try:
         text, spans = render(tok, template, chat, tools)
     except Exception:  # noqa: BLE001 - a refusal is the golden
@@ -206,7 +219,7 @@ def case(tok, template, chat, tools, marked=True):
     if not marked:
         spans = added_spans(tok, template, chat, tools)
         if spans is None:
-            return "beginnings change"
+            return [short_hash(text), None, id_hash(tok(text, add_special_tokens=False)), None]
     mask = mask_of(len(text), spans)
     in_bytes = runs([on for c, on in zip(text, mask) for _ in c.encode()])
 
@@ -227,7 +240,7 @@ def case(tok, template, chat, tools, marked=True):
         )
         assert out["input_ids"] == ids
         tokens = out["assistant_masks"]
-    return [short_hash(text), in_bytes, short_hash(" ".join(map(str, ids))), runs(tokens)]
+    return [short_hash(text), in_bytes, id_hash(encoded), runs(tokens)]
 
 
 def cases(tok, template, tool_sets, marked=True):
@@ -250,6 +263,21 @@ def main():
         each = cases(tok, read(name), tool_sets, marked=False)
         plain.append(dict(name=name, template=read(name), cases=each))
 
+    others = []
+    for name in OTHERS:
+        source = read(name)
+        marked = "{% generation %}" in source or "{%- generation -%}" in source
+        each = cases(tok, source, tool_sets, marked)
+        if not marked:
+            each = [[c and [c[0], None, c[2], None] for c in row] for row in each]
+        text = hashlib.sha256(source.encode()).hexdigest()
+        others.append(dict(name=name, sha256=text, cases=each))
+
+    # A later TRL has others: they are to be sorted, too.
+    shipped = {name[: -len(".jinja")] for name in os.listdir(TEMPLATES) if name.endswith(".jinja")}
+    published = {name for name in shipped if not name.endswith("_training")}
+    assert published == {*KNOWN, *PLAIN, *OTHERS}, published ^ {*KNOWN, *PLAIN, *OTHERS}
+
     own = []
     for name, source in OWN.items():
         bare = source.replace("\n[[", "").replace("\n]]", "")
@@ -268,6 +296,7 @@ def main():
         qwen3_training=cases(tok, read("qwen3_training"), tool_sets),
         known=known,
         plain=plain,
+        others=others,
         own=own,
     )
     with open(os.path.join(HERE, "goldens", "training.json"), "w", encoding="utf-8") as f:

@@ -28,10 +28,13 @@ KnownTemplate qwen_thinking(std::string_view name, std::string_view sha256,
 
 std::vector<KnownTemplate> known_qwen_templates() {
   const std::string_view behind_question = "loop.index0 > ns.last_query_index";
+
+  // Alone among them it also asks whether the answer is the last one.
   KnownTemplate qwen3 = qwen_thinking(
       "qwen3", "a55ee1b1660128b7098723e0abcd92caa0788061051c62d51cbe87d9cf1974d8", behind_question);
   qwen3.edits.push_back(
       replace("{%- if loop.last or (not loop.last and reasoning_content) %}", "{%- if true %}"));
+
   return {
       qwen3,
       qwen_thinking("qwen3_5_nothink",
@@ -46,6 +49,8 @@ std::vector<KnownTemplate> known_qwen_templates() {
       qwen_thinking("qwen3_8", "c3cf9e34abf4f9e36c2d72165aa9c132d3e2a725b6c2586aaa3a8af9d7a81041",
                     "preserve_thinking is undefined or preserve_thinking is true or "
                     "loop.index0 > ns.last_query_index"),
+
+      // These write no thoughts: all that stands behind the header of an answer is marked.
       {"qwen3_instruct_2507",
        "64f85b198065d0fba2a81f37e10ed68161ce2c19a754c7100e67e0ca2ee9c326",
        {replace(R"({{- '<|im_start|>' + message.role + '\n' + content }})",
@@ -56,6 +61,7 @@ std::vector<KnownTemplate> known_qwen_templates() {
        {open_behind("    {%- elif message.role == \"assistant\" %}\n        " +
                     std::string(kQwenHeader)),
         close_before(kQwenTool)}},
+
       // An answer without calls has its own branch, together with the other roles.
       {"qwen2_5",
        "cd8e9439f0570856fd70470bf8889ebd8b5d1107207f67a5efb46e342330527f",

@@ -129,6 +129,14 @@ std::string template_variables(const Row& row) {
   return variables.dump();
 }
 
+void check_conversation(const Row& row, Format format) {
+  if (format == Format::kShareGpt)
+    sharegpt_messages(row);
+  else
+    check_messages(row.require("messages"), "messages");
+  template_variables(row);
+}
+
 void refuse_template_variables(const Row& row) {
   refuse_columns(row, {"tools", "chat_template_kwargs"},
                  "is for the chat template, which renders messages; this row has strings");

@@ -28,6 +28,10 @@ void check_messages(const Json& messages, std::string_view key);
 // Anything else is refused.
 bool are_messages(const Row& row, std::string_view first, std::string_view second);
 
+// Checks what a row of one conversation (`format`: messages or sharegpt) holds, and gives the chat
+// template besides, without rendering it.
+void check_conversation(const Row& row, Format format);
+
 // kInvalidArgument if the tokenizer's folder has no chat template.
 void require_template(const models::ChatTemplate& chat, const models::Tokenizer& tokenizer);
 

@@ -31,8 +31,9 @@ struct Sign {
   uint32_t character;
   std::string_view plain;
 };
-// Sorted.
+// Sorted by character, for a binary search, so that things of one kind stand apart.
 constexpr std::array kSigns{
+    // Latin-1 and Greek
     Sign{0x00a0, "\\,"},
     Sign{0x00a2, "$"},
     Sign{0x00a3, "$"},
@@ -46,6 +47,8 @@ constexpr std::array kSigns{
     Sign{0x00d7, "*"},
     Sign{0x00f7, "/"},
     Sign{0x03c0, "\\pi "},
+
+    // spaces, dashes and punctuation
     Sign{0x2002, " "},
     Sign{0x2003, " "},
     Sign{0x2007, "\\,"},
@@ -62,6 +65,8 @@ constexpr std::array kSigns{
     Sign{0x202f, "\\,"},
     Sign{0x2044, "/"},
     Sign{0x2060, ""},
+
+    // currencies and fractions
     Sign{0x20ac, "$"},
     Sign{0x20b9, "$"},
     Sign{0x2153, "\\frac{1}{3}"},
@@ -76,6 +81,8 @@ constexpr std::array kSigns{
     Sign{0x215c, "\\frac{3}{8}"},
     Sign{0x215d, "\\frac{5}{8}"},
     Sign{0x215e, "\\frac{7}{8}"},
+
+    // operators and relations
     Sign{0x2212, "-"},
     Sign{0x2215, "/"},
     Sign{0x2217, "*"},
@@ -85,6 +92,8 @@ constexpr std::array kSigns{
     Sign{0x2236, ":"},
     Sign{0x2248, "\\approx "},
     Sign{0x22c5, "*"},
+
+    // forms for other scripts
     Sign{0x3000, " "},
     Sign{0xfe63, "-"},
     Sign{0xfeff, ""},
