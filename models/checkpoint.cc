@@ -36,9 +36,12 @@ std::string join(const std::vector<std::string>& words) {
 // This rank's slice as it lies in the file, not copied.
 at::Tensor mapped_slice(const SafetensorsReader& reader, const ModelConfig& config,
                         const ParameterSpec& spec, const fs::path& folder) {
-  const auto dim = static_cast<size_t>(spec.shard.dim);
-  const at::Tensor mapped = read_parameter(reader, config, spec.name, spec.shard.shape)
-                                .narrow(spec.shard.dim, spec.shard.begin, spec.shape[dim]);
+  const int64_t dim = spec.shard.dim, begin = spec.shard.begin;
+  const int64_t length = spec.shape[static_cast<size_t>(dim)];
+  const at::Tensor mapped =
+      dim == 0
+          ? read_parameter_rows(reader, config, spec.name, spec.shard.shape, begin, length)
+          : read_parameter(reader, config, spec.name, spec.shard.shape).narrow(dim, begin, length);
   if (!at::isFloatingType(mapped.scalar_type())) {
     throw Error(ErrorCode::kInvalidArgument, folder.string() + ": tensor '" + spec.name +
                                                  "' holds " + c10::toString(mapped.scalar_type()) +
