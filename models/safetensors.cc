@@ -47,6 +47,21 @@ struct Shard {
   SafetensorsHeader header;
 };
 
+// Bytes [begin, end) of the file, which the tensor keeps mapped. A copy where they are not aligned.
+at::Tensor tensor_at(const Shard& shard, at::ScalarType dtype, const std::vector<int64_t>& shape,
+                     uint64_t begin, uint64_t end) {
+  const auto options = at::TensorOptions().dtype(dtype);
+  const std::byte* data = shard.file->bytes().data() + begin;
+  if (reinterpret_cast<uintptr_t>(data) % c10::elementSize(dtype) != 0) {
+    at::Tensor copy = at::empty(shape, options);
+    std::memcpy(copy.mutable_data_ptr(), data, end - begin);
+    return copy;
+  }
+  // The mapping is read-only; at::from_blob has no const overload.
+  return at::from_blob(
+      const_cast<std::byte*>(data), shape, [file = shard.file](void*) {}, options);
+}
+
 [[noreturn]] void corrupt(const std::filesystem::path& file, const std::string& what) {
   throw Error(ErrorCode::kCorrupt, file.string() + ": " + what).with("file", file.string());
 }
@@ -215,26 +230,22 @@ at::Tensor SafetensorsReader::get(const std::string& name) const {
 at::Tensor SafetensorsReader::rows(const std::string& name, int64_t first, int64_t count) const {
   const auto& [key, shard] = impl_->find(name);
   const TensorEntry& entry = shard->header.tensors.at(key);
-  const at::Tensor some = impl_->view(name).narrow(0, first, count);
-  const uint64_t row = count == 0 ? 0 : some.nbytes() / static_cast<uint64_t>(count);
+  std::vector<int64_t> shape = entry.shape;
+  RETORT_CHECK(!shape.empty() && first >= 0 && count >= 0 && first + count <= shape[0])
+      << name << " has no rows " << first << " to " << first + count;
+  const uint64_t row =
+      shape[0] == 0 ? 0 : (entry.end - entry.begin) / static_cast<uint64_t>(shape[0]);
   const uint64_t begin = entry.begin + static_cast<uint64_t>(first) * row;
-  shard->check(begin, begin + some.nbytes());
-  return some;
+  const uint64_t end = begin + static_cast<uint64_t>(count) * row;
+  shard->check(begin, end);
+  shape[0] = count;
+  return tensor_at(*shard, entry.dtype, shape, begin, end);
 }
 
 at::Tensor SafetensorsReader::Impl::view(const std::string& name) const {
   const auto& [key, shard] = find(name);
   const TensorEntry& entry = shard->header.tensors.at(key);
-  const auto options = at::TensorOptions().dtype(entry.dtype);
-  const std::byte* data = shard->file->bytes().data() + entry.begin;
-  if (reinterpret_cast<uintptr_t>(data) % c10::elementSize(entry.dtype) != 0) {
-    at::Tensor copy = at::empty(entry.shape, options);
-    std::memcpy(copy.mutable_data_ptr(), data, entry.end - entry.begin);
-    return copy;
-  }
-  // The mapping is read-only; at::from_blob has no const overload.
-  return at::from_blob(
-      const_cast<std::byte*>(data), entry.shape, [file = shard->file](void*) {}, options);
+  return tensor_at(*shard, entry.dtype, entry.shape, entry.begin, entry.end);
 }
 
 std::vector<int64_t> SafetensorsReader::shape(const std::string& name) const {
