@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -150,6 +151,27 @@ AtomicFolder::~AtomicFolder() {
   if (!committed_) fs::remove_all(temporary_, ignored);
 }
 
+// Where the old folder is now; empty: there was none. A folder cannot be renamed over one that has
+// files, so the two change places. Where the file system cannot do that (NFS) the old one moves
+// aside for a moment, and comes back if the new one cannot take its place.
+fs::path AtomicFolder::take_folder_place() const {
+  if (!fs::exists(path_)) {
+    fs::rename(temporary_, path_);
+    return {};
+  }
+  if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) == 0)
+    return temporary_;
+
+  const fs::path old = path_.string() + ".old" + unique_suffix();
+  fs::rename(path_, old);
+  std::error_code failed;
+  fs::rename(temporary_, path_, failed);
+  if (!failed) return old;
+  std::error_code ignored;
+  fs::rename(old, path_, ignored);
+  throw fs::filesystem_error("cannot rename", temporary_, path_, failed);
+}
+
 void AtomicFolder::commit() {
   try {
     for (const auto& entry : fs::recursive_directory_iterator(temporary_)) {
@@ -158,16 +180,12 @@ void AtomicFolder::commit() {
     }
     sync_path(temporary_, O_RDONLY | O_DIRECTORY);
 
-    // A folder cannot be renamed over one that has files, so the old one moves aside first.
-    const fs::path old = path_.string() + ".old" + unique_suffix();
-    const bool replaces = fs::exists(path_);
-    if (replaces) fs::rename(path_, old);
-    fs::rename(temporary_, path_);
+    const fs::path old = take_folder_place();
     committed_ = true;
 
     // The old one goes when the new name is on the disk.
     sync_path(parent_of(path_), O_RDONLY | O_DIRECTORY);
-    if (replaces) fs::remove_all(old);
+    if (!old.empty()) fs::remove_all(old);
   } catch (const fs::filesystem_error& e) {
     fail("cannot write folder", path_, e.code().value());
   }

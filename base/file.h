@@ -53,7 +53,8 @@ class AtomicFile {
 
 // A new folder under a temporary name beside `path`, `<path>.tmp-...`, which any process may fill;
 // commit() syncs every file and folder in it and renames it to `path` (an existing `path` is
-// replaced), destruction without commit() removes it. The old `path` is untouched until then.
+// replaced: the two change places, so that one of them is always there, but on file systems that
+// cannot do so), destruction without commit() removes it. The old `path` is untouched until then.
 // Errors as write_file_atomically.
 class AtomicFolder {
  public:
@@ -65,6 +66,8 @@ class AtomicFolder {
   void commit();
 
  private:
+  std::filesystem::path take_folder_place() const;
+
   std::filesystem::path path_, temporary_;
   bool committed_ = false;
 };

@@ -1,8 +1,10 @@
 #include "models/checkpoint.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "base/error.h"
@@ -33,12 +35,20 @@ std::string join(const std::vector<std::string>& words) {
   return text;
 }
 
-// This rank's slice as it lies in the file, not copied.
-at::Tensor mapped_slice(const SafetensorsReader& reader, const ModelConfig& config,
-                        const ParameterSpec& spec, const fs::path& folder) {
-  const auto dim = static_cast<size_t>(spec.shard.dim);
-  const at::Tensor mapped = read_parameter(reader, config, spec.name, spec.shard.shape)
-                                .narrow(spec.shard.dim, spec.shard.begin, spec.shape[dim]);
+// Rows [first, first + count) of this rank's slice as they lie in the file, not copied.
+at::Tensor mapped_rows(const SafetensorsReader& reader, const ModelConfig& config,
+                       const ParameterSpec& spec, int64_t first, int64_t count,
+                       const fs::path& folder) {
+  const parallel::ParameterShard& shard = spec.shard;
+  at::Tensor mapped;
+  if (shard.dim == 0) {
+    mapped =
+        read_parameter_rows(reader, config, spec.name, shard.shape, shard.begin + first, count);
+  } else {
+    const int64_t length = spec.shape[static_cast<size_t>(shard.dim)];
+    mapped = read_parameter_rows(reader, config, spec.name, shard.shape, first, count)
+                 .narrow(shard.dim, shard.begin, length);
+  }
   if (!at::isFloatingType(mapped.scalar_type())) {
     throw Error(ErrorCode::kInvalidArgument, folder.string() + ": tensor '" + spec.name +
                                                  "' holds " + c10::toString(mapped.scalar_type()) +
@@ -46,6 +56,23 @@ at::Tensor mapped_slice(const SafetensorsReader& reader, const ModelConfig& conf
         .with("tensor", spec.name);
   }
   return mapped;
+}
+
+// Some rows at a time on the CPU, so that what was compared with its checksum is copied while it is
+// in the cache.
+void copy_slice(const SafetensorsReader& reader, const ModelConfig& config,
+                const ParameterSpec& spec, const fs::path& folder, at::Tensor& to) {
+  constexpr int64_t kBytesOfAThread = 1 << 20;
+  const int64_t rows = spec.shape.at(0);
+  int64_t some = rows;
+  if (to.is_cpu() && to.numel() > 0) {
+    const int64_t row_bytes = static_cast<int64_t>(to.nbytes()) / rows;
+    some = std::max<int64_t>(1, at::get_num_threads() * kBytesOfAThread / row_bytes);
+  }
+  for (int64_t first = 0; first < rows; first += some) {
+    const int64_t count = std::min(some, rows - first);
+    to.narrow(0, first, count).copy_(mapped_rows(reader, config, spec, first, count, folder));
+  }
 }
 
 ModelConfig read_config_to_load(const fs::path& folder) {
@@ -65,9 +92,8 @@ std::vector<std::pair<std::string, at::Tensor>> read_parameters(
     const fs::path& folder) {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (const ParameterSpec& spec : specs) {
-    const at::Tensor mapped = mapped_slice(reader, config, spec, folder);
     at::Tensor copy = at::empty(spec.shape, at::TensorOptions().dtype(dtype).device(device));
-    copy.copy_(mapped);
+    copy_slice(reader, config, spec, folder, copy);
     tensors.emplace_back(spec.name, std::move(copy));
   }
   return tensors;

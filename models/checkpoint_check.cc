@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "models/checkpoint_tensors.h"
+#include "models/file_checksums.h"
 
 namespace retort::models {
 namespace {
@@ -89,7 +90,8 @@ SafetensorsReader open_weights(const std::filesystem::path& path) {
   try {
     return SafetensorsReader(path);
   } catch (const Error& e) {
-    if (e.code() != ErrorCode::kCorrupt) throw;
+    // What was a checkpoint is no wrong input, but a damaged one.
+    if (e.code() != ErrorCode::kCorrupt || is_damage(e)) throw;
     throw Error(ErrorCode::kInvalidArgument, e.message(), e.origin(), e.context());
   }
 }

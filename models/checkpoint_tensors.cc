@@ -70,8 +70,15 @@ parallel::TensorPiece checkpoint_piece(const ModelConfig& config,
 at::Tensor read_parameter(const SafetensorsReader& reader, const ModelConfig& config,
                           const std::string& name, const std::vector<int64_t>& shape) {
   const CheckpointTensor tensor = checkpoint_tensor(config, name, shape);
-  const at::Tensor whole = reader.get(tensor.name);
-  return tensor.name == name ? whole : whole.narrow(0, tensor.first_row, shape.at(0));
+  if (tensor.name == name) return reader.get(name);
+  return reader.rows(tensor.name, tensor.first_row, shape.at(0));
+}
+
+at::Tensor read_parameter_rows(const SafetensorsReader& reader, const ModelConfig& config,
+                               const std::string& name, const std::vector<int64_t>& shape,
+                               int64_t first, int64_t count) {
+  const CheckpointTensor tensor = checkpoint_tensor(config, name, shape);
+  return reader.rows(tensor.name, tensor.first_row + first, count);
 }
 
 }  // namespace retort::models

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/file_kind.h"
+#include "models/file_checksums.h"
 #include "models/model_folder.h"
 #include "models/safetensors_header.h"
 #include "models/safetensors_writer.h"
@@ -25,11 +26,41 @@ namespace {
 
 struct Shard {
   explicit Shard(const std::filesystem::path& path)
-      : file(std::make_shared<MappedFile>(path)),
-        header(parse_safetensors_header(file->text(), path)) {}
+      : file(std::make_shared<MappedFile>(path)), saved(BlockCheck::of(*file)) {
+    check_header();
+    header = parse_safetensors_header(file->text(), path);
+  }
+  // Its length first, which says what else belongs to it.
+  void check_header() const {
+    check(0, sizeof(uint64_t));
+    uint64_t length = 0;
+    if (file->bytes().size() < sizeof length) return;
+    std::memcpy(&length, file->bytes().data(), sizeof length);
+    check(0, sizeof length + std::min<uint64_t>(length, file->bytes().size()));
+  }
+  void check(uint64_t begin, uint64_t end) const {
+    if (saved && begin < end) saved->check(begin, end);
+  }
+
   std::shared_ptr<MappedFile> file;
+  std::unique_ptr<BlockCheck> saved;  // null: it has no checksums
   SafetensorsHeader header;
 };
+
+// Bytes [begin, end) of the file, which the tensor keeps mapped. A copy where they are not aligned.
+at::Tensor tensor_at(const Shard& shard, at::ScalarType dtype, const std::vector<int64_t>& shape,
+                     uint64_t begin, uint64_t end) {
+  const auto options = at::TensorOptions().dtype(dtype);
+  const std::byte* data = shard.file->bytes().data() + begin;
+  if (reinterpret_cast<uintptr_t>(data) % c10::elementSize(dtype) != 0) {
+    at::Tensor copy = at::empty(shape, options);
+    std::memcpy(copy.mutable_data_ptr(), data, end - begin);
+    return copy;
+  }
+  // The mapping is read-only; at::from_blob has no const overload.
+  return at::from_blob(
+      const_cast<std::byte*>(data), shape, [file = shard.file](void*) {}, options);
+}
 
 [[noreturn]] void corrupt(const std::filesystem::path& file, const std::string& what) {
   throw Error(ErrorCode::kCorrupt, file.string() + ": " + what).with("file", file.string());
@@ -98,6 +129,10 @@ struct SafetensorsReader::Impl {
   uint64_t largest_shard_bytes = 0;
 
   SliceRuns runs_of(const parallel::TensorPiece& piece) const;
+  // Not compared with its checksums.
+  at::Tensor view(const std::string& name) const;
+  // Compares the elements of a piece.
+  void check(const parallel::TensorPiece& piece, const SliceRuns& runs) const;
 
   void open(const std::filesystem::path& file,
             const std::function<bool(const std::string&)>& wanted) {
@@ -188,21 +223,39 @@ std::vector<std::string> SafetensorsReader::names() const {
 at::Tensor SafetensorsReader::get(const std::string& name) const {
   const auto& [key, shard] = impl_->find(name);
   const TensorEntry& entry = shard->header.tensors.at(key);
-  const auto options = at::TensorOptions().dtype(entry.dtype);
-  const std::byte* data = shard->file->bytes().data() + entry.begin;
-  if (reinterpret_cast<uintptr_t>(data) % c10::elementSize(entry.dtype) != 0) {
-    at::Tensor copy = at::empty(entry.shape, options);
-    std::memcpy(copy.mutable_data_ptr(), data, entry.end - entry.begin);
-    return copy;
-  }
-  // The mapping is read-only; at::from_blob has no const overload.
-  return at::from_blob(
-      const_cast<std::byte*>(data), entry.shape, [file = shard->file](void*) {}, options);
+  shard->check(entry.begin, entry.end);
+  return impl_->view(name);
+}
+
+at::Tensor SafetensorsReader::rows(const std::string& name, int64_t first, int64_t count) const {
+  const auto& [key, shard] = impl_->find(name);
+  const TensorEntry& entry = shard->header.tensors.at(key);
+  std::vector<int64_t> shape = entry.shape;
+  RETORT_CHECK(!shape.empty() && first >= 0 && count >= 0 && first + count <= shape[0])
+      << name << " has no rows " << first << " to " << first + count;
+  const uint64_t row =
+      shape[0] == 0 ? 0 : (entry.end - entry.begin) / static_cast<uint64_t>(shape[0]);
+  const uint64_t begin = entry.begin + static_cast<uint64_t>(first) * row;
+  const uint64_t end = begin + static_cast<uint64_t>(count) * row;
+  shard->check(begin, end);
+  shape[0] = count;
+  return tensor_at(*shard, entry.dtype, shape, begin, end);
+}
+
+at::Tensor SafetensorsReader::Impl::view(const std::string& name) const {
+  const auto& [key, shard] = find(name);
+  const TensorEntry& entry = shard->header.tensors.at(key);
+  return tensor_at(*shard, entry.dtype, entry.shape, entry.begin, entry.end);
 }
 
 std::vector<int64_t> SafetensorsReader::shape(const std::string& name) const {
   const auto& [key, shard] = impl_->find(name);
   return shard->header.tensors.at(key).shape;
+}
+
+at::ScalarType SafetensorsReader::dtype(const std::string& name) const {
+  const auto& [key, shard] = impl_->find(name);
+  return shard->header.tensors.at(key).dtype;
 }
 
 const std::map<std::string, std::string>& SafetensorsReader::metadata() const {
@@ -224,12 +277,33 @@ SliceRuns SafetensorsReader::Impl::runs_of(const parallel::TensorPiece& piece) c
   return slice_runs(piece);
 }
 
+void SafetensorsReader::Impl::check(const parallel::TensorPiece& piece,
+                                    const SliceRuns& runs) const {
+  const auto& [key, shard] = find(piece.name);
+  if (!shard->saved) return;
+  const TensorEntry& entry = shard->header.tensors.at(key);
+  const uint64_t size = c10::elementSize(entry.dtype);
+  // Runs that lie close together are one range, so that its blocks are compared by all threads.
+  uint64_t begin = 0, end = 0;
+  runs.visit(piece.begin, piece.values.numel(), [&](int64_t whole, int64_t, int64_t length) {
+    const uint64_t from = entry.begin + static_cast<uint64_t>(whole) * size;
+    if (from < begin || from > end + FileChecksum::kBlockBytes) {
+      shard->check(begin, end);
+      begin = from;
+    }
+    end = from + static_cast<uint64_t>(length) * size;
+  });
+  shard->check(begin, end);
+}
+
 at::Tensor SafetensorsReader::get(const parallel::TensorPiece& wanted) const {
   const SliceRuns runs = impl_->runs_of(wanted);
   const int64_t count = wanted.values.numel();
-  const at::Tensor whole = get(wanted.name);
-  if (runs.contiguous(wanted.begin, count))
+  const at::Tensor whole = impl_->view(wanted.name);
+  if (runs.contiguous(wanted.begin, count)) {
+    impl_->check(wanted, runs);
     return whole.reshape({-1}).narrow(0, runs.place(wanted.begin), count);
+  }
   parallel::TensorPiece copy = wanted;
   copy.values = at::empty({count}, whole.options());
   read_piece(copy);
@@ -241,6 +315,7 @@ void SafetensorsReader::read_piece(parallel::TensorPiece& piece) const {
   const auto& [key, shard] = impl_->find(piece.name);
   const TensorEntry& entry = shard->header.tensors.at(key);
   const int64_t count = piece.values.numel();
+  impl_->check(piece, runs);
 
   // Values of the file's dtype are copied as bytes, without any LibTorch operation.
   if (piece.values.scalar_type() == entry.dtype && piece.values.is_cpu()) {
@@ -256,7 +331,7 @@ void SafetensorsReader::read_piece(parallel::TensorPiece& piece) const {
 
   // Another dtype or device: LibTorch converts.
   const at::NoGradGuard no_grad;
-  const at::Tensor flat = get(piece.name).reshape({-1});
+  const at::Tensor flat = impl_->view(piece.name).reshape({-1});
   runs.visit(piece.begin, count, [&](int64_t whole, int64_t own, int64_t length) {
     piece.values.narrow(0, own, length).copy_(flat.narrow(0, whole, length));
   });

@@ -20,6 +20,10 @@ namespace retort::models {
 // A read-only view of a checkpoint's tensors. Tensors returned by get() alias the mapping and keep
 // it alive; copy before writing. kCorrupt naming file, tensor and expectation for a header that
 // lies (size, offsets, dtype, overlap, bounds).
+//
+// Of a checkpoint that has checksums (models/file_checksums.h) what is given out was compared with
+// them: the header when the file is opened, elements in get(), rows() and read_piece(), which throw
+// the damage() of their file. Elements that nobody asks for are not read.
 class SafetensorsReader {
  public:
   // `path`: a .safetensors file, or a folder (model.safetensors, or model.safetensors.index.json
@@ -28,9 +32,12 @@ class SafetensorsReader {
   bool contains(const std::string& name) const;
   std::vector<std::string> names() const;  // sorted
   at::Tensor get(const std::string& name) const;
+  // Rows [first, first + count) of it.
+  at::Tensor rows(const std::string& name, int64_t first, int64_t count) const;
   // The tensor `from`, which must be there, is called `to` from now on, in copies of this too.
   void rename(const std::string& from, const std::string& to);
   std::vector<int64_t> shape(const std::string& name) const;
+  at::ScalarType dtype(const std::string& name) const;
   // Fills piece.values, which says how many elements and in which dtype, with those elements of the
   // whole tensor; reads no others. kMismatch naming the tensor if it is missing, or has another
   // shape than the whole.

@@ -39,6 +39,7 @@ void create_safetensors(const fs::path& folder, const SafetensorsFiles& files) {
 struct SafetensorsSliceWriter::Target {
   fs::path path;
   const SafetensorsLayout* layout;
+  FileChecksum checksum;
   std::optional<WriteTurn> turn{};  // given back after the file is closed
   std::optional<SharedFile> file{};
   uint64_t unsynced = 0;  // bytes, of this turn
@@ -68,7 +69,8 @@ SafetensorsSliceWriter::SafetensorsSliceWriter(fs::path folder, const Safetensor
                                                SliceWriterOptions options)
     : folder_(std::move(folder)), options_(options) {
   for (const auto& [name, layout] : files.files)
-    targets_.push_back(std::make_unique<Target>(Target{folder_ / name, &layout}));
+    targets_.push_back(std::make_unique<Target>(
+        Target{folder_ / name, &layout, FileChecksum(layout.file_bytes())}));
 }
 
 SafetensorsSliceWriter::~SafetensorsSliceWriter() = default;
@@ -103,8 +105,10 @@ void SafetensorsSliceWriter::write(const parallel::TensorPiece& piece) {
   const auto put = [&](const at::Tensor& values, int64_t begin, int64_t length) {
     const auto* data = static_cast<const std::byte*>(values.const_data_ptr());
     runs.visit(begin, length, [&](int64_t whole, int64_t own, int64_t n) {
-      target.write(entry.begin + static_cast<uint64_t>(whole) * size,
-                   {data + static_cast<size_t>(own) * size, static_cast<size_t>(n) * size});
+      const uint64_t offset = entry.begin + static_cast<uint64_t>(whole) * size;
+      const std::span bytes(data + static_cast<size_t>(own) * size, static_cast<size_t>(n) * size);
+      target.write(offset, bytes);
+      target.checksum.add(bytes, offset);
     });
   };
 
@@ -177,6 +181,13 @@ void SafetensorsSliceWriter::finish() {
   leave();
   for (const auto& target : targets_)
     if (target->file) target->file->sync();
+}
+
+std::vector<FileChecksum> SafetensorsSliceWriter::checksums() const {
+  std::vector<FileChecksum> all;
+  for (const auto& target : targets_)
+    all.push_back(target->checksum);
+  return all;
 }
 
 parallel::TensorPiece whole_piece(const std::string& name, const at::Tensor& tensor) {

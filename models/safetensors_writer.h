@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "models/file_checksums.h"
 #include "models/safetensors_layout.h"
 #include "parallel/parameter.h"
 
@@ -51,6 +52,9 @@ class SafetensorsSliceWriter {
   // Every element written is on the disk.
   void finish();
   uint64_t num_elements() const { return num_elements_; }  // written so far
+  // Of the elements written so far, as they were in memory, for each of the files in their order.
+  // The files' own are the sums over all writers, and what is written by none (the head).
+  std::vector<FileChecksum> checksums() const;
 
  private:
   struct Target;

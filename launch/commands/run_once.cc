@@ -24,6 +24,7 @@
 #include "recipes/recipe_type.h"
 #include "recipes/registry.h"
 #include "recipes/run/checkpoint_folder.h"
+#include "recipes/run/resume_point.h"
 #include "rpc/rendezvous/rendezvous.h"
 
 namespace retort::launch {
@@ -100,6 +101,28 @@ void print_end(const StartOptions& options, const SupervisorResult& result,
 bool may_resume(const SupervisorResult& result, const RunFolder& folder) {
   return result.cause && result.signal == 0 && result.exit_code != 2 &&
          recipes::latest_checkpoint(folder.path());
+}
+
+// The checkpoint that this start went on from, if it failed because that is damaged.
+std::optional<recipes::CheckpointEntry> damaged_checkpoint(const SupervisorResult& result,
+                                                           const RunFolder& folder) {
+  const auto& from = folder.resume_from();
+  if (!result.cause || !from) return std::nullopt;
+  if (!recipes::is_of_checkpoint(result.cause->error, result.cause->message, from->path))
+    return std::nullopt;
+  return from;
+}
+
+// Puts it out of the way of a start that follows, which then goes on from the one before. False:
+// there is none.
+bool fall_back(const recipes::CheckpointEntry& damaged, const RunFolder& folder,
+               std::vector<std::string>& remarks) {
+  const auto before = recipes::checkpoint_before(damaged.path);
+  if (!before) return false;
+  const fs::path aside = recipes::set_aside(folder.path(), damaged.step);
+  remarks.push_back(damaged.path.string() + " is damaged; it is now " + aside.string() +
+                    ", and the run goes on from " + before->path.filename().string());
+  return true;
 }
 
 }  // namespace
@@ -261,7 +284,9 @@ StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
   SupervisorResult result = supervisor.run(signals);
   if (command) command->finish(result.signal == 0 ? kMetricsCommandEnd : kEndAfterSignal);
   result.remarks.insert(result.remarks.end(), remarks.begin(), remarks.end());
-  const bool goes_on = options.restarts_left > 0 && may_resume(result, folder);
+  bool goes_on = options.restarts_left > 0 && may_resume(result, folder);
+  const auto damaged = damaged_checkpoint(result, folder);
+  if (goes_on && damaged) goes_on = fall_back(*damaged, folder, result.remarks);
   progress.finish();
   status.finish(result, goes_on);
   print_end(options, result, folder);

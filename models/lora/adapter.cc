@@ -73,8 +73,7 @@ void check_adapter_file(const SafetensorsReader& reader, const std::vector<Tenso
       refuse(name, "is missing; was it made for another model, or for other target_modules?");
     if (reader.shape(name) != info.shape)
       refuse(name, "has another shape than this model and r ask for");
-    if (!at::isFloatingType(reader.get(name).scalar_type()))
-      refuse(name, "holds no floating-point numbers");
+    if (!at::isFloatingType(reader.dtype(name))) refuse(name, "holds no floating-point numbers");
   }
   for (const std::string& name : reader.names())
     if (!known.contains(name))

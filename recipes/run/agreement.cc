@@ -65,6 +65,15 @@ void check_same_rows(parallel::World& world, const std::string& fingerprint) {
                   "every host must see the same files");
 }
 
+void check_same_start(parallel::World& world, int64_t step) {
+  if (world.all().size() == 1) return;
+  const std::string others = dissenters(world.all(), bytes_of(&step, sizeof step));
+  if (others.empty()) return;
+  throw Error(ErrorCode::kMismatch, others + " begin after another step than " +
+                                        process_name("student", 0) +
+                                        "; every host must see the same checkpoints in output_dir");
+}
+
 void check_replicas_agree(const models::Decoder& decoder, parallel::World& world,
                           const std::string& when) {
   if (world.dp().size() == 1) return;

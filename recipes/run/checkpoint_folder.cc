@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "models/lora/lora_config.h"
 
 namespace retort::recipes {
@@ -15,6 +16,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kPrefix = "checkpoint-";
+constexpr std::string_view kSetAside = ".damaged";
 
 // The step in "checkpoint-<step><rest>"; rest is "" for a checkpoint, ".tmp-<pid>" and the like for
 // what a crash left.
@@ -30,7 +32,7 @@ std::optional<std::pair<int64_t, std::string>> parse_name(const std::string& nam
 void remove_folder(const fs::path& path) {
   // Without its marker first, so that a crash in the middle leaves nothing that looks whole.
   std::error_code failed;
-  fs::remove(path / "state" / "COMPLETE", failed);
+  fs::remove(path / models::kCompleteFile, failed);
   fs::remove_all(path, failed);
   if (failed)
     throw Error(ErrorCode::kUnavailable,
@@ -38,7 +40,7 @@ void remove_folder(const fs::path& path) {
 }
 
 bool is_complete(const fs::path& path) {
-  return fs::is_regular_file(path / "state" / "COMPLETE") &&
+  return fs::is_regular_file(path / models::kCompleteFile) &&
          (fs::is_regular_file(path / "config.json") || models::is_adapter_folder(path));
 }
 
@@ -48,13 +50,18 @@ fs::path checkpoint_path(const fs::path& output_dir, int64_t step) {
   return output_dir / (std::string(kPrefix) + std::to_string(step));
 }
 
-void mark_complete(const fs::path& checkpoint) {
+void mark_complete(const fs::path& checkpoint, models::FileChecksums files) {
   std::error_code failed;
   fs::create_directories(checkpoint / "state", failed);
   if (failed)
     throw Error(ErrorCode::kUnavailable,
                 "cannot create folder in " + checkpoint.string() + ": " + failed.message());
-  write_file_atomically(checkpoint / "state" / "COMPLETE", "complete\n");
+  for (const auto& entry : fs::recursive_directory_iterator(checkpoint)) {
+    const std::string name = entry.path().lexically_relative(checkpoint).generic_string();
+    if (entry.is_regular_file() && name != models::kCompleteFile && !files.contains(name))
+      files.emplace(name, models::checksum_of_file(entry.path()));
+  }
+  write_file_atomically(checkpoint / models::kCompleteFile, models::write_checksums(files));
 }
 
 std::vector<CheckpointEntry> list_checkpoints(const fs::path& output_dir) {
@@ -80,6 +87,36 @@ std::optional<CheckpointEntry> latest_checkpoint(const fs::path& output_dir) {
   return found.back();
 }
 
+std::optional<CheckpointEntry> checkpoint_before(const fs::path& checkpoint) {
+  const auto name = parse_name(checkpoint.filename().string());
+  std::optional<CheckpointEntry> before;
+  for (const CheckpointEntry& entry : list_checkpoints(checkpoint.parent_path()))
+    if (name && entry.step < name->first) before = entry;
+  return before;
+}
+
+fs::path set_aside(const fs::path& output_dir, int64_t step) {
+  const fs::path path = checkpoint_path(output_dir, step);
+  const fs::path aside = path.string() + std::string(kSetAside);
+  // Of the same step, if a run came to it again.
+  std::error_code ignored;
+  fs::remove_all(aside, ignored);
+  rename_file(path, aside);
+  return aside;
+}
+
+std::vector<CheckpointEntry> list_set_aside(const fs::path& output_dir) {
+  std::vector<CheckpointEntry> found;
+  if (!fs::is_directory(output_dir)) return found;
+  for (const auto& entry : fs::directory_iterator(output_dir)) {
+    const auto name = parse_name(entry.path().filename().string());
+    if (name && name->second == kSetAside) found.push_back({name->first, entry.path()});
+  }
+  std::sort(found.begin(), found.end(),
+            [](const auto& a, const auto& b) { return a.step < b.step; });
+  return found;
+}
+
 void prune_checkpoints(const fs::path& output_dir, int64_t save_total_limit,
                        const std::set<int64_t>& kept) {
   const auto complete = list_checkpoints(output_dir);
@@ -97,8 +134,15 @@ void prune_checkpoints(const fs::path& output_dir, int64_t save_total_limit,
     if (entry != complete.rbegin() && kept.contains(entry->step)) continue;
     if (++counted > save_total_limit) doomed.push_back(entry->path);
   }
-  for (const auto& path : doomed)
-    remove_folder(path);
+  std::string failures;
+  for (const auto& path : doomed) {
+    try {
+      remove_folder(path);
+    } catch (const Error& error) {
+      failures += (failures.empty() ? "" : "; ") + error.message();
+    }
+  }
+  if (!failures.empty()) throw Error(ErrorCode::kUnavailable, failures);
 }
 
 std::optional<fs::path> drop_oldest_checkpoint(const fs::path& output_dir,
@@ -106,7 +150,12 @@ std::optional<fs::path> drop_oldest_checkpoint(const fs::path& output_dir,
   const auto complete = list_checkpoints(output_dir);
   for (size_t i = 0; i + 1 < complete.size(); ++i) {
     if (kept.contains(complete[i].step)) continue;
-    remove_folder(complete[i].path);
+    try {
+      remove_folder(complete[i].path);
+    } catch (const Error& error) {
+      RETORT_LOG(kWarning) << error.message();
+      continue;
+    }
     return complete[i].path;
   }
   return std::nullopt;
@@ -120,10 +169,15 @@ void link_checkpoint(const fs::path& output_dir, const std::string& name, int64_
   std::error_code failed;
   fs::remove(temporary, failed);
   fs::create_directory_symlink(target, temporary, failed);
-  if (!failed) fs::rename(temporary, output_dir / name, failed);
   if (failed)
     throw Error(ErrorCode::kUnavailable, "cannot link " + name + " to " + target.string() + " in " +
                                              output_dir.string() + ": " + failed.message());
+  try {
+    rename_file(temporary, output_dir / name);
+  } catch (const Error&) {
+    fs::remove(temporary, failed);
+    throw;
+  }
 }
 
 }  // namespace

@@ -8,18 +8,22 @@
 #include <set>
 #include <vector>
 
+#include "models/file_checksums.h"
+
 namespace retort::recipes {
 
 struct CheckpointEntry {
   int64_t step = 0;
   std::filesystem::path path;
+  bool operator==(const CheckpointEntry&) const = default;
 };
 
 std::filesystem::path checkpoint_path(const std::filesystem::path& output_dir, int64_t step);
 
 // Writes and syncs the marker state/COMPLETE of a checkpoint: the last thing done to it, after
-// every rank's shards are there.
-void mark_complete(const std::filesystem::path& checkpoint);
+// every rank's shards are there. It holds the checksums of `files`, which the ranks have written,
+// and of all others, which are read here.
+void mark_complete(const std::filesystem::path& checkpoint, models::FileChecksums files = {});
 
 // Complete checkpoints in increasing order of step: those with the marker, and a config.json or
 // that of an adapter.
@@ -27,20 +31,29 @@ std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& outpu
 // Whether there is a complete one of this step.
 bool is_checkpoint(const std::filesystem::path& output_dir, int64_t step);
 std::optional<CheckpointEntry> latest_checkpoint(const std::filesystem::path& output_dir);
+// The newest complete one of an earlier step in the same folder.
+std::optional<CheckpointEntry> checkpoint_before(const std::filesystem::path& checkpoint);
+
+// Renames checkpoint-<step> to checkpoint-<step>.damaged, which counts no more. It stays until a
+// newer one is complete, as what crashes leave. Returns where it is. Errors: as rename_file().
+std::filesystem::path set_aside(const std::filesystem::path& output_dir, int64_t step);
+// Those that were set aside.
+std::vector<CheckpointEntry> list_set_aside(const std::filesystem::path& output_dir);
 
 // Removes all but the newest `save_total_limit` complete checkpoints (0: keeps all), and what
 // crashes left half done of older steps. Never removes the newest, nor those of the steps `kept`,
-// which do not count. The one process of a run that saves calls it.
+// which do not count. The one process of a run that saves calls it. Errors: kUnavailable naming
+// what cannot be removed, after all others were; the next call tries it again.
 void prune_checkpoints(const std::filesystem::path& output_dir, int64_t save_total_limit,
                        const std::set<int64_t>& kept = {});
 
-// Removes the oldest complete checkpoint that is not of a step of `kept`, if a newer one stays, and
-// returns where it was; nullopt: there is none to spare. As prune_checkpoints.
+// Removes the oldest complete checkpoint that can be removed and is not of a step of `kept`, if a
+// newer one stays, and returns where it was; nullopt: there is none to spare. As prune_checkpoints.
 std::optional<std::filesystem::path> drop_oldest_checkpoint(const std::filesystem::path& output_dir,
                                                             const std::set<int64_t>& kept = {});
 
-// Points <output_dir>/final at checkpoint-<step>, replacing an older link in one step; link_best
-// points <output_dir>/best.
+// Points <output_dir>/final at checkpoint-<step>, replacing an older link in one step, and syncs
+// it; link_best points <output_dir>/best.
 void link_final(const std::filesystem::path& output_dir, int64_t step);
 void link_best(const std::filesystem::path& output_dir, int64_t step);
 

@@ -1,10 +1,15 @@
 #include "recipes/run/checkpoint_store.h"
 
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <exception>
 #include <future>
 #include <optional>
+#include <span>
 #include <system_error>
 #include <vector>
 
@@ -38,17 +43,53 @@ void run_phase(parallel::Group& all, const std::string& complaint, Fn&& fn) {
   parallel::run_on_all(all, files, complaint);
 }
 
-// Elements written.
-uint64_t write_parts(const fs::path& folder, const std::vector<models::CheckpointPart>& parts,
-                     bool in_turns) {
+// What this rank has written.
+struct WrittenParts {
   uint64_t elements = 0;
+  std::vector<models::FileChecksum> checksums;  // of every file of every part
+};
+
+WrittenParts write_parts(const fs::path& folder, const std::vector<models::CheckpointPart>& parts,
+                         bool in_turns) {
+  WrittenParts written;
   for (const models::CheckpointPart& part : parts) {
     models::SafetensorsSliceWriter writer(folder / part.folder, part.files, {.in_turns = in_turns});
     writer.write(part.pieces);
     writer.finish();
-    elements += writer.num_elements();
+    written.elements += writer.num_elements();
+    for (models::FileChecksum& checksum : writer.checksums())
+      written.checksums.push_back(std::move(checksum));
   }
-  return elements;
+  return written;
+}
+
+// The checksums of the files that the ranks have written together. One all-reduce on the world, of
+// 8 bytes for each MiB.
+models::FileChecksums sum_checksums(parallel::World& world,
+                                    const std::vector<models::CheckpointPart>& parts,
+                                    const std::vector<models::FileChecksum>& mine) {
+  int64_t num_blocks = 0;
+  for (const models::FileChecksum& checksum : mine)
+    num_blocks += std::ssize(checksum.blocks);
+  at::Tensor sums = at::empty({num_blocks}, at::kLong);
+  auto* next = reinterpret_cast<uint64_t*>(sums.mutable_data_ptr<int64_t>());
+  for (const models::FileChecksum& checksum : mine)
+    next = std::copy(checksum.blocks.begin(), checksum.blocks.end(), next);
+  world.all().all_reduce(sums);
+
+  // Each file's, with its head, which no rank has counted.
+  models::FileChecksums files;
+  const auto* sum = reinterpret_cast<const uint64_t*>(sums.const_data_ptr<int64_t>());
+  for (const models::CheckpointPart& part : parts) {
+    for (const auto& [name, layout] : part.files.files) {
+      models::FileChecksum checksum(layout.file_bytes());
+      std::copy_n(sum, checksum.blocks.size(), checksum.blocks.begin());
+      sum += checksum.blocks.size();
+      checksum.add(std::as_bytes(std::span(layout.head())), 0);
+      files.emplace((part.folder / name).generic_string(), std::move(checksum));
+    }
+  }
+  return files;
 }
 
 // This rank's share of the model and of the optimizer's state.
@@ -69,9 +110,9 @@ void copy_pieces(models::CheckpointPart& part) {
 }
 
 // On a thread of its own if there is one to be had, else when the result is asked for.
-std::future<uint64_t> start_writing(const fs::path& folder,
-                                    const std::vector<models::CheckpointPart>& parts, bool async,
-                                    bool in_turns) {
+std::future<WrittenParts> start_writing(const fs::path& folder,
+                                        const std::vector<models::CheckpointPart>& parts,
+                                        bool async, bool in_turns) {
   const auto write = [&folder, &parts, in_turns] { return write_parts(folder, parts, in_turns); };
   if (async) {
     try {
@@ -97,12 +138,13 @@ bool have_several_caches(parallel::Group& all, const fs::path& folder,
 }  // namespace
 
 struct CheckpointStore::Pending {
-  fs::path folder;                      // its name once complete
+  fs::path folder;  // its name once complete
+  int64_t step = 0;
   int64_t best_step = 0;                // of the best model so far; 0: none
   std::unique_ptr<AtomicFolder> files;  // rank 0
   fs::path temporary;                   // where it is now
   std::vector<models::CheckpointPart> parts;
-  std::future<uint64_t> written;  // destroyed first: waits for the thread
+  std::future<WrittenParts> written;  // destroyed first: waits for the thread
 
   std::string complaint() const { return "checkpoint " + folder.string() + " was not saved: "; }
 };
@@ -121,6 +163,7 @@ std::unique_ptr<CheckpointStore::Pending> CheckpointStore::begin(const roles::Tr
                                                                  const LoopState& state) const {
   auto pending = std::make_unique<Pending>();
   pending->folder = checkpoint_path(run_folder_, state.step);
+  pending->step = state.step;
   pending->best_step = state.best.step;
   run_phase(world.all(), pending->complaint(), [&] {
     pending->parts = parts_of(trainer, world);
@@ -194,27 +237,54 @@ fs::path CheckpointStore::save(const roles::Trainer& trainer, parallel::World& w
 void CheckpointStore::finish(parallel::World& world) {
   if (!pending_) return;
   const std::unique_ptr<Pending> pending = std::move(pending_);
-  std::string complaint = pending->complaint();
-  uint64_t expected = 0, written = 0;
+  const std::string complaint = pending->complaint();
+  uint64_t expected = 0;
+  WrittenParts written;
   run_phase(world.all(), complaint, [&] { written = pending->written.get(); });
   for (const models::CheckpointPart& part : pending->parts)
     expected += part.files.num_elements();
-  const int64_t total = world.all().all_reduce(static_cast<int64_t>(written));
+  const int64_t total = world.all().all_reduce(static_cast<int64_t>(written.elements));
   RETORT_CHECK(total == static_cast<int64_t>(expected))
       << "the ranks wrote " << total << " elements of " << expected << " of " << pending->folder;
+  models::FileChecksums files = sum_checksums(world, pending->parts, written.checksums);
   run_phase(world.all(), complaint, [&] {
     if (world.rank() != 0) return;
-    mark_complete(pending->temporary);
+    mark_complete(pending->temporary, std::move(files));
     pending->files->commit();
-    complaint =
-        "checkpoint " + pending->folder.string() + " was saved, but older ones are in the way: ";
-    if (hooks_.on_complete) hooks_.on_complete(pending->folder);
-    if (is_checkpoint(run_folder_, pending->best_step)) link_best(run_folder_, pending->best_step);
-    prune_checkpoints(run_folder_, options_.save_total_limit, kept_steps(pending->best_step));
   });
-  if (world.rank() == 0) {
-    RETORT_LOG(kInfo) << "saved " << pending->folder.string();
-  }
+  if (world.rank() != 0) return;
+  RETORT_LOG(kInfo) << "saved " << pending->folder.string();
+  see_complete(*pending);
+}
+
+// What follows on a complete checkpoint. The run has what it needs, so nothing here fails it: the
+// next checkpoint makes another try.
+void CheckpointStore::see_complete(const Pending& pending) const {
+  const auto attempt = [&](const std::string& what, const auto& work) {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      const auto* own = dynamic_cast<const Error*>(&error);
+      const std::string warning = pending.folder.string() + " was saved, but " + what + ": " +
+                                  (own ? own->message() : std::string(error.what()));
+      RETORT_LOG(kWarning) << warning;
+      if (hooks_.warn) hooks_.warn(pending.step, warning);
+    }
+  };
+
+  attempt("was not given to train.checkpoint_command", [&] {
+    if (hooks_.on_complete) hooks_.on_complete(pending.folder);
+  });
+  attempt("the link to the best one was not set", [&] {
+    if (is_checkpoint(run_folder_, pending.best_step)) link_best(run_folder_, pending.best_step);
+  });
+  attempt("older ones are in the way, until the next try", [&] {
+    prune_checkpoints(run_folder_, options_.save_total_limit, kept_steps(pending.best_step));
+  });
+}
+
+bool is_save_error(const Error& error) {
+  return error.code() == ErrorCode::kResourceExhausted || error.code() == ErrorCode::kUnavailable;
 }
 
 bool CheckpointStore::busy() const {

@@ -31,8 +31,12 @@ namespace retort::recipes {
 // Collectives: on the world, in save() and finish(): every rank must call.
 // Full disk: it shows before anything is written. With save_total_limit the oldest checkpoint is
 //   removed, unless it is the only one, and the save is tried once more.
+// Checksums of all files stand in the checkpoint (models/file_checksums.h): of what a rank writes
+//   they are of its memory, so that bytes which are lost on their way to the disk show, too.
 // Errors: the same on all ranks: kResourceExhausted when the disk is full and the like, naming the
-//   checkpoint; the temporary folder is removed.
+//   checkpoint; the temporary folder is removed. is_save_error() tells them from a group's. What
+//   goes wrong once the checkpoint is complete (a link, an old one that cannot be removed, a hook)
+//   is a warning, and tried again after the next one.
 class CheckpointStore {
  public:
   struct Options {
@@ -52,6 +56,8 @@ class CheckpointStore {
     std::function<void(const std::filesystem::path& checkpoint)> on_complete;
     // checkpoints that somebody reads and that must stay
     std::function<std::vector<std::filesystem::path>()> in_use;
+    // besides the log
+    std::function<void(int64_t step, const std::string& what)> warn;
   };
   // `model`: the student's folder, whose tokenizer files are copied into every checkpoint, and
   // which that of an adapter names as its base.
@@ -78,6 +84,7 @@ class CheckpointStore {
   struct Pending;
   std::unique_ptr<Pending> begin(const roles::Trainer& trainer, parallel::World& world,
                                  const LoopState& state) const;
+  void see_complete(const Pending& pending) const;
   bool make_room(parallel::World& world, const Error& why, int64_t best_step) const;
   std::set<int64_t> kept_steps(int64_t best_step) const;
 
@@ -86,5 +93,9 @@ class CheckpointStore {
   Hooks hooks_;
   std::unique_ptr<Pending> pending_;
 };
+
+// Whether save() or finish() threw this because a checkpoint cannot be written, and not because the
+// ranks have lost each other.
+bool is_save_error(const Error& error);
 
 }  // namespace retort::recipes

@@ -19,9 +19,9 @@
 #include "recipes/run/agreement.h"
 #include "recipes/run/answer_end.h"
 #include "recipes/run/checkpoint_command.h"
-#include "recipes/run/checkpoint_folder.h"
 #include "recipes/run/checkpoint_store.h"
 #include "recipes/run/recipe_run.h"
+#include "recipes/run/resume_point.h"
 #include "recipes/run/resumed_run.h"
 #include "recipes/run/role_connections.h"
 #include "recipes/run/row_look.h"
@@ -176,16 +176,28 @@ std::unique_ptr<CheckpointCommand> checkpoint_command(const TrainOptions& train,
   });
 }
 
-CheckpointStore::Hooks hooks_of(CheckpointCommand* command) {
-  if (command == nullptr) return {};
-  return {.on_complete = [command](const auto& folder) { command->give(folder); },
-          .in_use = [command] { return command->in_use(); }};
+CheckpointStore::Hooks hooks_of(CheckpointCommand* command, const RankContext& context) {
+  CheckpointStore::Hooks hooks{
+      .warn = [&context](int64_t step, const auto& what) { context.warn("saving", step, what); }};
+  if (command == nullptr) return hooks;
+  hooks.on_complete = [command](const auto& folder) { command->give(folder); };
+  hooks.in_use = [command] { return command->in_use(); };
+  return hooks;
 }
 
 void tell_of(CheckpointCommand* command, const RankContext& context, int64_t step) {
   if (command == nullptr) return;
   for (const std::string& message : command->take_messages())
     warn(context, step, message);
+}
+
+// The others wait in a vote for a rank that does not see the checkpoint yet.
+std::filesystem::path resume_point(const RankContext& context, parallel::World& world) {
+  if (!context.resume) return {};
+  const Duration patience = std::min(kLateFolder, context.recipe.launch.collective_timeout / 2);
+  return agree_on_checkpoint(
+      world, context.run_folder, patience,
+      [&](int64_t step, const std::string& what) { context.warn("loading", step, what); });
 }
 
 // That of the rows which were found bad beside training, to be thrown when what the run has to do
@@ -278,12 +290,11 @@ TrainLoopResult run_student(const RankContext& context) {
   CheckpointStore::Options saving = checkpoint_options(recipe.train);
   if (const auto own = own_template(recipe)) saving.chat_template = own->text;
   CheckpointStore checkpoints(context.run_folder, role.model, std::move(saving),
-                              hooks_of(command.get()));
-  std::filesystem::path checkpoint;
-  if (context.resume)
-    if (const auto latest = latest_checkpoint(context.run_folder)) checkpoint = latest->path;
+                              hooks_of(command.get(), context));
+  const std::filesystem::path checkpoint = resume_point(context, world);
   RowLook look(context, world);
-  models::Decoder decoder = load_student(context, world, checkpoint);
+  models::Decoder decoder =
+      read_checkpoint(checkpoint, [&] { return load_student(context, world, checkpoint); });
 
   // The recipe's rows, and where its loop begins.
   const std::string day = template_day(context, checkpoint, world);
@@ -313,7 +324,9 @@ TrainLoopResult run_student(const RankContext& context) {
   training.lora_dropout = role.lora ? role.lora->lora_dropout : 0;
   training.dropout_seed = start.seed;
   roles::Trainer trainer(std::move(decoder), world, std::move(training));
-  if (!checkpoint.empty()) trainer.load_state(checkpoint / "state");
+  if (!checkpoint.empty())
+    read_checkpoint(checkpoint, [&] { trainer.load_state(checkpoint / "state"); });
+  check_same_start(world, start.step);
   check_replicas_agree(trainer.decoder(), world, "at the start");
   // A vote, because only some ranks wait for other roles.
   parallel::run_on_all(world.all(), [&] { work->start(trainer, start); });
@@ -349,6 +362,7 @@ TrainLoopResult run_student(const RankContext& context) {
              spikes.see(row);
            },
        .on_divergence = [&](int64_t step, const std::string& what) { warn(context, step, what); },
+       .on_save_error = [&](int64_t step, const std::string& what) { warn(context, step, what); },
        .on_step =
            [&](int64_t step) {
              done_step = step;

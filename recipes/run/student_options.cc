@@ -92,6 +92,7 @@ TrainLoopOptions loop_options(const TrainOptions& train, int64_t max_steps) {
           .log_layer_grad_norms = train.log_layer_grad_norms,
           .eval_on_start = train.eval_on_start,
           .stop_if_diverged = train.on_divergence == OnDivergence::kStop,
+          .continue_on_save_error = train.on_save_error == OnSaveError::kContinue,
           .best = train.best_model()};
 }
 

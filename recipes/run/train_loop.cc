@@ -199,6 +199,48 @@ bool see_on_all(parallel::Group& all, const BestModelOptions& options, const Met
   return see_evaluation(options, row.step, all.all_reduce(mine), best);
 }
 
+// The checkpoints of a run that may go on without one of them.
+class Saves {
+ public:
+  Saves(CheckpointStore& store, const roles::Trainer& trainer, parallel::World& world,
+        const TrainLoopOptions& options, const TrainLoopHooks& hooks)
+      : store_(store), trainer_(trainer), world_(world), options_(options), hooks_(hooks) {}
+
+  // As the store's. The last one is what a run ends with, and cannot do without.
+  void finish(int64_t step) {
+    attempt(step, [&] { store_.finish(world_); });
+  }
+  void save(const LoopState& state, bool is_last, std::filesystem::path& saved) {
+    finish(state.step);  // that before it, whose failure is not this one's
+    const auto save = [&] { saved = store_.save(trainer_, world_, state); };
+    if (is_last)
+      save();
+    else
+      attempt(state.step, save);
+  }
+
+ private:
+  template <class Work>
+  void attempt(int64_t step, const Work& work) {
+    try {
+      work();
+    } catch (const Error& error) {
+      // The same on all ranks.
+      if (!options_.continue_on_save_error || !is_save_error(error)) throw;
+      if (world_.rank() == 0 && hooks_.on_save_error)
+        hooks_.on_save_error(step, error.message() +
+                                       "; the run goes on without it (train.on_save_error: "
+                                       "continue) until the next one");
+    }
+  }
+
+  CheckpointStore& store_;
+  const roles::Trainer& trainer_;
+  parallel::World& world_;
+  const TrainLoopOptions& options_;
+  const TrainLoopHooks& hooks_;
+};
+
 }  // namespace
 
 TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
@@ -213,6 +255,7 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
 
   check_same_metric(options.best, state.best);
   DivergenceWatch watch(objective.loss_falls());
+  Saves saves(checkpoints, trainer, world, options, hooks);
   if (evaluator && options.eval_on_start && state.step == 0) emit(evaluator(0));
 
   while (state.step < options.max_steps && !is_patience_over(options.best, state.best)) {
@@ -266,13 +309,13 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
         ask_all(world.all(), {.stop_asked = hooks.stop_requested && hooks.stop_requested(),
                               .still_writing = checkpoints.busy(),
                               .diverged = options.stop_if_diverged && !result.divergence.empty()});
-    if (!any.stop_asked && !any.still_writing) checkpoints.finish(world);
+    if (!any.stop_asked && !any.still_writing) saves.finish(state.step);
     if (any.diverged && result.divergence.empty())
       result.divergence = "another rank found that the run has diverged";
     const bool ends = any.stop_asked || any.diverged || is_due(state.step, options.exit_interval);
     if (ends || done || gives_up || is_best || is_due(state.step, options.save_steps)) {
       if (hooks.on_save) hooks.on_save(state.step);
-      result.last_checkpoint = checkpoints.save(trainer, world, state);
+      saves.save(state, ends || done || gives_up, result.last_checkpoint);
       if (hooks.on_saved) hooks.on_saved(state.step);
     }
     if (ends && !done && !gives_up) {

@@ -26,6 +26,7 @@ struct TrainLoopOptions {
   bool log_layer_grad_norms = false;
   bool eval_on_start = false;  // before the first step of a run
   bool stop_if_diverged = false;
+  bool continue_on_save_error = false;
   BestModelOptions best;
 };
 
@@ -39,6 +40,8 @@ struct TrainLoopHooks {
   std::function<void(const MetricsRow& row)> on_metrics;
   // rank 0: what DivergenceWatch has found, once until it is over
   std::function<void(int64_t step, const std::string& what)> on_divergence;
+  // rank 0: that a checkpoint could not be saved, and that the run goes on
+  std::function<void(int64_t step, const std::string& what)> on_save_error;
   std::function<void(int64_t step)> on_step;  // every step done, every rank
   // Every rank: before a checkpoint of this step is saved, and when training goes on after it.
   std::function<void(int64_t step)> on_save, on_saved;
@@ -66,6 +69,8 @@ struct TrainLoopResult {
 // `final`. A run whose start.best has used it up does no step.
 // With options.stop_if_diverged a run that DivergenceWatch finds diverged or dead is stopped with a
 // checkpoint, too; without, it is told and goes on.
+// With options.continue_on_save_error a checkpoint that cannot be saved (is_save_error) is told, and
+// the run goes on; but for the one that it ends with, which nothing follows.
 // Collectives on the world: the trainer's, the objective's, and for each step two votes (three on a
 // device), one all-reduce of the sums and one of the stop flag; those of CheckpointStore::save and
 // finish: a checkpoint that is written meanwhile is finished after the step in which every rank has

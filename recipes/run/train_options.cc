@@ -169,6 +169,10 @@ void TrainOptions::validate() const {
   if (max_time && max_time->count() <= 0) refuse("max_time must be longer than 0s");
   if (async_save && save_steps == 0)
     refuse("async_save has no effect with save_steps 0, which saves only at the end");
+  if (on_save_error == OnSaveError::kContinue && save_steps == 0 && !metric_for_best_model)
+    refuse(
+        "on_save_error: continue has no effect with save_steps 0 and no metric_for_best_model: the "
+        "run saves only at the end, and cannot go on from there");
 }
 
 void TrainOptions::resolve(double usual_learning_rate) {

@@ -19,6 +19,9 @@ namespace retort::recipes {
 // Parameters that weight decay leaves alone, by what they are.
 enum class NoDecay { kNorm, kBias };
 
+// What becomes of a run when a checkpoint cannot be saved.
+enum class OnSaveError { kStop, kContinue };
+
 struct TrainOptions {
   // What holds when neither of a pair of alternatives is given.
   static constexpr int64_t kDefaultMaxSteps = 200;
@@ -61,6 +64,7 @@ struct TrainOptions {
   int64_t save_steps = 100;      // 0: only at the end
   int64_t save_total_limit = 3;  // 0: all are kept
   bool async_save = false;
+  OnSaveError on_save_error = OnSaveError::kStop;
   bool eval_on_start = false;
   std::optional<std::string> metric_for_best_model;
   std::optional<bool> greater_is_better;  // null: by the metric's name
@@ -170,6 +174,10 @@ struct TrainOptions {
           "go on training while a checkpoint is written, from a copy of the parameters and the "
           "optimizer's state; needs "
           "save_steps");
+    visit("on_save_error", on_save_error,
+          "of a checkpoint that cannot be saved, on a full disk for one; stop: the run ends with "
+          "exit code 3; continue: that is told, in status.json too, and the run goes on to the "
+          "next one; but for the last one, without which it ends with exit code 3");
     visit(
         "checkpoint_command", checkpoint_command,
         "a program and its arguments, run by student/0 for each checkpoint that is complete, with "
@@ -206,4 +214,11 @@ struct retort::EnumNames<retort::recipes::NoDecay> {
   using E = retort::recipes::NoDecay;
   static constexpr std::array<std::pair<std::string_view, E>, 2> values{
       {{"norm", E::kNorm}, {"bias", E::kBias}}};
+};
+
+template <>
+struct retort::EnumNames<retort::recipes::OnSaveError> {
+  using E = retort::recipes::OnSaveError;
+  static constexpr std::array<std::pair<std::string_view, E>, 2> values{
+      {{"stop", E::kStop}, {"continue", E::kContinue}}};
 };

@@ -47,8 +47,7 @@ void check_names(const models::SafetensorsReader& reader, const models::Decoder&
       throw mismatch(file, info.name, "is missing; was it saved with other parameters or dtypes?");
     if (reader.shape(info.name) != info.shape)
       throw mismatch(file, info.name, "has another shape than its parameter");
-    if (reader.get(info.name).scalar_type() != at::kFloat)
-      throw mismatch(file, info.name, "is not float32");
+    if (reader.dtype(info.name) != at::kFloat) throw mismatch(file, info.name, "is not float32");
   }
   for (const std::string& name : reader.names())
     if (!expected.contains(name)) throw mismatch(file, name, "belongs to no parameter here");

@@ -6,8 +6,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
 #include <set>
+#include <thread>
 
 #include "base/error.h"
 #include "tests/support/folder_fixture.h"
@@ -154,6 +156,33 @@ TEST_F(Files, FolderReplacesTheOldOneWhole) {
   write("second");
   EXPECT_FALSE(fs::exists(folder_ / "c/first"));
   EXPECT_EQ(read_file(folder_ / "c/second"), "second");
+  EXPECT_EQ(names(), std::set<std::string>{"c"});
+}
+
+// There is no moment in which a reader finds neither.
+TEST_F(Files, AFolderThatIsReplacedIsAlwaysThere) {
+  const auto write = [&](int number) {
+    write_folder_atomically(folder_ / "c", [&](const fs::path& temporary) {
+      std::ofstream(temporary / "x") << number;
+    });
+  };
+  write(0);
+  std::atomic<bool> done{false};
+  std::atomic<int> missing{0}, looks{0};
+  std::thread reader([&] {
+    while (!done) {
+      missing += ::access((folder_ / "c").c_str(), F_OK) == 0 ? 0 : 1;
+      ++looks;
+    }
+  });
+  while (looks == 0)
+    std::this_thread::yield();
+  for (int number = 1; number <= 100; ++number)
+    write(number);
+  done = true;
+  reader.join();
+  EXPECT_EQ(missing, 0) << "of " << looks << " looks";
+  EXPECT_EQ(read_file(folder_ / "c/x"), "100");
   EXPECT_EQ(names(), std::set<std::string>{"c"});
 }
 

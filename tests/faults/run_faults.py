@@ -10,6 +10,8 @@ Each trial draws a recipe from its seed, and one of these:
     cut       a relay swallows what passes on some connections, one way or both, without a word
     close     a relay closes connections
     flood     strangers come to every port, some hundred a second, and say half a proof (flood.py)
+    damage    a byte of the newest checkpoint changes, then the run is resumed (checkpoints.py)
+    mixed     one of two ranks sees the run's folder without its newest checkpoints; needs root
 
 The run must end with exit code 0 within the restart limit, with the metrics and the model of a run
 of that recipe without a fault, bit for bit; whoever was cut off must notice within
@@ -37,6 +39,7 @@ import sys
 import threading
 import time
 
+import checkpoints
 from flood import Flood
 from launched import Descriptors, PEER_TIMEOUT, Run, SaveWatch, free_ports, kill
 from relay import Cut, Relay, Weather
@@ -44,7 +47,9 @@ from scenarios import ROOT, SCENARIOS, write_data
 from strikes import ON_THE_WIRE, PHASES, Striker, draw_strike
 
 # How many trials of a hundred are of a kind.
-KINDS = {"loss": 50, "series": 14, "delay": 8, "cut": 14, "close": 8, "flood": 6}
+KINDS = {
+    "loss": 46, "series": 14, "delay": 8, "cut": 14, "close": 6, "flood": 6, "damage": 4, "mixed": 2,
+}
 # A connection that is cut before it is a session has the time of the set-up (docs/transport.md).
 SETUP_TIMEOUT = 15.0
 # What noticing may take besides: the check of the clock, and a busy machine.
@@ -183,6 +188,8 @@ def draw_weather(draw, kind, roles, reference):
 def trial(bench, seed, wanted_kind, wanted_phase):
     draw = random.Random(seed)
     kind = wanted_kind or draw.choices(list(KINDS), KINDS.values())[0]
+    if kind in checkpoints.KINDS:
+        return checkpoints.trial_row(bench, seed, kind)
     names = sorted(SCENARIOS)
     if wanted_phase in ("push", "commit"):
         names = [n for n in names if "generator" in SCENARIOS[n][1]]

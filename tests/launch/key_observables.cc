@@ -171,8 +171,9 @@ std::string loop(const Seen& seen) {
   const auto checkpoints = recipes::checkpoint_options(train);
   return text(steps.logging_steps, steps.log_layer_grad_norms, steps.eval_steps, steps.save_steps,
               steps.exit_interval, steps.skip_nonfinite_steps, checkpoints.save_total_limit,
-              checkpoints.async, steps.eval_on_start, steps.stop_if_diverged, steps.best.metric,
-              steps.best.greater_is_better, steps.best.patience);
+              checkpoints.async, steps.eval_on_start, steps.stop_if_diverged,
+              steps.continue_on_save_error, steps.best.metric, steps.best.greater_is_better,
+              steps.best.patience);
 }
 
 std::string batches(const Seen& seen) {

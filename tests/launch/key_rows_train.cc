@@ -163,6 +163,11 @@ std::vector<KeyRow> when_rows() {
       in_run("train.async_save", "tests/recipes/resume_run_test.cc", "train.async_save=true"),
       refused(kSftBase, "train.async_save=true", "has no effect with save_steps 0",
               {"train.save_steps=0"}),
+      acts(kSftBase, "train.on_save_error=continue", loop),
+      in_run("train.on_save_error", "tests/recipes/damaged_checkpoint_run_test.cc",
+             "train.on_save_error=continue"),
+      refused(kSftBase, "train.on_save_error=continue", "has no effect with save_steps 0",
+              {"train.save_steps=0"}),
   };
 }
 

@@ -34,6 +34,17 @@ TEST(SameRows, AreDemandedOfEveryRank) {
               "every host must see the same files");
 }
 
+TEST(SameStart, IsDemandedOfEveryRank) {
+  for (const std::string& error :
+       errors_of(3, [](parallel::World& world) { check_same_start(world, 12); }))
+    EXPECT_EQ(error, "");
+  for (const std::string& error : errors_of(
+           3, [](parallel::World& world) { check_same_start(world, world.rank() == 1 ? 6 : 12); }))
+    EXPECT_EQ(error,
+              "student/1 begin after another step than student/0; every host must see the same "
+              "checkpoints in output_dir");
+}
+
 TEST(Replicas, MustHoldTheSameBits) {
   const auto check = [](parallel::World& world, double change) {
     models::Decoder decoder = nano_llama(1);

@@ -89,6 +89,28 @@ TEST_F(CheckpointsTest, PruningRemovesWhatCrashesLeft) {
   EXPECT_TRUE(std::filesystem::exists(folder_ / "notes.txt"));
 }
 
+// What is damaged makes room for the one before it, and goes with the crashes' rest.
+TEST_F(CheckpointsTest, OneThatIsSetAsideCountsNoMore) {
+  for (int64_t step : {1, 2, 3})
+    checkpoint(step);
+  EXPECT_EQ(recipes::checkpoint_before(folder_ / "checkpoint-3")->step, 2);
+  EXPECT_EQ(recipes::checkpoint_before(folder_ / "checkpoint-1"), std::nullopt);
+  for (int again = 0; again < 2; ++again) {
+    const auto aside = recipes::set_aside(folder_, 3);
+    EXPECT_EQ(aside, folder_ / "checkpoint-3.damaged");
+    EXPECT_TRUE(std::filesystem::exists(aside / "config.json"));
+    EXPECT_EQ(steps(), (std::vector<int64_t>{1, 2}));
+    ASSERT_EQ(recipes::list_set_aside(folder_).size(), 1U);
+    EXPECT_EQ(recipes::list_set_aside(folder_)[0].step, 3);
+    if (again == 0) checkpoint(3);
+  }
+  recipes::prune_checkpoints(folder_, 0);
+  EXPECT_EQ(recipes::list_set_aside(folder_).size(), 1U);
+  checkpoint(4);
+  recipes::prune_checkpoints(folder_, 0);
+  EXPECT_TRUE(recipes::list_set_aside(folder_).empty());
+}
+
 TEST_F(CheckpointsTest, FinalPointsAtTheLastAndMovesWithTheFolder) {
   checkpoint(5);
   checkpoint(7);

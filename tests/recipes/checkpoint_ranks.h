@@ -52,7 +52,7 @@ class Ranks {
 };
 
 // What differs between two checkpoints, by file; empty: the same bytes. state/loop.json, which
-// names the layout, is not compared.
+// names the layout, is not compared, nor state/COMPLETE, which has a checksum of it.
 std::string difference(const fs::path& a, const fs::path& b);
 
 }  // namespace retort::recipes::testing

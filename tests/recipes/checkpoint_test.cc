@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "models/checkpoint.h"
+#include "models/file_checksums.h"
 #include "models/safetensors.h"
 #include "recipes/run/checkpoint_folder.h"
 #include "tests/recipes/checkpoint_ranks.h"
@@ -261,6 +262,91 @@ TEST_F(Checkpoints, SurviveARankThatIsKilled) {
         << "trial " << trial;
     EXPECT_EQ(names_in(run).size(), 2u) << "what the crash left is removed";
   }
+}
+
+// One byte of a checkpoint that four ranks wrote, anywhere: who goes on from it is told the file.
+TEST_F(Checkpoints, AnyByteThatChangesIsToldWithItsFile) {
+  const fs::path source = model("qwen2_window_bf16", at::kBFloat16, 32, 20'000);
+  const parallel::Layout layout{.tp = 2, .dp = 2, .distributed_optimizer = true};
+  const fs::path checkpoint = reference(source, 1, layout) / "checkpoint-1";
+  parallel::World world({.role = "student", .layout = {}});
+  const auto read = [&] {
+    ASSERT_TRUE(models::check_small_files(checkpoint));
+    roles::Trainer trainer(models::load_decoder(checkpoint, at::kBFloat16), world, {});
+    trainer.load_state(checkpoint / "state");
+  };
+  read();
+
+  // By their bytes, so that a place is as likely as any other, and each file once at least.
+  std::vector<std::pair<fs::path, uint64_t>> places;
+  std::mt19937_64 random(7);
+  std::vector<std::pair<fs::path, uint64_t>> files;
+  uint64_t bytes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(checkpoint)) {
+    if (!entry.is_regular_file()) continue;
+    files.emplace_back(entry.path(), entry.file_size());
+    places.emplace_back(entry.path(), random() % entry.file_size());
+    bytes += entry.file_size();
+  }
+  EXPECT_GT(files.size(), 5U);
+  while (places.size() < 200) {
+    uint64_t place = random() % bytes;
+    for (const auto& [file, size] : files) {
+      if (place < size) {
+        places.emplace_back(file, place);
+        break;
+      }
+      place -= size;
+    }
+  }
+
+  for (const auto& [file, offset] : places) {
+    const std::byte before = MappedFile(file).bytes()[offset];
+    const std::byte after = before ^ static_cast<std::byte>(1 + random() % 255);
+    SharedFile(file).write(offset, {&after, 1});
+    const std::optional<Error> error = test::thrown(read);
+    // The number of a format may become that of a later one.
+    EXPECT_TRUE(error &&
+                (error->code() == ErrorCode::kCorrupt || error->code() == ErrorCode::kMismatch) &&
+                error->message().find(file.string()) != std::string::npos)
+        << file << " at " << offset << ": " << (error ? error->what() : "nothing is told");
+    SharedFile(file).write(offset, {&before, 1});
+  }
+  read();
+}
+
+// What follows on a complete checkpoint fails no run, and is tried again.
+TEST_F(Checkpoints, OldOnesThatCannotBeRemovedAreAWarning) {
+  const fs::path source = model("qwen3", at::kFloat), run = folder_ / "run";
+  parallel::World world({.role = "student", .layout = {}});
+  roles::Trainer trainer(models::load_decoder(source, at::kFloat), world, {});
+  std::vector<std::string> told;
+  int given = 0;
+  CheckpointStore store(run, source, {.save_total_limit = 1},
+                        {.on_complete =
+                             [&](const fs::path&) {
+                               if (++given == 1) throw Error(ErrorCode::kUnavailable, "no program");
+                             },
+                         .in_use = [&]() -> std::vector<fs::path> {
+                           if (given == 2) throw Error(ErrorCode::kUnavailable, "it is held");
+                           return {};
+                         },
+                         .warn =
+                             [&](int64_t step, const std::string& what) {
+                               told.push_back(std::to_string(step) + " " + what);
+                             }});
+  for (int64_t step = 1; step <= 2; ++step)
+    store.save(trainer, world, {.step = step});
+  EXPECT_EQ(names_in(run), (std::vector<std::string>{"checkpoint-1", "checkpoint-2"}));
+  ASSERT_EQ(told.size(), 2U);
+  EXPECT_NE(told[0].find("was saved, but was not given"), std::string::npos) << told[0];
+  EXPECT_TRUE(told[1].starts_with("2 ")) << told[1];
+  EXPECT_TRUE(told[1].ends_with("older ones are in the way, until the next try: it is held"))
+      << told[1];
+
+  store.save(trainer, world, {.step = 3});
+  EXPECT_EQ(names_in(run), std::vector<std::string>{"checkpoint-3"});
+  EXPECT_EQ(told.size(), 2U);
 }
 
 TEST_F(Checkpoints, OfAnotherModelAreRefusedByTensor) {

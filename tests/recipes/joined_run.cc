@@ -53,6 +53,7 @@ Command& JoinedRun::start(JoinedProcess process) {
   std::vector<std::string> argv{"/usr/bin/env"};
   for (const auto& [name, value] : process.variables)
     if (!value.empty()) argv.push_back(name + "=" + value);
+  argv.insert(argv.end(), process.before.begin(), process.before.end());
   argv.insert(argv.end(), {retort_binary(), "join"});
   argv.insert(argv.end(), process.arguments.begin(), process.arguments.end());
   return *commands_.emplace_back(std::make_unique<Command>(std::move(argv)));

@@ -15,6 +15,7 @@ namespace retort::test {
 struct JoinedProcess {
   std::map<std::string, std::string> variables;
   std::vector<std::string> arguments;  // behind `retort join`
+  std::vector<std::string> before;     // a command that runs it, with its arguments
 };
 
 // Their commands; all are killed with what they started when it dies.

@@ -1,5 +1,7 @@
 // The training loop in one process, around an objective that is its own data.
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -13,9 +15,9 @@
 #include <variant>
 
 #include "base/file.h"
-#include "recipes/losses/linear_cross_entropy.h"
 #include "recipes/run/checkpoint_folder.h"
 #include "recipes/run/train_loop.h"
+#include "tests/recipes/numbered_objective.h"
 #include "tests/roles/nano_model.h"
 #include "tests/support/folder_fixture.h"
 #include "tests/support/source_folder.h"
@@ -26,55 +28,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Each step is one micro-batch whose tokens follow from its number.
-class NumberedObjective : public Objective {
- public:
-  StepInfo next_step(int64_t step) override {
-    if (step == fail_at) throw Error(ErrorCode::kMismatch, "step " + std::to_string(step));
-    for (const int64_t one : without)
-      step += one <= step ? 1 : 0;
-    steps.push_back(step);
-    std::vector<int32_t> row;
-    for (int32_t i = 0; i < 9; ++i)
-      row.push_back((static_cast<int32_t>(step) * 5 + i * i) % 67);
-    tokens_ = models::pack_rows({row});
-    return {.micro_batches = 1, .after = {.total = step}, .epoch = 0.1};
-  }
-  std::string origins(size_t) const override { return "row " + std::to_string(steps.back()); }
-  size_t num_values() const override { return 1; }
-  const models::PackedTokens& tokens(size_t) const override { return tokens_; }
-
-  at::Tensor loss_sum(const models::Head& head, const at::Tensor& hidden, size_t,
-                      StepSums& sums) override {
-    const at::Tensor rows = hidden.narrow(0, 0, 8);
-    const at::Tensor targets = tokens_.input_ids.narrow(0, 1, 8);
-    sums.count += 8;
-    sums.num_tokens += 9;
-    sums.values[0] += 1;
-    at::Tensor loss = losses::linear_cross_entropy(rows, head.weight, {}, targets).loss_sum;
-    if (steps.back() >= flat_from) loss = loss * 0;
-    if (infinite_at.contains(steps.back())) loss = loss * std::numeric_limits<double>::infinity();
-    // whose derivative is finite
-    if (steps.back() == lifted_at) loss = loss + std::numeric_limits<double>::infinity();
-    // 0, whose derivative is not finite
-    if (steps.back() == steep_at) loss = loss + (hidden.sum() * 0).sqrt();
-    return loss;
-  }
-  void finish_step(const StepSums& sums, MetricsRow& row) override {
-    row.add("batches", sums.values[0]);
-  }
-
-  std::vector<int64_t> steps;  // that were drawn
-  int64_t fail_at = 0, lifted_at = 0, steep_at = 0;
-  int64_t flat_from = std::numeric_limits<int64_t>::max();  // no gradient any more
-  std::set<int64_t> infinite_at;
-  // Steps that are left out: the one after takes the next number's tokens.
-  std::set<int64_t> without;
-
- private:
-  models::PackedTokens tokens_;
-};
-
 class TrainLoopTest : public test::FolderTest {
  protected:
   // A run in a folder of its own, from its newest checkpoint on.
@@ -82,8 +35,9 @@ class TrainLoopTest : public test::FolderTest {
     TrainLoopResult result;
     at::Tensor parameters;
     std::vector<MetricsRow> rows;
-    std::vector<std::string> told;    // "step 1", "save 2", "saved 2" as they came
-    std::vector<int64_t> went_wrong;  // steps after which that was told
+    std::vector<std::string> told;     // "step 1", "save 2", "saved 2" as they came
+    std::vector<int64_t> went_wrong;   // steps after which that was told
+    std::vector<int64_t> save_errors;  // steps whose checkpoint could not be saved
   };
   Run run(const std::string& name, const TrainLoopOptions& options, NumberedObjective& objective,
           const std::function<bool(int64_t)>& stop_after = {}) {
@@ -115,13 +69,23 @@ class TrainLoopTest : public test::FolderTest {
          .add_metrics = [](MetricsRow& row) { row.add("added", 1.0); },
          .on_metrics = [&](const MetricsRow& row) { run.rows.push_back(row); },
          .on_divergence = [&](int64_t step, const std::string&) { run.went_wrong.push_back(step); },
+         .on_save_error = [&](int64_t step,
+                              const std::string&) { run.save_errors.push_back(step); },
          .on_step =
              [&](int64_t step) {
                done = step;
                run.told.push_back("step " + std::to_string(step));
              },
-         .on_save = [&](int64_t step) { run.told.push_back("save " + std::to_string(step)); },
-         .on_saved = [&](int64_t step) { run.told.push_back("saved " + std::to_string(step)); }});
+         .on_save =
+             [&](int64_t step) {
+               run.told.push_back("save " + std::to_string(step));
+               limit_files(without_disk_.contains(step));
+             },
+         .on_saved =
+             [&](int64_t step) {
+               run.told.push_back("saved " + std::to_string(step));
+               limit_files(false);
+             }});
 
     std::vector<at::Tensor> flat;
     for (const auto& parameter : trainer.decoder().parameters())
@@ -140,11 +104,21 @@ class TrainLoopTest : public test::FolderTest {
     return values;
   }
 
+  // Files of this process that are written do not grow beyond 1,000 bytes, or have no limit.
+  static void limit_files(bool limited) {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_FSIZE, &limit);
+    limit.rlim_cur = limited ? rlim_t{1000} : limit.rlim_max;
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  void TearDown() override { limit_files(false); }
+
   static fs::path tokenizer() { return test::source_folder() / "tests/recipes/goldens/llama"; }
 
   parallel::World world_{{.role = "student", .layout = {}}};
   int64_t schedule_steps_ = 6;
   at::ScalarType dtype_ = at::kFloat;
+  std::set<int64_t> without_disk_;  // steps at which nothing can be saved
   parallel::LossScaler::Options loss_scale_;
   std::function<double(int64_t step)> eval_loss_ = [](int64_t) { return 0.5; };
 };
@@ -201,6 +175,36 @@ TEST_F(TrainLoopTest, AFailureKeepsItsCodeAndLeavesTheLastCheckpoint) {
   EXPECT_EQ(test::code_of([&] { run("failed", {.max_steps = 6, .save_steps = 2}, objective); }),
             ErrorCode::kMismatch);
   EXPECT_EQ(latest_checkpoint(folder_ / "failed")->step, 2);
+}
+
+// Files may not grow at the steps `without_disk`, as if the disk were full.
+TEST_F(TrainLoopTest, ACheckpointThatCannotBeSavedEndsTheRunOrIsTold) {
+  ::signal(SIGXFSZ, SIG_IGN);
+  const auto attempt = [&](const std::string& name, std::set<int64_t> without_disk, bool goes_on) {
+    without_disk_ = std::move(without_disk);
+    NumberedObjective objective;
+    return run(name, {.max_steps = 6, .save_steps = 2, .continue_on_save_error = goes_on},
+               objective);
+  };
+  const auto code = [&](const std::string& name, std::set<int64_t> steps, bool goes_on) {
+    const ErrorCode code = test::code_of([&] { attempt(name, std::move(steps), goes_on); });
+    limit_files(false);
+    return code;
+  };
+
+  EXPECT_EQ(code("stop", {4}, false), ErrorCode::kResourceExhausted);
+  EXPECT_EQ(latest_checkpoint(folder_ / "stop")->step, 2);
+
+  const Run whole = attempt("whole", {}, true), without = attempt("without", {2, 4}, true);
+  EXPECT_EQ(without.result.step, 6);
+  EXPECT_TRUE(at::equal(without.parameters, whole.parameters));
+  EXPECT_EQ(without.save_errors, (std::vector<int64_t>{2, 4}));
+  EXPECT_EQ(list_checkpoints(folder_ / "without").size(), 1U);
+  EXPECT_EQ(fs::read_symlink(folder_ / "without/final"), "checkpoint-6");
+
+  // A run without its last checkpoint is not done.
+  EXPECT_EQ(code("last", {6}, true), ErrorCode::kResourceExhausted);
+  EXPECT_EQ(latest_checkpoint(folder_ / "last")->step, 4);
 }
 
 TEST_F(TrainLoopTest, ALossThatIsNotFiniteNamesItsSamples) {

@@ -1,0 +1,20 @@
+// A checksum of a file that can be taken in parts, by whoever reads or writes them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace retort {
+
+// What `bytes` add to the checksum of a file in which they stand at `offset`. That of a range of
+// the file is the sum, modulo 2^64, over any cut of it into parts, in any order; bytes that are 0
+// add nothing, so that the number of bytes is to be compared beside it.
+//
+// The sum over 32-bit words, each times an odd number that follows from its place. So one word that
+// changes always shows, anything else but once in 2^31 (multilinear hashing: D. Lemire, O. Kaser,
+// "Strongly universal string hashing is fast", 2014). It is no defence against an attacker, whom
+// the numbers are known to.
+uint64_t placed_checksum64(std::span<const std::byte> bytes, uint64_t offset);
+
+}  // namespace retort
