@@ -1,5 +1,7 @@
 #include "rpc/transport/listening_ports.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <boost/asio/ip/v6_only.hpp>
 #include <set>
@@ -38,6 +40,8 @@ std::vector<boost::asio::ip::address> addresses_of(boost::asio::io_context& io,
 error_code listen_at(tcp::acceptor& acceptor, const tcp::endpoint& endpoint) {
   error_code code;
   acceptor.open(endpoint.protocol(), code);
+  // Of no program that this process starts: what that leaves behind would keep the port.
+  if (!code) ::fcntl(acceptor.native_handle(), F_SETFD, FD_CLOEXEC);
   if (!code) acceptor.set_option(tcp::acceptor::reuse_address(true), code);
   // Otherwise the port of IPv6 takes that of IPv4 too.
   if (!code && endpoint.address().is_v6())
