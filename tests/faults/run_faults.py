@@ -9,6 +9,9 @@ Each trial draws a recipe from its seed, and one of these:
     delay     every connection is slow, or throttled: relay.py
     cut       a relay swallows what passes on some connections, one way or both, without a word
     close     a relay closes connections
+    pipes, helpers, two launches
+              nobody reads what the launcher says, commands leave programs behind, another launch of
+              the same folder: outside.py
 
 The run must end with exit code 0 within the restart limit, with the metrics and the model of a run
 of that recipe without a fault, bit for bit; whoever was cut off must notice within
@@ -36,13 +39,16 @@ import sys
 import threading
 import time
 
+import outside
 from launched import Descriptors, PEER_TIMEOUT, Run, SaveWatch, free_ports, kill
 from relay import Cut, Relay, Weather
 from scenarios import ROOT, SCENARIOS, write_data
 from strikes import ON_THE_WIRE, PHASES, Striker, draw_strike
 
 # How many trials of a hundred are of a kind.
-KINDS = {"loss": 56, "series": 14, "delay": 8, "cut": 14, "close": 8}
+KINDS = {"loss": 56, "series": 14, "delay": 8, "cut": 14, "close": 8,
+         # Drawn by --kind alone, so that trials of a seed stay what they were.
+         "pipes": 0, "helpers": 0, "two launches": 0}
 # A connection that is cut before it is a session has the time of the set-up (docs/transport.md).
 SETUP_TIMEOUT = 15.0
 # What noticing may take besides: the check of the clock, and a busy machine.
@@ -165,6 +171,8 @@ def draw_weather(draw, kind, roles, reference):
 def trial(bench, seed, wanted_kind, wanted_phase):
     draw = random.Random(seed)
     kind = wanted_kind or draw.choices(list(KINDS), KINDS.values())[0]
+    if kind in outside.KINDS:
+        return outside.trial(bench, seed, kind)
     names = sorted(SCENARIOS)
     if wanted_phase in ("push", "commit"):
         names = [n for n in names if "generator" in SCENARIOS[n][1]]
