@@ -1,5 +1,8 @@
 #include "launch/supervision/stderr_writer.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <iostream>
 #include <string_view>
 
@@ -51,6 +54,7 @@ std::streamsize StderrWriter::Buffer::xsputn(const char* text, std::streamsize s
 
 void write_stderr_in_background() {
   static const bool is_set = [] {
+    if (::fcntl(STDERR_FILENO, F_GETFD) < 0) return false;  // closed: there is no reader
     // Never destroyed: a line may come late.
     StderrWriter& writer = *new StderrWriter(StderrWriter::Options{});
     set_log_sink(&writer);
