@@ -94,12 +94,14 @@ bool pass(int from, int to) {
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 
-  // It gets its three streams and nothing else: a port or a connection of ours that it held, or that
-  // something it leaves behind held, would outlive this process and keep the next one out.
   const bool passed = pass(program.in, STDIN_FILENO) && pass(program.out, STDOUT_FILENO) &&
                       pass(program.err, STDERR_FILENO);
+  if (!passed) fail_to_start(program);
+
+  // Nothing else: a port or a connection of ours that it held, or that something it leaves behind
+  // held, would outlive this process and keep the next one out.
   close_on_exec_from(STDERR_FILENO + 1);
-  if (passed) ::execv(program.path.c_str(), program.arguments.data());
+  ::execv(program.path.c_str(), program.arguments.data());
   fail_to_start(program);
 }
 
