@@ -19,16 +19,16 @@ using launch::StderrWriter;
 class UnreadStderr : public testing::Test {
  protected:
   UnreadStderr() : pipe_(launch::make_pipe()) {
-    ::fcntl(pipe_.write.get(), F_SETPIPE_SZ, 4096);
+    ::fcntl(pipe_.in.get(), F_SETPIPE_SZ, 4096);
     // Nothing of what follows finds room.
     const std::string filling(4096, '.');
-    EXPECT_EQ(::write(pipe_.write.get(), filling.data(), filling.size()), 4096);
-    ::fcntl(pipe_.read.get(), F_SETFL, O_NONBLOCK);
+    EXPECT_EQ(::write(pipe_.in.get(), filling.data(), filling.size()), 4096);
+    ::fcntl(pipe_.out.get(), F_SETFL, O_NONBLOCK);
   }
 
   std::string read_some() {
     char bytes[1 << 16];
-    const ssize_t got = ::read(pipe_.read.get(), bytes, sizeof bytes);
+    const ssize_t got = ::read(pipe_.out.get(), bytes, sizeof bytes);
     return got > 0 ? std::string(bytes, static_cast<size_t>(got)) : "";
   }
   // Until `end` has come.
@@ -45,7 +45,7 @@ class UnreadStderr : public testing::Test {
 };
 
 TEST_F(UnreadStderr, NoCallWaitsAndWhatIsLeftOutIsCounted) {
-  StderrWriter writer({.fd = pipe_.write.get(), .capacity = 1000, .last_wait = Duration(50)});
+  StderrWriter writer({.fd = pipe_.in.get(), .capacity = 1000, .last_wait = Duration(50)});
   const std::string line = std::string(399, 'x') + "\n";
   for (int i = 0; i < 7; ++i)
     writer.write(line);  // two fit
@@ -58,7 +58,7 @@ TEST_F(UnreadStderr, NoCallWaitsAndWhatIsLeftOutIsCounted) {
 }
 
 TEST_F(UnreadStderr, TheNextLineSaysHowManyAreMissing) {
-  StderrWriter writer({.fd = pipe_.write.get(), .capacity = 10, .last_wait = Duration(10'000)});
+  StderrWriter writer({.fd = pipe_.in.get(), .capacity = 10, .last_wait = Duration(10'000)});
   for (const char* line : {"one\n", "two\n", "three\n", "four\n"})
     writer.write(line);
   EXPECT_EQ(read_until("two\n"), std::string(4096, '.') + "one\ntwo\n");
@@ -76,7 +76,7 @@ TEST_F(UnreadStderr, TheNextLineSaysHowManyAreMissing) {
 
 // std::cerr is written in pieces and from several threads, but lines stay whole.
 TEST_F(UnreadStderr, AStreamGivesWholeLines) {
-  StderrWriter writer({.fd = pipe_.write.get(), .capacity = 1 << 16, .last_wait = Duration(50)});
+  StderrWriter writer({.fd = pipe_.in.get(), .capacity = 1 << 16, .last_wait = Duration(50)});
   std::ostream stream(&writer.stream_buffer());
   stream << "note: " << 7 << " hosts";
   read_some();
