@@ -1,22 +1,11 @@
 // What a program that this process starts does not get.
 #pragma once
 
-#include <fcntl.h>
-#include <linux/close_range.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 namespace retort {
 
 // Has every descriptor from `first` on closed when this process becomes another program: ports,
 // connections and locks, whoever opened them and with whatever flags. For a new process between
 // fork or vfork and exec: it makes system calls and nothing else.
-inline void close_on_exec_from(unsigned first) {
-  if (::syscall(SYS_close_range, first, ~0U, CLOSE_RANGE_CLOEXEC) == 0) return;
-  // Linux before 5.11 takes one at a time.
-  constexpr int kMostDescriptors = 1 << 16;
-  for (int fd = static_cast<int>(first); fd < kMostDescriptors; ++fd)
-    ::fcntl(fd, F_SETFD, FD_CLOEXEC);
-}
+void close_on_exec_from(unsigned first);
 
 }  // namespace retort

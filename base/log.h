@@ -1,5 +1,5 @@
-// Log lines: one line, one write(2) to stderr, safe from any thread. Control characters of the text,
-// which would move the cursor of a terminal, are written as \x1b and the like.
+// Log lines: one line, one write(2) to stderr, safe from any thread. Control characters, which
+// would move the cursor of a terminal, are written as \x1b and the like.
 //   I 14:03:07.123456 teacher/1 rpc/agent.cc:88] call done id=7 peer=student/0
 // or, for programs that gather the logs of many hosts, a JSON object (here broken for its length):
 //   {"time": "2026-11-23T14:03:07.123456Z", "level": "info", "host": "gpu1", "role": "teacher",

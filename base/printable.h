@@ -1,4 +1,4 @@
-// Text of strangers (a server, another host, a file's name) that people read in a terminal or a log.
+// Text of strangers (a server, another host, a file's name) that people read in a terminal or log.
 #pragma once
 
 #include <string>

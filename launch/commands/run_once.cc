@@ -109,7 +109,7 @@ void keep_templates(const recipes::Recipe& recipe, const fs::path& run_folder) {
   }
 }
 
-// As Progress writes: past stdout's buffer, and without waiting long for a reader that does not read.
+// As Progress writes: past stdout's buffer, and without a long wait for who does not read.
 void print_line(const std::string& line) {
   BackgroundWriter writer(STDOUT_FILENO, line.size() + 1);
   writer.write_always(line + "\n");

@@ -68,8 +68,8 @@ struct StartEnd {
 // The folder of the recipe's run, with what is known of that before it starts. Of a run that goes
 // on from a checkpoint what changed in the recipe is told. Errors of RunFolder; kInvalidArgument
 // for a change that the checkpoint does not allow (applied_keys); kMismatch when a run would go on
-// with another question to its judge. `when_locked`: as RunFolder has it; what it needs to begin the
-// run, such as ports, is asked for there, before the run that --overwrite replaces is removed.
+// with another question to its judge. `when_locked`: as RunFolder has it; what the run needs to
+// begin, such as ports, is asked for there, before the run that --overwrite replaces is removed.
 RunFolder open_run_folder(const recipes::Recipe& recipe, RunFolderMode mode,
                           Duration lock_timeout = Duration(15'000),
                           const std::function<void()>& when_locked = {});

@@ -41,8 +41,9 @@ class SignalCatcher {
 };
 
 // Signals of these numbers wait, in this thread and in those it starts from now on, for a
-// SignalCatcher to take them or for release_signals(). What main() does first: one that comes before
-// a catcher is there must neither end the process nor, in the first process of a container, be lost.
+// SignalCatcher to take them or for release_signals(). What main() does first: one that comes
+// before a catcher is there must neither end the process nor, in the first process of a container,
+// be lost.
 void hold_signals(std::initializer_list<int> signals);
 void release_signals(std::initializer_list<int> signals);
 // Whether one of them waits.

@@ -1,4 +1,4 @@
-// What a launcher says on stderr, when nobody may be reading it: `retort launch r.yaml 2>&1 | less`.
+// What a launcher says on stderr, which nobody may be reading: `retort launch r.yaml 2>&1 | less`.
 #pragma once
 
 #include <cstdint>
@@ -60,8 +60,8 @@ class StderrWriter : public LogSink {
 };
 
 // From now on this process's log lines and std::cerr go through a StderrWriter, until it ends
-// (end_process() waits for the last ones) or becomes another program. Again: nothing. Call it before
-// any other thread is started.
+// (end_process() waits for the last ones) or becomes another program. Again: nothing. Call it
+// before any other thread is started.
 void write_stderr_in_background();
 
 }  // namespace retort::launch

@@ -2,8 +2,8 @@
 // many may read, but stand beside it in a file of the user's alone.
 //
 // The resolved recipe has `null` for each: the value of the reader's own environment variable of
-// that name. A process of the role has it there; a launcher that goes on from the run's folder takes
-// all of them from the file.
+// that name. A process of the role has it there; a launcher that goes on from the run's folder
+// takes all of them from the file.
 #pragma once
 
 #include <filesystem>
@@ -32,8 +32,8 @@ void write_role_values(const std::filesystem::path& run_folder, const recipes::R
 // nullopt: there is no such file. Errors of read_private_file(); kCorrupt for anything else in it.
 std::optional<RoleValues> read_role_values(const std::filesystem::path& run_folder);
 
-// Gives each null of roles.*.env in the tree of a recipe a value: that in `known`, else that of this
-// process's environment, else it is empty, or with `needed` kInvalidArgument at its place.
+// Gives each null of roles.*.env in the tree of a recipe a value: that in `known`, else that of
+// this process's environment, else it is empty, or with `needed` kInvalidArgument at its place.
 void fill_role_values(YamlNode& recipe, const RoleValues& known, bool needed);
 
 // "key.path=value" as it is shown: "..." stands for a value with variables of roles.*.env in it.
