@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/printable.h"
 #include "launch/backends/host_places.h"
 #include "launch/backends/role_variables.h"
@@ -110,7 +111,9 @@ void keep_templates(const recipes::Recipe& recipe, const fs::path& run_folder) {
 }
 
 // As Progress writes: past stdout's buffer, and without a long wait for who does not read.
+// After what was said on stderr before.
 void print_line(const std::string& line) {
+  drain_log();
   BackgroundWriter writer(STDOUT_FILENO, line.size() + 1);
   writer.write_always(line + "\n");
   writer.drain(Deadline::after(kLastLines));
