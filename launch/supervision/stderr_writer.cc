@@ -23,11 +23,14 @@ void StderrWriter::write(const std::string& line) {
 }
 
 void StderrWriter::drain() {
-  const std::lock_guard lock(mutex_);
-  if (left_out_ > 0)
-    writer_.write_always("(" + std::to_string(left_out_) +
-                         " lines were left out: nobody read them)\n");
-  left_out_ = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (left_out_ > 0)
+      writer_.write_always("(" + std::to_string(left_out_) +
+                           " lines were left out: nobody read them)\n");
+    left_out_ = 0;
+  }
+  // Without the lock: other threads go on saying what they have to say.
   writer_.drain(Deadline::after(options_.last_wait));
 }
 
