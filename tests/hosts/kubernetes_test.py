@@ -173,9 +173,23 @@ class KubernetesTest(RunTest):
         (waiting,) = self.start_pods(network, made, chosen=made[-1:])
         hosts.wait_until(lambda: b"join" in self.command_of(waiting), "retort join runs")
         hosts.wait_until(lambda: self.holds(waiting, signal.SIGTERM), "it holds SIGTERM")
+        self.expect_orphans_reaped(waiting)
         waiting.signal(signal.SIGTERM)
         self.finish(waiting, 128 + signal.SIGTERM)
         self.expect_nothing_left(network)
+
+    def expect_orphans_reaped(self, process):
+        """What a command leaves behind becomes a child of the pod's first process, as the kernel
+        has it; only that one can reap it."""
+        children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+
+        def number():
+            return len(children.read_text().split())
+        hosts.wait_until(lambda: number() == 1, "the rank is a child")
+        hosts.checked(["nsenter", "-t", str(process.pid), "-p", "--", "sh", "-c",
+                       "sleep 1 >/dev/null 2>&1 & exit 0"])
+        hosts.wait_until(lambda: number() == 2, "an orphan is a child")
+        hosts.wait_until(lambda: number() == 1, "it has been reaped")
 
     def holds(self, process, number):
         return self.in_set(process, "SigBlk", number)
