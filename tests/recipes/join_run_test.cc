@@ -159,11 +159,30 @@ TEST(Joined, AProcessWithoutARecipeTakesTheRuns) {
   const TemporaryFolder folder;
   JoinedRun run(folder / "joined");
   const fs::path recipe = distill(folder / "joined");
-  run.start({.variables = {{"RETORT_RANK", "0"}}, .arguments = {recipe.string()}});
+  run.start({.variables = {{"RETORT_RANK", "0"}},
+             .arguments = {recipe.string(), "roles.teacher.env={MY_KEY: hf_4711}"}});
   run.start({.arguments = {"--role", "student", "--rank", "1"}});
-  run.start({.arguments = {"--role", "teacher", "--rank", "0"}});
+  run.start(
+      {.variables = {{"MY_KEY", "hf_4711"}}, .arguments = {"--role", "teacher", "--rank", "0"}});
   expect_done(run.wait());
   EXPECT_EQ(timeless_metrics(folder / "joined" / "run"), launched());
+}
+
+// The recipe that it is given has no values of variables, which may be keys.
+TEST(Joined, AProcessWithoutARecipeNamesTheVariablesThatItLacks) {
+  const TemporaryFolder folder;
+  JoinedRun run(folder / "joined");
+  const fs::path recipe = distill(folder / "joined");
+  const std::string key = "roles.teacher.env={MY_KEY: hf_4711}";
+  for (const char* rank : {"0", "1"})
+    run.start({.variables = {{"RETORT_RANK", rank}}, .arguments = {recipe.string(), key}});
+  run.start({.arguments = {"--role", "teacher", "--rank", "0"}});
+  for (const auto& result : run.wait()) {
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_NE(result.output.find("MY_KEY of its role's env is not set here"), std::string::npos)
+        << result.output;
+    EXPECT_EQ(result.output.find("hf_4711"), std::string::npos) << result.output;
+  }
 }
 
 TEST(Joined, AMissingRankAndAWrongSecretAreNamed) {
