@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/close_on_exec.h"
 #include "base/deadline.h"
 #include "base/error.h"
 
@@ -93,9 +94,14 @@ bool pass(int from, int to) {
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 
-  if (pass(program.in, STDIN_FILENO) && pass(program.out, STDOUT_FILENO) &&
-      pass(program.err, STDERR_FILENO))
-    ::execv(program.path.c_str(), program.arguments.data());
+  const bool passed = pass(program.in, STDIN_FILENO) && pass(program.out, STDOUT_FILENO) &&
+                      pass(program.err, STDERR_FILENO);
+  if (!passed) fail_to_start(program);
+
+  // Nothing else: a port or a connection of ours that it held, or that something it leaves behind
+  // held, would outlive this process and keep the next one out.
+  close_on_exec_from(STDERR_FILENO + 1);
+  ::execv(program.path.c_str(), program.arguments.data());
   fail_to_start(program);
 }
 

@@ -11,8 +11,9 @@
 
 namespace retort {
 
-// The child is the leader of a process group of its own, with default signals. It ends with this
-// process, even if that is killed and runs no destructor.
+// The child is the leader of a process group of its own, with default signals, and has the three
+// pipes and no other descriptor. It ends with this process, even if that is killed and runs no
+// destructor. (What it has started itself ends with it at kill() and in the destructor alone.)
 //
 // Threads: used by one, which may be another than the one that made it.
 class Child {

@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "base/log.h"
+
 // GCC says so by macros, Clang by features.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define RETORT_SANITIZED
@@ -16,11 +18,12 @@
 namespace retort {
 
 void end_process(int exit_code) {
+  std::cerr.flush();
+  drain_log();
 #ifdef RETORT_SANITIZED
   std::exit(exit_code);
 #else
   std::cout.flush();
-  std::cerr.flush();
   std::fflush(nullptr);
   std::_Exit(exit_code);
 #endif

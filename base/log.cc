@@ -11,6 +11,7 @@
 
 #include "base/host_name.h"
 #include "base/json_text.h"
+#include "base/printable.h"
 #include "base/sizes.h"
 
 namespace retort {
@@ -48,6 +49,11 @@ std::atomic<int64_t>& step() {
   return value;
 }
 
+std::atomic<LogSink*>& sink() {
+  static std::atomic<LogSink*> value{nullptr};
+  return value;
+}
+
 struct Now {
   std::time_t seconds;
   int micros;
@@ -72,7 +78,8 @@ std::string text_line(LogLevel level, std::string_view where, std::string_view t
   line.reserve(text.size() + 96);
   line.append(stamp).append(identity()).append(" ");
   if (!where.empty()) line.append(where).append("] ");
-  return line.append(text).append("\n");
+  // Whoever sent the text may be a stranger; lines and tabs are in messages of ours too.
+  return line.append(printable(text, LineEnds::kKept)).append("\n");
 }
 
 std::string json_line(LogLevel level, std::string_view where, std::string_view text) {
@@ -109,7 +116,18 @@ void write_log_line(LogLevel level, std::string_view where, std::string_view tex
   // mix with it.
   const std::string line =
       format() == LogFormat::kJson ? json_line(level, where, text) : text_line(level, where, text);
+  if (LogSink* const other = sink()) {
+    other->write(line);
+    if (level == LogLevel::kFatal) other->drain();  // the process ends now
+    return;
+  }
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+void set_log_sink(LogSink* value) { sink() = value; }
+
+void drain_log() {
+  if (LogSink* const other = sink()) other->drain();
 }
 
 namespace detail {

@@ -1,6 +1,7 @@
 // A contract for a person.
 #include <cstdio>
 
+#include "base/printable.h"
 #include "engines/contract.h"
 
 namespace retort::engines {
@@ -10,7 +11,8 @@ class Table {
  public:
   void line(const std::string& name, const std::string& value) {
     const std::string gap(name.size() < kWidth ? kWidth - name.size() : 1, ' ');
-    text_ += name + gap + value + "\n";
+    // Much of it is what the server says of itself.
+    text_ += name + gap + printable(value) + "\n";
   }
   std::string take() { return std::move(text_); }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/printable.h"
 #include "engines/served_info.h"
 #include "roles/reward/checks.h"
 
@@ -49,7 +50,7 @@ Future<JudgeAnswer> EngineJudge::answer(const JudgeQuestion& question,
           if (!one.refused.empty() && (*refused)++ == 0) {
             RETORT_LOG(kWarning) << "the server refuses a question, whose completion gets no "
                                     "score; later ones are not logged: "
-                                 << one.refused;
+                                 << printable(one.refused);
           }
           answer.texts.push_back(std::move(one.text));
           answer.cut.push_back(one.cut ? 1 : 0);

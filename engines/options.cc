@@ -4,7 +4,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/private_file.h"
 #include "http/url.h"
 
 namespace retort::engines {
@@ -46,7 +46,7 @@ void ExternalOptions::validate() const {
 
 std::string read_api_key(const ExternalOptions& options) {
   if (!options.api_key_file.empty()) {
-    std::string key = read_file(options.api_key_file);
+    std::string key = read_private_file(options.api_key_file);
     while (!key.empty() && (key.back() == '\n' || key.back() == '\r'))
       key.pop_back();
     if (key.empty()) refuse("api_key_file", "'" + options.api_key_file + "' is empty");

@@ -87,7 +87,8 @@ struct ExternalOptions {
 };
 
 // The server's key, from wherever the options say it is; empty: none. kInvalidArgument naming the
-// variable that is not set, or the file; the key itself is in no message.
+// variable that is not set, or the file, which others may not read (read_private_file); the key
+// itself is in no message.
 std::string read_api_key(const ExternalOptions& options);
 
 }  // namespace retort::engines

@@ -11,6 +11,7 @@
 #include "base/end_process.h"
 #include "base/error.h"
 #include "base/options.h"
+#include "base/printable.h"
 #include "launch/backends/child_process.h"
 #include "launch/backends/host_command.h"
 #include "launch/checkpoint_arguments.h"
@@ -22,6 +23,7 @@
 #include "launch/links/link_job.h"
 #include "launch/links/link_process.h"
 #include "launch/ranks/rank_command.h"
+#include "launch/supervision/signal_catcher.h"
 #include "launch/version.h"
 
 namespace retort::launch {
@@ -59,6 +61,11 @@ class Program {
       return code == 0 ? 0 : 2;
     }
     RETORT_CHECK(action_) << "a subcommand without an action";
+    // Those that stop in good order take their signals themselves; the others end by them.
+    const auto stops_in_order = {"launch", "join", "cache", "role", "host"};
+    if (std::ranges::none_of(stops_in_order,
+                             [this](const char* name) { return app_.got_subcommand(name); }))
+      release_signals(kEndSignals);
     return action_();
   }
 
@@ -364,10 +371,10 @@ int run(int argc, char** argv) {
     raise_descriptor_limit();
     return Program().run(argc, argv);
   } catch (const Error& e) {
-    std::cerr << "retort: error: " << e.what() << "\n";
+    std::cerr << "retort: error: " << printable(e.what(), LineEnds::kKept) << "\n";
     return exit_code_for(e.code());
   } catch (const std::exception& e) {
-    std::cerr << "retort: error: " << e.what() << "\n";
+    std::cerr << "retort: error: " << printable(e.what(), LineEnds::kKept) << "\n";
     return 1;
   }
 }
@@ -376,6 +383,7 @@ int run(int argc, char** argv) {
 }  // namespace retort::launch
 
 int main(int argc, char** argv) {
+  retort::launch::hold_signals(retort::launch::kEndSignals);
   // a closed pipe and a file-size limit are errors of write(2), reported like any other
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);

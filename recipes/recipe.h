@@ -82,7 +82,8 @@ struct RoleOptions {
           "their order; []: those there that no role names are shared out among the roles");
     visit("env", env,
           "environment variables of this role's processes, before the launcher's own: NCCL_*, "
-          "GLOO_*, CUDA_VISIBLE_DEVICES");
+          "GLOO_*, CUDA_VISIBLE_DEVICES, keys; null: the value that the variable has where the "
+          "recipe is read");
   }
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/printable.h"
 
 namespace retort::engines::llamacpp {
 namespace {
@@ -92,7 +93,7 @@ Listed find_listed(const Json& list, const std::string& served_model) {
   std::string names;
   for (const Json& entry : entries) {
     if (!served_model.empty() && is_called(entry, served_model)) return listed_of(entry);
-    names += (names.empty() ? "" : ", ") + text(entry, "id");
+    names += (names.empty() ? "" : ", ") + printable(text(entry, "id"));
   }
   if (served_model.empty() && entries.size() == 1) return listed_of(entries[0]);
 

@@ -18,7 +18,9 @@
 #include "launch/commands/run_store.h"
 #include "launch/supervision/driving_lock.h"
 #include "launch/supervision/launcher_address.h"
+#include "launch/supervision/signal_catcher.h"
 #include "launch/supervision/status_file.h"
+#include "launch/supervision/stderr_writer.h"
 #include "launch/yaml/recipe_file.h"
 #include "parallel/device_module.h"
 
@@ -117,6 +119,7 @@ StartEnd attach(const LaunchCommand& command, const Recipe& recipe, const RunFol
 }  // namespace
 
 int run_attach(const std::string& run_folder) {
+  write_stderr_in_background();
   const fs::path path = fs::absolute(run_folder).lexically_normal();
   const RunStatus status = read_run_status(path);
   const LaunchCommand command{.recipe = (path / kResolvedRecipe).string()};

@@ -25,7 +25,11 @@ Recipe with_dp(Recipe recipe, int64_t dp) {
   if (world.world_size() == 1)
     recipe.launch.collective_timeout = recipes::LaunchOptions().collective_timeout;
   const std::string name = "the recipe with roles.student.world.dp: " + std::to_string(dp);
-  return parse_recipe(resolved_yaml(recipe), name, {.cuda = true, .check_inputs = false});
+  Recipe result = parse_recipe(resolved_yaml(recipe), name,
+                               {.cuda = true, .check_inputs = false, .env_values = false});
+  for (auto& [role, options] : result.roles)
+    options.env = recipe.roles.at(role).env;
+  return result;
 }
 
 // The numbers of replicas that the run may go on with, the largest first.

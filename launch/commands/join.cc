@@ -3,7 +3,7 @@
 #include <netdb.h>
 #include <unistd.h>
 
-#include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -16,10 +16,13 @@
 #include "launch/commands/run_once.h"
 #include "launch/commands/run_store.h"
 #include "launch/join/become_rank.h"
+#include "launch/join/first_process.h"
 #include "launch/join/keeper.h"
 #include "launch/join/meeting.h"
 #include "launch/supervision/launcher_address.h"
 #include "launch/supervision/secret_file.h"
+#include "launch/supervision/signal_catcher.h"
+#include "launch/supervision/stderr_writer.h"
 #include "launch/yaml/recipe_file.h"
 #include "parallel/device_module.h"
 #include "recipes/run/checkpoint_folder.h"
@@ -53,7 +56,8 @@ recipes::Recipe load(const JoinCommand& command, bool check_inputs) {
   recipes::Recipe recipe = load_recipe(command.recipe, overrides,
                                        {.cuda = parallel::DeviceModule::present(),
                                         .check_inputs = check_inputs,
-                                        .is_launched = false});
+                                        .is_launched = false,
+                                        .env_values = false});
   if (recipe.launch.backend != recipes::Backend::kLocal)
     throw Error(ErrorCode::kInvalidArgument,
                 "launch.backend: " + std::string(enum_name(recipe.launch.backend)) +
@@ -121,6 +125,7 @@ rpc::RendezvousServer serve(const recipes::Recipe& recipe, const MeetingAccess& 
 }
 
 int keep_run(const JoinCommand& command, const JoinPlace& place, const recipes::Recipe& recipe) {
+  write_stderr_in_background();
   const MeetingAccess access = access_of(place, recipe.launch, recipe.rpc.encryption, kKeeper);
   set_log_format(recipe.launch.log_format);
   note_engines(recipe);
@@ -164,8 +169,24 @@ void check_agreement(const JoinCommand& command, const recipes::Recipe& recipe,
                                                        " one; give all processes the same flags"));
 }
 
+// The recipe that student/0 hands out has no values of roles.*.env, which may be secrets.
+void check_variables(const recipes::RoleOptions& role, const std::string& name,
+                     MeetingGuest& guest) {
+  std::string missing;
+  for (const auto& [variable, value] : role.env)
+    if (std::getenv(variable.c_str()) == nullptr)
+      missing += (missing.empty() ? "" : ", ") + variable;
+  if (!missing.empty())
+    guest.refuse(name, Error(ErrorCode::kInvalidArgument,
+                             "it has no recipe of its own, and " + missing +
+                                 " of its role's env is not set here; export it where this "
+                                 "process is started, or give it the recipe"));
+}
+
 [[noreturn]] void join_run(const JoinCommand& command, const JoinPlace& place,
                            std::optional<recipes::Recipe> recipe) {
+  // Until it is a rank, which takes its signals itself, it ends as any process would.
+  release_signals(kEndSignals);
   const std::string called = place.role.value_or("rank") + "/" + std::to_string(place.rank);
   const recipes::LaunchOptions launch = recipe ? recipe->launch : recipes::LaunchOptions{};
   const rpc::Encryption encryption =
@@ -179,9 +200,11 @@ void check_agreement(const JoinCommand& command, const recipes::Recipe& recipe,
     MeetingGuest guest(access, launch.load_timeout);
     const bool has_own = recipe.has_value();
     if (!has_own) {
-      recipe = parse_recipe(
-          guest.start().recipe, "the run's recipe",
-          {.cuda = parallel::DeviceModule::present(), .check_inputs = false, .is_launched = false});
+      recipe = parse_recipe(guest.start().recipe, "the run's recipe",
+                            {.cuda = parallel::DeviceModule::present(),
+                             .check_inputs = false,
+                             .is_launched = false,
+                             .env_values = false});
       if (!command.output.empty()) recipe->output_dir = command.output;
     }
     const RankName rank = rank_of_place(place, *recipe);
@@ -189,7 +212,10 @@ void check_agreement(const JoinCommand& command, const recipes::Recipe& recipe,
     if (name == kKeeper && !guest.start().has_launcher)
       throw Error(ErrorCode::kInvalidArgument,
                   "this process is student/0, which keeps the run and needs the recipe itself");
-    if (has_own) check_agreement(command, *recipe, name, guest);
+    if (has_own)
+      check_agreement(command, *recipe, name, guest);
+    else
+      check_variables(recipe->roles.at(rank.role), name, guest);
 
     // The others may need as long as this one to be there.
     guest.claim(name);
@@ -202,23 +228,14 @@ void check_agreement(const JoinCommand& command, const recipes::Recipe& recipe,
   context.advertise = place.advertise;
   context.recipe = resolved_yaml(*recipe);
   context.joined = true;
+  hold_signals(kEndSignals);
   become_rank(context, *recipe);
-}
-
-// The first process of a container gets no signal that it does not handle. A rank, and student/0,
-// handle theirs; until then each ends as any process would.
-void end_on_signals() {
-  if (::getpid() != 1) return;
-  struct sigaction action {};
-  action.sa_handler = [](int number) { ::_exit(128 + number); };
-  for (const int number : {SIGINT, SIGTERM, SIGHUP})
-    ::sigaction(number, &action, nullptr);
 }
 
 }  // namespace
 
 int run_join(const JoinCommand& command) {
-  end_on_signals();
+  leave_first_process();
   const JoinPlace place = find_place(command.place, own_variables(), full_host_name());
   std::optional<recipes::Recipe> recipe;
   if (!command.recipe.empty() && !command.encryption.empty())

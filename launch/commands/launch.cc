@@ -9,6 +9,7 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -29,8 +30,11 @@
 #include "launch/slurm/texts.h"
 #include "launch/supervision/launcher_address.h"
 #include "launch/supervision/run_folder.h"
+#include "launch/supervision/signal_catcher.h"
+#include "launch/supervision/stderr_writer.h"
 #include "launch/supervision/supervisor.h"
 #include "launch/yaml/recipe_file.h"
+#include "launch/yaml/role_values.h"
 #include "parallel/device_module.h"
 #include "recipes/external_roles.h"
 #include "recipes/input_paths.h"
@@ -55,10 +59,20 @@ struct Start {
 
 // Processes of a host that was cut off hold the folder until they have ended by themselves; those
 // of one without power until the file server takes their locks away (NFS: 90 s by default).
-RunFolder open_folder(const recipes::Recipe& recipe, const Start& how) {
-  if (!how.by_itself) return open_run_folder(recipe, how.mode, kEndOfRun);
+RunFolder open_folder(const recipes::Recipe& recipe, const Start& how,
+                      const std::function<void()>& when_locked) {
+  if (!how.by_itself) return open_run_folder(recipe, how.mode, kEndOfRun, when_locked);
   const Duration until_ended = recipe.launch.stop_timeout + recipe.rpc.peer_timeout;
-  return open_run_folder(recipe, how.mode, std::max(until_ended, kLocksOfALostHost) + kEndOfRun);
+  return open_run_folder(recipe, how.mode, std::max(until_ended, kLocksOfALostHost) + kEndOfRun,
+                         when_locked);
+}
+
+using StorePtr = std::unique_ptr<rpc::RendezvousServer>;
+
+StorePtr make_store(const recipes::Recipe& recipe, const rpc::RendezvousAccess& access,
+                    const std::string& bind) {
+  return StorePtr(
+      new rpc::RendezvousServer(serve_store(recipe, access, bind, recipe.launch.rendezvous.port)));
 }
 
 // `places`: null where every rank is a child of this process.
@@ -82,17 +96,19 @@ std::vector<ProcessSpec> process_specs(const recipes::Recipe& recipe, const RunF
 // One start of the run by steps of a job, to its end.
 StartEnd start_in_job(const LaunchCommand& command, const recipes::Recipe& recipe,
                       const SlurmJob& job, const Start& how, SignalCatcher& signals) {
-  const RunFolder folder = open_folder(recipe, how);
   const std::string bind = slurm_store_bind(recipe, job);
   const rpc::RendezvousAccess access{
-      .run = new_run_id(folder.path()),
+      .run = new_run_id(run_folder_of(recipe)),
       .secret = run_secret(recipe),
       .encryption = rpc::settled_encryption(recipe.rpc.encryption, bind),
       .meeting = kMeetingRun};
-  rpc::RendezvousServer store = serve_store(recipe, access, bind, recipe.launch.rendezvous.port);
+  StorePtr opened;
+  const RunFolder folder =
+      open_folder(recipe, how, [&] { opened = make_store(recipe, access, bind); });
+  const StorePtr store = std::move(opened);
   SlurmRun run(recipe, folder, job, access, signals);
 
-  StartOptions options{.recipe = recipe, .folder = folder, .store = store, .access = access};
+  StartOptions options{.recipe = recipe, .folder = folder, .store = *store, .access = access};
   options.resume = how.mode == RunFolderMode::kResume;
   options.restarts_left = how.restarts_left;
   options.backend = &run.backend();
@@ -121,27 +137,32 @@ recipes::Recipe recipe_for(const recipes::Recipe& recipe, const RunFolder& folde
 // One start of the run, to its end.
 StartEnd start_run(const LaunchCommand& command, const recipes::Recipe& written, const Start& how,
                    SignalCatcher& signals) {
-  const RunFolder folder = open_folder(written, how);
+  const rpc::RendezvousAccess access{.run = new_run_id(run_folder_of(written)),
+                                     .secret = run_secret(written),
+                                     .encryption = written.rpc.encryption};
+  // Its port is free, or the run that --overwrite replaces stays. Hosts are asked in the folder.
+  const bool has_hosts = written.launch.backend == recipes::Backend::kSsh;
+  StorePtr opened;
+  const RunFolder folder = open_folder(written, how, [&] {
+    if (!has_hosts) opened = make_store(written, access, store_bind(written, nullptr));
+  });
   fs::remove(folder.path() / kLauncherAddress);  // of a start that is over
+  keep_run_id(folder.path(), access.run);
   const LauncherLock lock(folder.path());
   // Hosts are asked for in the folder, and say where the store is to listen.
   const HostsWanted wanted = how.by_itself ? HostsWanted::kThoseLeft : HostsWanted::kAll;
   std::unique_ptr<SshBackend> hosts;
-  if (written.launch.backend == recipes::Backend::kSsh)
+  if (has_hosts)
     hosts =
         connect_hosts(written, folder, make_run_mark(folder.path(), kEndOfRun), wanted, signals);
   const recipes::Recipe recipe = hosts ? recipe_for(written, folder, *hosts) : written;
   std::optional<HostPlaces> places;
   if (hosts) places.emplace(recipe, *hosts);
 
-  const rpc::RendezvousAccess access{.run = new_run_id(folder.path()),
-                                     .secret = run_secret(recipe),
-                                     .encryption = recipe.rpc.encryption};
-  keep_run_id(folder.path(), access.run);
-  rpc::RendezvousServer store =
-      serve_store(recipe, access, store_bind(recipe, hosts.get()), recipe.launch.rendezvous.port);
+  const StorePtr store =
+      has_hosts ? make_store(recipe, access, store_bind(recipe, hosts.get())) : std::move(opened);
 
-  StartOptions options{.recipe = recipe, .folder = folder, .store = store, .access = access};
+  StartOptions options{.recipe = recipe, .folder = folder, .store = *store, .access = access};
   options.resume = how.mode == RunFolderMode::kResume;
   options.writes_cache = !command.cache.empty();
   options.restarts_left = how.restarts_left;
@@ -186,7 +207,7 @@ std::string last_line_of_cache(const LaunchCommand& command, const SupervisorRes
   std::string line = "stopped; go on with: retort cache " + shell_word(command.recipe) +
                      " --output " + shell_word(command.cache);
   for (const std::string& one : command.overrides)
-    line += " " + shell_word(one);
+    line += " " + shell_word(without_role_values(one));
   return line;
 }
 
@@ -256,6 +277,10 @@ recipes::Recipe load_for_launch(const LaunchCommand& command) {
 }
 
 int run_launch(const LaunchCommand& command) {
+  if (command.submit || command.dry_run)
+    release_signals(kEndSignals);
+  else
+    write_stderr_in_background();
   if (command.submit) return run_submit(command);
   const recipes::Recipe recipe = load_for_launch(command);
   if (command.dry_run || recipe.launch.backend == recipes::Backend::kKubernetes)
@@ -264,6 +289,8 @@ int run_launch(const LaunchCommand& command) {
   if (recipe.launch.backend == recipes::Backend::kSlurm)
     job = check_slurm_job(recipe, command.submitted);
 
+  // Nothing has been made or removed: one who has asked to end by now gets what he asked for.
+  if (holds_signal(kEndSignals)) release_signals(kEndSignals);
   // From here a signal means: stop cleanly. The catcher is leaked on purpose: a signal that comes
   // after the work is done must not turn a good exit into a death by signal.
   SignalCatcher& signals = *new SignalCatcher({SIGINT, SIGTERM, SIGHUP});
@@ -290,6 +317,7 @@ int go_on_by_itself(const LaunchCommand& command, const recipes::Recipe& recipe,
 }
 
 int run_cache(const LaunchCommand& command) {
+  write_stderr_in_background();
   recipes::Recipe recipe = load_for_launch(command);
   recipes::recipe_type(recipe).check_cache(recipe);
   fit_to_cache(recipe, command.cache);

@@ -30,7 +30,9 @@ void flatten(const YamlNode& node, const std::string& key, Leaves& leaves) {
     return;
   }
   std::string value = node.scalar;
-  if (node.kind == YamlNode::Kind::kNull) value = "null";
+  // The value of a variable is written nowhere: that there is one is all that is told.
+  const bool is_variable = key.starts_with("roles.") && key.find(".env.") != std::string::npos;
+  if (node.kind == YamlNode::Kind::kNull) value = is_variable ? "a value" : "null";
   if (node.kind == YamlNode::Kind::kMap) value = "{}";
   if (node.kind == YamlNode::Kind::kList) value = "[]";
   leaves.emplace_back(key, std::move(value));

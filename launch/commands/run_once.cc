@@ -2,24 +2,30 @@
 
 #include <unistd.h>
 
+#include <charconv>
 #include <cstdio>
 #include <iostream>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
+#include "base/printable.h"
 #include "launch/backends/host_places.h"
 #include "launch/backends/role_variables.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/resumed_recipe.h"
+#include "launch/supervision/background_writer.h"
 #include "launch/supervision/metrics_command.h"
 #include "launch/supervision/metrics_endpoint.h"
 #include "launch/supervision/observers.h"
 #include "launch/supervision/progress.h"
 #include "launch/supervision/status_file.h"
 #include "launch/yaml/recipe_file.h"
+#include "launch/yaml/role_values.h"
 #include "recipes/external_roles.h"
 #include "recipes/recipe_type.h"
 #include "recipes/registry.h"
@@ -39,11 +45,29 @@ constexpr Duration kFindLauncher{90'000};
 // to be gone.
 constexpr Duration kMetricsCommandEnd{30'000};
 constexpr Duration kEndAfterSignal{5'000};
+// For the last lines to be read.
+constexpr Duration kLastLines{2'000};
+constexpr int64_t kMostStarts = 1'000'000'000;
+
+int64_t start_number_in(const fs::path& file) {
+  const std::string text = read_file(file);
+  int64_t number = -1;
+  const char* end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, number);
+  const std::string_view rest(read.ptr, static_cast<size_t>(end - read.ptr));
+  const bool is_whole = rest.empty() || rest == "\n";
+  if (read.ec != std::errc() || !is_whole || number < 0 || number >= kMostStarts)
+    throw Error(ErrorCode::kCorrupt,
+                file.string() + " is damaged: it has '" + printable(text.substr(0, 40)) +
+                    "', expected the number of the run's last start; once no process of the run "
+                    "lives, remove it");
+  return number;
+}
 
 // Each start of a run has its own number, part of every key in the store.
 int64_t incarnation(const fs::path& run_folder, bool attached) {
   const fs::path file = run_folder / ".incarnation";
-  const int64_t before = fs::exists(file) ? std::stoll(read_file(file)) : 0;
+  const int64_t before = fs::exists(file) ? start_number_in(file) : 0;
   if (attached) return before;
   const int64_t number = before + 1;
   write_file_atomically(file, std::to_string(number) + "\n");
@@ -55,9 +79,12 @@ int64_t incarnation(const fs::path& run_folder, bool attached) {
 void tell_changes(const std::string& before, const recipes::Recipe& recipe) {
   std::optional<recipes::Recipe> old;
   try {
-    old = parse_recipe(
-        before, kResolvedRecipe,
-        {.cuda = true, .check_files = false, .check_inputs = false, .is_launched = false});
+    old = parse_recipe(before, kResolvedRecipe,
+                       {.cuda = true,
+                        .check_files = false,
+                        .check_inputs = false,
+                        .is_launched = false,
+                        .env_values = false});
   } catch (const Error& error) {
     std::cerr << "note: the recipe that the run had is not compared with this one: "
               << error.message() << "\n";
@@ -84,16 +111,26 @@ void keep_templates(const recipes::Recipe& recipe, const fs::path& run_folder) {
   }
 }
 
+// As Progress writes: past stdout's buffer, and without a long wait for who does not read.
+// After what was said on stderr before.
+void print_line(const std::string& line) {
+  drain_log();
+  BackgroundWriter writer(STDOUT_FILENO, line.size() + 1);
+  writer.write_always(line + "\n");
+  writer.drain(Deadline::after(kLastLines));
+}
+
 // What went wrong goes to stderr; how a run that did not fail goes on, or where its result is, to
 // stdout.
 void print_end(const StartOptions& options, const SupervisorResult& result,
                const RunFolder& folder) {
   for (const std::string& remark : result.remarks)
-    std::cerr << "note: " << remark << "\n";
-  if (const std::string report = result.report(); !report.empty()) std::cerr << report << "\n";
+    std::cerr << "note: " << printable(remark, LineEnds::kKept) << "\n";
+  if (const std::string report = result.report(); !report.empty())
+    std::cerr << printable(report, LineEnds::kKept) << "\n";
 
-  if (const std::string line = options.last_line(result, folder.path()); !line.empty())
-    std::printf("%s\n", line.c_str());
+  const std::string line = options.last_line(result, folder.path());
+  if (!line.empty()) print_line(line);
 }
 
 // Whether a run that ended so may go on by itself from its last checkpoint: not after a wrong
@@ -127,25 +164,27 @@ bool fall_back(const recipes::CheckpointEntry& damaged, const RunFolder& folder,
 
 }  // namespace
 
-RunFolder check_run_folder(const recipes::Recipe& recipe, RunFolderMode mode,
-                           Duration lock_timeout) {
+RunFolder check_run_folder(const recipes::Recipe& recipe, RunFolderMode mode, Duration lock_timeout,
+                           const std::function<void()>& when_locked) {
   const fs::path path = run_folder_of(recipe);
-  return RunFolder(path, mode, lock_timeout, [&](const std::optional<std::string>& before) {
+  const auto check = [&](const std::optional<std::string>& before) {
     if (before) tell_changes(*before, recipe);
     keep_templates(recipe, path);
-  });
+  };
+  return RunFolder(path, mode, lock_timeout, check, when_locked);
 }
 
-RunFolder open_run_folder(const recipes::Recipe& recipe, RunFolderMode mode,
-                          Duration lock_timeout) {
+RunFolder open_run_folder(const recipes::Recipe& recipe, RunFolderMode mode, Duration lock_timeout,
+                          const std::function<void()>& when_locked) {
   const fs::path path = run_folder_of(recipe);
-  RunFolder folder = check_run_folder(recipe, mode, lock_timeout);
+  RunFolder folder = check_run_folder(recipe, mode, lock_timeout, when_locked);
   describe_run(recipe, folder);
   keep_templates(recipe, path);
   return folder;
 }
 
 void describe_run(const recipes::Recipe& recipe, const RunFolder& folder) {
+  write_role_values(folder.path(), recipe);
   folder.write_resolved_recipe(resolved_yaml(recipe));
   write_file_atomically(folder.path() / "plan.json", plan_json(recipe) + "\n");
 }
@@ -215,11 +254,8 @@ StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
                        .encryption = options.access.encryption};
   const int64_t start_step = folder.resume_from() ? folder.resume_from()->step : 0;
   if (options.resume && !options.writes_cache)
-    std::printf("resuming %s at step %lld\n", folder.path().c_str(),
-                static_cast<long long>(start_step));
+    print_line("resuming " + folder.path().string() + " at step " + std::to_string(start_step));
 
-  // Progress writes to the descriptor, past stdout's buffer.
-  std::fflush(stdout);
   Progress progress({.fd = STDOUT_FILENO,
                      .live = ::isatty(STDOUT_FILENO) != 0,
                      .title = recipe.recipe.text + " -> " + recipe.output_dir,
@@ -247,8 +283,8 @@ StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
                                     "; write another one, or 0, with which the system chooses");
     }
     observers.add(&*metrics);
-    std::printf("metrics: http://%s:%d/metrics\n", store.host().c_str(), int{metrics->port()});
-    std::fflush(stdout);
+    print_line("metrics: http://" + store.host() + ":" + std::to_string(metrics->port()) +
+               "/metrics");
   }
   std::vector<std::string> remarks;
   std::optional<MetricsCommand> command;

@@ -21,7 +21,8 @@ constexpr double kReadable = 1;
 HostAnswer answer_to(const HostQuestion& question) {
   // Whether files are there is one of the checks.
   const recipes::Recipe recipe =
-      parse_recipe(question.recipe, "the run's recipe", {.cuda = true, .check_files = false});
+      parse_recipe(question.recipe, "the run's recipe",
+                   {.cuda = true, .check_files = false, .env_values = false});
   const HostShare share{.recipe = &recipe,
                         .ranks = question.ranks,
                         .bind = question.bind,

@@ -1,8 +1,6 @@
 #include "launch/join/become_rank.h"
 
 #include <fcntl.h>
-#include <linux/close_range.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "base/close_on_exec.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "launch/backends/exec_arguments.h"
 #include "launch/backends/role_variables.h"
 #include "launch/commands/run_once.h"
@@ -29,8 +29,9 @@ void become_rank(const ChildContext& context, const recipes::Recipe& recipe) {
 
   // It keeps what a launcher's child has: its input and its output.
   const OwnedFd input = context_input(context);
-  const bool kept = ::dup2(input.get(), STDIN_FILENO) == STDIN_FILENO &&
-                    ::syscall(SYS_close_range, 3U, ~0U, CLOSE_RANGE_CLOEXEC) == 0;
+  const bool kept = ::dup2(input.get(), STDIN_FILENO) == STDIN_FILENO;
+  close_on_exec_from(STDERR_FILENO + 1);
+  drain_log();
   if (kept)
     ::execve(program.c_str(), exec_pointers(arguments).data(), exec_pointers(environment).data());
   throw Error(ErrorCode::kUnavailable, "cannot become the process of " + context.role + "/" +

@@ -12,6 +12,7 @@
 #include "launch/yaml/build.h"
 #include "launch/yaml/reader.h"
 #include "launch/yaml/recipe_file.h"
+#include "launch/yaml/role_values.h"
 
 namespace retort::launch {
 namespace {
@@ -77,8 +78,17 @@ class Manifests {
     YamlNode made = object("v1", "Secret", names_.run);
     add_entry(made, "immutable", yaml_switch(true));
     add_entry(made, "type", yaml_string("Opaque"));
-    add_entry(made, "stringData", yaml_block({{kSecretFile, yaml_string(options_.secret)}}));
+    YamlNode data = yaml_block({{kSecretFile, yaml_string(options_.secret)}});
+    for (const auto& [role, variables] : role_values(recipe_))
+      for (const auto& [name, value] : variables)
+        add_entry(data, secret_key(role, name), yaml_string(value));
+    add_entry(made, "stringData", std::move(data));
     return made;
+  }
+
+  // Of the value of a variable of a role.
+  std::string secret_key(const std::string& role, const std::string& variable) const {
+    return names_.jobs.at(role) + "." + variable;
   }
 
   YamlNode recipe_map() const {
@@ -165,6 +175,13 @@ class Manifests {
     if (role != Recipe::kDrivingRole)
       all.push_back(variable("RETORT_RENDEZVOUS",
                              names_.rendezvous() + ":" + std::to_string(port_of(recipe_))));
+    // What may be a key of its own stands in the Secret alone; the recipe of the pods has its name.
+    for (const auto& [name, value] : recipe_.roles.at(role).env) {
+      const YamlNode place = yaml_block(
+          {{"name", yaml_string(names_.run)}, {"key", yaml_string(secret_key(role, name))}});
+      all.push_back(yaml_block(
+          {{"name", yaml_string(name)}, {"valueFrom", yaml_block({{"secretKeyRef", place}})}}));
+    }
     return all;
   }
 
@@ -185,11 +202,15 @@ class Manifests {
   }
 
   YamlNode volumes() const {
+    // A pod sees no variables of other roles.
+    const YamlNode own_secret =
+        yaml_block({{"key", yaml_string(kSecretFile)}, {"path", yaml_string(kSecretFile)}});
     std::vector<YamlNode> all{
         yaml_block({{"name", yaml_string("retort-recipe")},
                     {"configMap", yaml_block({{"name", yaml_string(names_.run)}})}}),
         yaml_block({{"name", yaml_string("retort-secret")},
-                    {"secret", yaml_block({{"secretName", yaml_string(names_.run)}})}})};
+                    {"secret", yaml_block({{"secretName", yaml_string(names_.run)},
+                                           {"items", yaml_list({own_secret})}})}})};
     const auto& volumes = recipe_.launch.kubernetes.volumes;
     for (size_t i = 0; i < volumes.size(); ++i) {
       YamlNode one = yaml_block({{"name", yaml_string(volume_name(i))}});

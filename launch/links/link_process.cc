@@ -104,8 +104,9 @@ class LinkProcess {
  public:
   explicit LinkProcess(const ChildContext& context)
       : context_(context),
-        rpc_(parse_recipe(context.recipe, "the recipe",
-                          {.cuda = true, .check_files = false, .is_launched = false})
+        rpc_(parse_recipe(
+                 context.recipe, "the recipe",
+                 {.cuda = true, .check_files = false, .is_launched = false, .env_values = false})
                  .rpc),
         store_(context.store_host, context.store_port, context.run + "/", kLinkConnection,
                rpc::store_connector({.name = process_name(context.role, context.rank),

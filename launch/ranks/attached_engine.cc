@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/printable.h"
 #include "launch/ranks/engine_contract.h"
 #include "models/checkpoint.h"
 #include "recipes/external_roles.h"
@@ -37,8 +38,8 @@ engines::EngineState AttachedEngine::start(Deadline deadline) {
     process_ = std::make_unique<EngineProcess>(options_.command, log());
   }
   engines::EngineState state = wait(deadline);
-  RETORT_LOG(kInfo) << enum_name(options_.engine) << " " << state.version << " serves "
-                    << state.served_model;
+  RETORT_LOG(kInfo) << enum_name(options_.engine) << " " << printable(state.version) << " serves "
+                    << printable(state.served_model);
   return state;
 }
 

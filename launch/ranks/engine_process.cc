@@ -1,9 +1,7 @@
 #include "launch/ranks/engine_process.h"
 
 #include <fcntl.h>
-#include <linux/close_range.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +12,7 @@
 #include <string_view>
 #include <thread>
 
+#include "base/close_on_exec.h"
 #include "base/deadline.h"
 #include "base/error.h"
 #include "launch/backends/child_process.h"
@@ -60,7 +59,7 @@ struct Start {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 
   // A listener or a lock that the engine held would outlive this process.
-  ::syscall(SYS_close_range, 3U, ~0U, CLOSE_RANGE_CLOEXEC);
+  close_on_exec_from(STDERR_FILENO + 1);
   const int input = ::open("/dev/null", O_RDONLY);
   if (input >= 0 && ::dup2(input, STDIN_FILENO) >= 0 && ::dup2(start.log, STDOUT_FILENO) >= 0 &&
       ::dup2(start.log, STDERR_FILENO) >= 0)

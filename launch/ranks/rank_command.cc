@@ -52,7 +52,8 @@ recipes::RankContext make_context(const RoleCommand& command, const ChildContext
   recipes::RankContext context;
   context.run_folder = command.run_folder;
   // Whoever started the run has checked it for the hosts that its processes are on.
-  const LoadOptions options{.cuda = true, .check_inputs = false, .is_launched = false};
+  const LoadOptions options{
+      .cuda = true, .check_inputs = false, .is_launched = false, .env_values = false};
   context.recipe = child.recipe.empty()
                        ? load_recipe(context.run_folder / kResolvedRecipe, {}, options)
                        : parse_recipe(child.recipe, "the run's recipe", options);
@@ -77,12 +78,13 @@ recipes::RankContext make_context(const RoleCommand& command, const ChildContext
   return context;
 }
 
+// Names alone: a value may be a key, and a log is read by many.
 void log_environment(const recipes::RoleOptions& role) {
-  std::string settings;
+  std::string names;
   for (const auto& [name, value] : role.env)
-    settings += " " + name + "=" + value;
-  if (!settings.empty()) {
-    RETORT_LOG(kInfo) << "the role's environment:" << settings;
+    names += (names.empty() ? " " : ", ") + name;
+  if (!names.empty()) {
+    RETORT_LOG(kInfo) << "the role's environment has" << names;
   }
 }
 
@@ -242,6 +244,7 @@ int run_role(const RoleCommand& command) {
   // Never destroyed: a signal that comes after the work is done must not turn a good exit into a
   // death by signal.
   SignalCatcher& signals = *new SignalCatcher({SIGTERM, SIGINT});
+  release_signals({SIGHUP});
 
   // What ties this process to its launcher. If that is lost a serving process goes on while a
   // driving one saves.

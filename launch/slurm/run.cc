@@ -133,7 +133,8 @@ void SlurmRun::start_steps(const RunStart& start) {
     steps_.start_step({.name = text.name,
                        .role = role,
                        .arguments = srun_arguments(text),
-                       .log = folder_.logs() / ("srun-" + role + ".log")});
+                       .log = folder_.logs() / ("srun-" + role + ".log"),
+                       .variables = options.env});
   }
 }
 

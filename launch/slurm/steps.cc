@@ -37,14 +37,16 @@ constexpr const char* kSignal = R"(ids=$(squeue --noheader --steps --jobs="$1" -
 exec scancel --signal="$3" $ids)";
 
 // What a launcher's own child gets, with the variables of the job.
-std::vector<std::string> step_environment() {
+std::vector<std::string> step_environment(const std::map<std::string, std::string>& variables) {
   std::vector<std::string> kept;
   for (const std::string& entry : own_environment()) {
     const std::string name = entry.substr(0, entry.find('='));
     const bool is_ours = name.starts_with("RETORT_") && name != "RETORT_LOG" &&
                          name != "RETORT_CUDA_MODULE" && name != "RETORT_OUTER_LIBRARY_PATH";
-    if (!is_ours) kept.push_back(entry);
+    if (!is_ours && !variables.contains(name)) kept.push_back(entry);
   }
+  for (const auto& [name, value] : variables)
+    kept.push_back(name + "=" + value);
   return kept;
 }
 
@@ -92,7 +94,7 @@ void SlurmSteps::start_step(const SlurmStepStart& start) {
   auto step = std::make_unique<Step>(
       start, SpawnOptions{.program = find_program("srun", "launch.backend: slurm", "slurm-client"),
                           .arguments = start.arguments,
-                          .environment = step_environment(),
+                          .environment = step_environment(start.variables),
                           .log = start.log});
   step->log_offset = missing ? 0 : static_cast<int64_t>(size);
   steps_.push_back(std::move(step));

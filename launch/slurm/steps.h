@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +22,8 @@ struct SlurmStepStart {
   std::string role;
   std::vector<std::string> arguments;  // of srun
   std::filesystem::path log;           // what srun itself says
+  // Of the tasks, beside the job's own; srun passes on what it has.
+  std::map<std::string, std::string> variables = {};
 };
 
 // As a backend it starts nothing: the tasks join the run by themselves (launch/join).

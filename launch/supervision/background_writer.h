@@ -16,7 +16,7 @@ namespace retort::launch {
 //
 // Errors: once a write has failed nobody looks any more; all that follows counts as written.
 // Memory: `capacity` bytes, and what was given to write_always.
-// Threads: one caller.
+// Threads: one caller; that of drain() may be another.
 class BackgroundWriter {
  public:
   // Duplicates `fd`. kResourceExhausted when there is no descriptor left.

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 
+#include "base/printable.h"
 #include "launch/supervision/terminal_text.h"
 
 namespace retort::launch {
@@ -126,8 +127,11 @@ void Progress::on_start(const ProcessSpec& spec, pid_t pid) {
   if (!options_.live) print(process(spec).name + " started, pid " + std::to_string(pid) + "\n");
 }
 
-void Progress::on_status(const ProcessSpec& spec, const ProcessStatus& status) {
+void Progress::on_status(const ProcessSpec& spec, const ProcessStatus& reported) {
   auto& shown = process(spec);
+  // It may quote what an engine said.
+  ProcessStatus status = reported;
+  status.message = printable(reported.message);
   // Saving comes and goes with every checkpoint: no news for a list of lines.
   const bool saves =
       status.state == "saving" || (shown.state == "saving" && status.state == "training");

@@ -14,6 +14,7 @@
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/printable.h"
 #include "launch/backends/run_mark.h"
 #include "launch/supervision/driving_lock.h"
 #include "launch/supervision/launcher_address.h"
@@ -24,16 +25,23 @@ namespace fs = std::filesystem;
 namespace {
 
 // Everything that a run writes at the top of its folder; prefixes end in '-' or '.'.
-constexpr std::array<std::string_view, 28> kNames{
+constexpr std::array<std::string_view, 29> kNames{
     kResolvedRecipe, kDrivingLock,    kRunMark,         kLauncherAddress, ".launcher.",
     ".incarnation",  "plan.json",     "receipts.jsonl", "contracts",      "status.json",
     "status.json.",  "metrics.jsonl", "metrics.jsonl.", "tensorboard",    "logs",
     "trace",         "templates",     "checkpoint-",    "final",          "final.tmp-",
     "cache",         "kept",          "samples",        kRunLock,         "recipe.resolved.yaml.",
-    ".secret",       "slurm.",        "slurm-",
+    ".secret",       "slurm.",        "slurm-",         kRoleValues,
 };
 
-bool written_by_a_run(const std::string& name) {
+// The name that a file or folder was to get which a crash has left half written, or aside.
+std::string name_without_suffix(const std::string& name) {
+  const size_t end = std::min(name.find(".tmp-"), name.find(".old-"));
+  return name.substr(0, end);
+}
+
+bool written_by_a_run(const std::string& entry) {
+  const std::string name = name_without_suffix(entry);
   return std::any_of(kNames.begin(), kNames.end(), [&](std::string_view known) {
     const bool prefix = known.back() == '-' || known.back() == '.';
     return prefix ? name.starts_with(known) : name == known;
@@ -50,6 +58,18 @@ std::vector<std::string> entries_of(const fs::path& path) {
 
 [[noreturn]] void refuse(const std::string& message) {
   throw Error(ErrorCode::kInvalidArgument, message);
+}
+
+[[noreturn]] void refuse_not_empty(const fs::path& path, const std::string& first) {
+  refuse("output_dir " + path.string() + " is not empty (" + first +
+         "...); --resume continues the run in it, --overwrite replaces it");
+}
+
+// What a role is told is JSON, which has no other text.
+void refuse_no_utf8(const fs::path& path) {
+  if (is_utf8(path.string())) return;
+  refuse("output_dir " + printable(path.string()) +
+         " has bytes that are no UTF-8; choose another name");
 }
 
 void refuse_foreign(const fs::path& path, const std::vector<std::string>& names) {
@@ -71,15 +91,14 @@ RunFolderMode run_folder_mode(bool resume, bool overwrite) {
 }
 
 RunFolder::RunFolder(fs::path path, RunFolderMode mode, Duration lock_timeout,
-                     const CheckBefore& check)
+                     const CheckBefore& check, const std::function<void()>& when_locked)
     : path_(std::move(path)) {
+  refuse_no_utf8(path_);
   if (fs::exists(path_) && !fs::is_directory(path_))
     refuse("output_dir " + path_.string() + " is a file; expected a folder");
   const bool missing = !fs::exists(path_);
   const auto entries = missing ? std::vector<std::string>{} : entries_of(path_);
-  if (mode == RunFolderMode::kFresh && !entries.empty())
-    refuse("output_dir " + path_.string() + " is not empty (" + entries.front() +
-           "...); --resume continues the run in it, --overwrite replaces it");
+  if (mode == RunFolderMode::kFresh && !entries.empty()) refuse_not_empty(path_, entries.front());
   const bool goes_on = mode == RunFolderMode::kResume || mode == RunFolderMode::kAttach;
   if (goes_on && !fs::is_regular_file(resolved_recipe()))
     refuse((mode == RunFolderMode::kAttach ? "--attach: " : "--resume: ") + path_.string() +
@@ -98,6 +117,11 @@ RunFolder::RunFolder(fs::path path, RunFolderMode mode, Duration lock_timeout,
   const Deadline deadline = Deadline::after(lock_timeout);
   lock(lock_timeout);
   wait_for_hosts(path_, deadline);
+  // Another launcher may have begun, and ended, a run here while this one waited.
+  if (const auto now = entries_of(path_); mode == RunFolderMode::kFresh && !now.empty())
+    refuse_not_empty(path_, now.front());
+
+  if (when_locked) when_locked();
   if (mode == RunFolderMode::kOverwrite) remove_run();
   if (mode == RunFolderMode::kResume) {
     resume_from_ = recipes::latest_checkpoint(path_);

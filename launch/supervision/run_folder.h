@@ -10,12 +10,12 @@
 
 #include "base/units.h"
 #include "launch/backends/child_process.h"
+#include "launch/yaml/role_values.h"
 #include "recipes/recipe.h"
 #include "recipes/run/checkpoint_folder.h"
 
 namespace retort::launch {
 
-inline constexpr const char* kResolvedRecipe = "recipe.resolved.yaml";
 // The file that RunFolder locks.
 inline constexpr const char* kRunLock = ".lock";
 
@@ -39,13 +39,16 @@ class RunFolder {
  public:
   // May refuse, by throwing, to resume a run whose recipe was that (recipe_before()).
   using CheckBefore = std::function<void(const std::optional<std::string>& recipe_before)>;
-  // kInvalidArgument: the folder is not empty (kFresh), holds no run (kResume), or holds something
-  // that no run wrote (kOverwrite, which removes nothing then). kUnavailable: it cannot be made, or
-  // another run holds its lock for longer than `lock_timeout`. kResume also cuts metrics and
-  // TensorBoard back to the checkpoint's step, all of them if there is no checkpoint yet;
-  // not if `check` throws, which it calls first.
+  // kInvalidArgument: the path is no UTF-8, the folder is not empty (kFresh), holds no run
+  // (kResume), or holds something that no run wrote (kOverwrite, which removes nothing then).
+  // kUnavailable: it cannot be made, or another run holds its lock for longer than `lock_timeout`.
+  // kResume also cuts metrics and TensorBoard back to the checkpoint's step, all of them if there
+  // is no checkpoint yet; not if `check` throws, which it calls first. `when_locked` is called when
+  // the folder is this run's and nothing in it has been changed: what it throws leaves it as it
+  // was. Not in kAttach.
   RunFolder(std::filesystem::path path, RunFolderMode mode,
-            Duration lock_timeout = Duration(15'000), const CheckBefore& check = {});
+            Duration lock_timeout = Duration(15'000), const CheckBefore& check = {},
+            const std::function<void()>& when_locked = {});
 
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path resolved_recipe() const { return path_ / kResolvedRecipe; }

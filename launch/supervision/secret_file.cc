@@ -1,12 +1,12 @@
 #include "launch/supervision/secret_file.h"
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/private_file.h"
 
 namespace retort::launch {
 
 std::string read_secret(const std::filesystem::path& file) {
-  const std::string text = read_file(file);
+  const std::string text = read_private_file(file);
   constexpr const char* kSpace = " \t\r\n";
   const size_t first = text.find_first_not_of(kSpace);
   const std::string secret = first == std::string::npos

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -28,7 +29,32 @@ extern "C" void retort_on_signal(int signal) {
   errno = saved;
 }
 
+sigset_t set_of(std::initializer_list<int> signals) {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int signal : signals)
+    ::sigaddset(&set, signal);
+  return set;
+}
+
 }  // namespace
+
+void hold_signals(std::initializer_list<int> signals) {
+  const sigset_t set = set_of(signals);
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
+void release_signals(std::initializer_list<int> signals) {
+  const sigset_t set = set_of(signals);
+  ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+bool holds_signal(std::initializer_list<int> signals) {
+  sigset_t waiting;
+  if (::sigpending(&waiting) != 0) return false;
+  return std::ranges::any_of(signals,
+                             [&](int signal) { return ::sigismember(&waiting, signal) == 1; });
+}
 
 SignalCatcher::SignalCatcher(std::initializer_list<int> signals) {
   if (::pipe2(pipe_, O_CLOEXEC | O_NONBLOCK) != 0 || ::pipe2(stop_, O_CLOEXEC) != 0)

@@ -40,4 +40,15 @@ class SignalCatcher {
   std::thread thread_;
 };
 
+// Signals of these numbers wait, in this thread and in those it starts from now on, for a
+// SignalCatcher to take them or for release_signals(). What main() does first: one that comes
+// before a catcher is there must neither end the process nor, in the first process of a container,
+// be lost.
+void hold_signals(std::initializer_list<int> signals);
+void release_signals(std::initializer_list<int> signals);
+// Whether one of them waits.
+bool holds_signal(std::initializer_list<int> signals);
+// Those by which people and systems ask a program to end.
+inline constexpr std::initializer_list<int> kEndSignals{SIGINT, SIGTERM, SIGHUP};
+
 }  // namespace retort::launch

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 
+#include "base/printable.h"
 #include "base/process_name.h"
 #include "launch/supervision/terminal_text.h"
 
@@ -38,7 +39,7 @@ Row row_of(const RunStatus::Process& process, RunStatus::Time now) {
           ending(process),
           std::to_string(process.pid),
           process.host,
-          words};
+          printable(words)};
 }
 
 // The rows below one another, every column as wide as its widest cell.

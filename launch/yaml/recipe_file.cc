@@ -7,6 +7,7 @@
 #include "launch/yaml/places.h"
 #include "launch/yaml/reader.h"
 #include "launch/yaml/recipe_check.h"
+#include "launch/yaml/role_values.h"
 #include "launch/yaml/tree.h"
 #include "launch/yaml/writer.h"
 #include "recipes/external_roles.h"
@@ -17,7 +18,8 @@ namespace retort::launch {
 namespace {
 
 YamlNode read_tree(std::string_view text, const std::string& name,
-                   std::span<const std::string> overrides) {
+                   std::span<const std::string> overrides, const RoleValues& values,
+                   const LoadOptions& options) {
   YamlNode root = parse_yaml(text, name);
   for (const auto& assignment : overrides)
     apply_override(root, assignment);
@@ -25,6 +27,7 @@ YamlNode read_tree(std::string_view text, const std::string& name,
     throw Error(ErrorCode::kInvalidArgument, root.place.prefix() +
                                                  "expected a recipe (a block of keys), got " +
                                                  std::string(yaml_kind_name(root.kind)));
+  fill_role_values(root, values, options.env_values);
   return root;
 }
 
@@ -73,16 +76,20 @@ recipes::Recipe load_recipe(const std::filesystem::path& path,
   if (std::filesystem::is_directory(path))
     throw Error(ErrorCode::kInvalidArgument,
                 path.string() + " is a folder; expected a recipe (YAML file)");
-  return checked_recipe(read_tree(read_file(path), path.string(), overrides), options, warnings);
+  RoleValues values;
+  if (options.env_values && path.filename() == kResolvedRecipe)
+    values = read_role_values(path.parent_path()).value_or(RoleValues{});
+  return checked_recipe(read_tree(read_file(path), path.string(), overrides, values, options),
+                        options, warnings);
 }
 
 recipes::Recipe parse_recipe(std::string_view text, const std::string& name,
                              const LoadOptions& options) {
-  return checked_recipe(read_tree(text, name, {}), options, nullptr);
+  return checked_recipe(read_tree(text, name, {}, {}, options), options, nullptr);
 }
 
 std::string resolved_yaml(const recipes::Recipe& recipe) {
-  YamlWriter writer;
+  YamlWriter writer(/*indent=*/0, /*names_only=*/"env");
   recipes::Recipe copy = recipe;
   copy.fields(writer);
   return writer.str();

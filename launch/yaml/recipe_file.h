@@ -16,12 +16,15 @@ struct LoadOptions {
   bool check_files = true;   // models and data must exist
   bool check_inputs = true;  // and are opened, as RecipeType::check_inputs says
   bool is_launched = true;   // by retort launch, which knows where each process of the run is
+  // Whether a null of roles.*.env must have a value here: not for who starts no process of the run.
+  bool env_values = true;
 };
 
 // Reads, overrides ("key.path=value", in order), resolves and checks a recipe; no process, no
 // device, nothing written. kInvalidArgument "file:line: ..." for anything wrong in it, kUnavailable
 // for a device that this build or machine lacks. `warnings` gets what is allowed but probably not
-// meant, each with its place.
+// meant, each with its place. The resolved recipe of a run has the values of roles.*.env from the
+// file beside it (role_values.h).
 recipes::Recipe load_recipe(const std::filesystem::path& path,
                             std::span<const std::string> overrides, const LoadOptions& options = {},
                             std::vector<std::string>* warnings = nullptr);
@@ -30,7 +33,8 @@ recipes::Recipe load_recipe(const std::filesystem::path& path,
 recipes::Recipe parse_recipe(std::string_view text, const std::string& name,
                              const LoadOptions& options = {});
 
-// Every field of the recipe as YAML; load_recipe of this text gives the same recipe.
+// Every field of the recipe as YAML, but null for the values of roles.*.env, which may be secrets.
+// load_recipe of this text gives the same recipe, with those of its environment.
 std::string resolved_yaml(const recipes::Recipe& recipe);
 
 }  // namespace retort::launch

@@ -143,7 +143,8 @@ the program. To write it anew: `RETORT_UPDATE_DOCS=1 ctest -R recipe_test`.
 - A field that the rest of the recipe makes pointless must keep its default: anything else is
   refused, not ignored.
 - The resolved recipe, with every field, is written into the run's folder as
-  `recipe.resolved.yaml`.
+  `recipe.resolved.yaml`; values of `roles.<name>.env`, which may be keys, stand beside it in
+  `roles.env`, which only its owner reads.
 )";
 
 }  // namespace

@@ -2,11 +2,13 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <optional>
 
 #include "base/error.h"
+#include "base/printable.h"
 
 namespace retort::launch {
 namespace {
@@ -167,7 +169,23 @@ std::string likely_cause(std::string_view text, int line) {
          "colon?";
 }
 
+// Values reach other processes as JSON, which has no other text.
+void refuse_other_than_utf8(std::string_view text, const std::string& source, bool has_lines) {
+  // The marks by which the parser knows UTF-16 and UTF-32, which it reads too.
+  if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff")) return;
+  int64_t line = 1;
+  for (; !text.empty(); ++line) {
+    const std::string_view one = text.substr(0, text.find('\n'));
+    if (!is_utf8(one))
+      refuse({.source = source, .line = has_lines ? line : 0},
+             "'" + printable(one.substr(0, 80)) +
+                 "' has bytes that are no UTF-8; save the recipe as UTF-8, and rename such paths");
+    text.remove_prefix(std::min(text.size(), one.size() + 1));
+  }
+}
+
 YamlNode parse(std::string_view text, const std::string& source, bool has_lines) {
+  refuse_other_than_utf8(text, source, has_lines);
   Converter converter(source, has_lines);
   try {
     const auto documents = YAML::LoadAll(std::string(text));

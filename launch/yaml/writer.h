@@ -66,10 +66,12 @@ std::string yaml_flow(const T& value) {
 }
 
 // The fields of one struct in block style, one line each, at an indentation; nested structs as
-// blocks, the rest in flow style.
+// blocks, the rest in flow style. Maps of text called `names_only` are written with null for each
+// value.
 class YamlWriter {
  public:
-  explicit YamlWriter(int indent = 0) : indent_(static_cast<size_t>(indent), ' ') {}
+  explicit YamlWriter(int indent = 0, std::string names_only = "")
+      : indent_(static_cast<size_t>(indent), ' '), names_only_(std::move(names_only)) {}
 
   template <class T>
   void operator()(const char* name, T& value, const char*) {
@@ -85,18 +87,18 @@ class YamlWriter {
       line(key, "null");
     } else if constexpr (detail::OptionStruct<T>) {
       line(key, "");
-      YamlWriter inner(static_cast<int>(indent_.size()) + 2);
+      YamlWriter inner(static_cast<int>(indent_.size()) + 2, names_only_);
       value.fields(inner);
       text_ += inner.str();
     } else if constexpr (detail::kIsMap<T>) {
       if constexpr (detail::OptionStruct<typename T::mapped_type>) {
         line(key, value.empty() ? "{}" : "");
-        YamlWriter inner(static_cast<int>(indent_.size()) + 2);
+        YamlWriter inner(static_cast<int>(indent_.size()) + 2, names_only_);
         for (auto& [name, item] : value)
           inner.put(yaml_key(name), item);
         text_ += inner.str();
       } else {
-        line(key, yaml_flow(value));
+        line(key, key == names_only_ ? names_of(value) : yaml_flow(value));
       }
     } else if constexpr (detail::kIsVector<T>) {
       if constexpr (detail::OptionStruct<typename T::value_type>) {
@@ -111,11 +113,20 @@ class YamlWriter {
     }
   }
 
+  template <class Map>
+  static std::string names_of(const Map& map) {
+    std::string text;
+    for (const auto& [name, value] : map)
+      text += (text.empty() ? "" : ", ") + yaml_key(name) + ": null";
+    return "{" + text + "}";
+  }
+
   void line(const std::string& key, const std::string& value) {
     text_ += indent_ + key + ":" + (value.empty() ? "" : " " + value) + "\n";
   }
 
   std::string indent_;
+  std::string names_only_;
   std::string text_;
 };
 

@@ -1,5 +1,7 @@
 #include "rpc/transport/listening_ports.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <boost/asio/ip/v6_only.hpp>
 #include <set>

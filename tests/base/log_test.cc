@@ -40,6 +40,39 @@ TEST(Log, JsonLineIsOneObject) {
       << text;
 }
 
+// What a stranger sent is in many messages: it forges nothing on the terminal of who reads them.
+TEST(Log, ControlCharactersAreWrittenAsEscapes) {
+  testing::internal::CaptureStderr();
+  RETORT_LOG(kInfo) << "vllm \x1b]0;owned\a serves\rI 00:00 forged\n  a second line";
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(
+      text.ends_with("] vllm \\x1b]0;owned\\x07 serves\\rI 00:00 forged\n  a second line\n"))
+      << text;
+}
+
+struct KeptLines : LogSink {
+  void write(const std::string& line) override { lines.push_back(line); }
+  void drain() override { ++drained; }
+  std::vector<std::string> lines;
+  int drained = 0;
+};
+
+TEST(Log, ASinkTakesTheLinesInsteadOfStderr) {
+  static KeptLines sink;
+  testing::internal::CaptureStderr();
+  set_log_sink(&sink);
+  RETORT_LOG(kInfo) << "kept";
+  drain_log();
+  set_log_sink(nullptr);
+  RETORT_LOG(kInfo) << "printed";
+  const std::string text = testing::internal::GetCapturedStderr();
+  ASSERT_EQ(sink.lines.size(), 1u);
+  EXPECT_TRUE(sink.lines[0].ends_with("] kept\n")) << sink.lines[0];
+  EXPECT_EQ(sink.drained, 1);
+  EXPECT_EQ(text.find("kept"), std::string::npos) << text;
+  EXPECT_NE(text.find("printed"), std::string::npos) << text;
+}
+
 TEST(Log, ABelowThresholdLineIsNotEvenFormatted) {
   ASSERT_FALSE(log_enabled(LogLevel::kDebug)) << "RETORT_LOG=debug is set";
   int evaluated = 0;

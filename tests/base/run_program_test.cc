@@ -1,6 +1,9 @@
 #include "base/run_program.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <thread>
@@ -59,6 +62,21 @@ TEST_F(RunProgram, EndsWhenItIsGivenUp) {
   EXPECT_EQ(shell("sleep 60"), "it was killed, because the run ends");
   other.join();
   EXPECT_LT(seconds(), 20);
+}
+
+// Ports, connections and locks would outlive us in what it leaves behind, and keep the next process
+// out. Not all libraries ask for O_CLOEXEC.
+TEST_F(RunProgram, InheritsItsThreeStreamsAndNothingElse) {
+  const int port = ::socket(AF_INET, SOCK_STREAM, 0);
+  const int file = ::open("/dev/null", O_RDONLY);
+  const int high = ::fcntl(file, F_DUPFD, 500);
+  ASSERT_TRUE(port >= 3 && file >= 3 && high >= 500);
+  // A shell keeps its script and the folder that it lists closed at exec, or opens them itself.
+  for (const int fd : {port, file, high})
+    EXPECT_EQ(shell("test ! -e /proc/$$/fd/" + std::to_string(fd)), "") << fd;
+  EXPECT_EQ(shell("ls -l /proc/$$/fd | grep -E 'socket:|anon_inode:' && exit 1 || exit 0"), "");
+  for (const int fd : {port, file, high})
+    ::close(fd);
 }
 
 // A process that goes on in the background holds the pipes open, but nobody up.

@@ -77,6 +77,15 @@ TEST(Contract, TheTableNamesWhatWasFound) {
     EXPECT_NE(table.find(part), std::string::npos) << part << "\n" << table;
 }
 
+// A name is the server's own: it moves no cursor, and makes no line of its own.
+TEST(Contract, TheTableShowsWhatAServerSaysAsText) {
+  Contract contract = good();
+  contract.served_model = "qwen3\x1b]0;owned\a\r\nasked                   0 requests";
+  const std::string table = contract_table(contract);
+  EXPECT_NE(table.find("qwen3\\x1b]0;owned\\x07\\r\\nasked"), std::string::npos) << table;
+  EXPECT_EQ(table.find('\x1b'), std::string::npos);
+}
+
 TEST(Contract, RefusalsNameRoleObjectiveEngineAndRemedy) {
   Needs needs{.what = Purpose::kDrawsWithRatio, .role = "generator", .objective = "grpo"};
   check_contract(good(), needs);

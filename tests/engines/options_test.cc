@@ -43,6 +43,12 @@ TEST_F(ExternalOptionsTest, KeyComesFromFileOrVariable) {
   EXPECT_EQ(read_api_key(options), "");
   put(folder_ / "key", "from-file\n");
   options.api_key_file = folder_ / "key";
+  const auto owner = std::filesystem::perms::owner_read;
+  std::filesystem::permissions(folder_ / "key", owner | std::filesystem::perms::others_read);
+  const std::string open = error_of([&] { read_api_key(options); }).message();
+  EXPECT_NE(open.find("has mode 0404"), std::string::npos) << open;
+  EXPECT_EQ(open.find("from-file"), std::string::npos) << open;
+  std::filesystem::permissions(folder_ / "key", owner);
   EXPECT_EQ(read_api_key(options), "from-file");
 
   options.api_key_file = "";
@@ -58,6 +64,7 @@ TEST_F(ExternalOptionsTest, KeyComesFromFileOrVariable) {
 TEST_F(ExternalOptionsTest, MissingKeysAreSaid) {
   ExternalOptions options = good();
   put(folder_ / "empty", "\n");
+  std::filesystem::permissions(folder_ / "empty", std::filesystem::perms::owner_read);
   options.api_key_file = folder_ / "empty";
   EXPECT_NE(error_of([&] { read_api_key(options); }).message().find("is empty"), std::string::npos);
   options.api_key_file = folder_ / "none";

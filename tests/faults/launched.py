@@ -73,13 +73,16 @@ def result_of(folder):
 
 class Run:
     """A launch of a recipe in a folder of its own. With `ports` its connections pass a relay, which
-    must listen there before, and `shim` is preloaded."""
+    must listen there before, and `shim` is preloaded. Without a text another start of the run that
+    the folder has. `output`, `errors`: descriptors instead of a file in the folder."""
 
-    def __init__(self, program, folder, text, ports=None, shim=None, settings=()):
-        folder.mkdir(parents=True)
+    def __init__(self, program, folder, text, ports=None, shim=None, settings=(), output=None,
+                 errors=None):
+        folder.mkdir(parents=True, exist_ok=text is None)
         self.folder, self.run = folder, folder / "run"
-        (folder / "recipe.yaml").write_text(text + f"output_dir: {self.run}\n")
-        self.output = open(folder / "output.txt", "w")
+        if text is not None:
+            (folder / "recipe.yaml").write_text(text + f"output_dir: {self.run}\n")
+        self.output = open(folder / "output.txt", "a")
         environment = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
         more = list(SETTINGS) + list(settings)
         self.ports = ports
@@ -87,9 +90,12 @@ class Run:
             environment["LD_PRELOAD"] = str(shim)
             more += [f"rpc.port={ports[0]}-{ports[-1]}", f"rpc.advertise={LISTEN}"]
         self.began = time.monotonic()
+        self.command = [program, "launch", str(folder / "recipe.yaml"), *more]
+        self.environment = environment
         self.process = subprocess.Popen(
-            [program, "launch", str(folder / "recipe.yaml"), *more],
-            stdout=self.output, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+            self.command, stdout=self.output if output is None else output,
+            stderr=subprocess.STDOUT if errors is None else errors, env=environment,
+            start_new_session=True)
 
     def running(self):
         return self.process.poll() is None

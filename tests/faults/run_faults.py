@@ -12,6 +12,9 @@ Each trial draws a recipe from its seed, and one of these:
     flood     strangers come to every port, some hundred a second, and say half a proof (flood.py)
     damage    a byte of the newest checkpoint changes, then the run is resumed (checkpoints.py)
     mixed     one of two ranks sees the run's folder without its newest checkpoints; needs root
+    pipes, helpers, two launches
+              nobody reads what the launcher says, commands leave programs behind, another launch of
+              the same folder: outside.py
 
 The run must end with exit code 0 within the restart limit, with the metrics and the model of a run
 of that recipe without a fault, bit for bit; whoever was cut off must notice within
@@ -40,6 +43,7 @@ import threading
 import time
 
 import checkpoints
+import outside
 from flood import Flood
 from launched import Descriptors, PEER_TIMEOUT, Run, SaveWatch, free_ports, kill
 from relay import Cut, Relay, Weather
@@ -49,6 +53,8 @@ from strikes import ON_THE_WIRE, PHASES, Striker, draw_strike
 # How many trials of a hundred are of a kind.
 KINDS = {
     "loss": 46, "series": 14, "delay": 8, "cut": 14, "close": 6, "flood": 6, "damage": 4, "mixed": 2,
+    # Drawn by --kind alone, so that trials of a seed stay what they were.
+    "pipes": 0, "helpers": 0, "two launches": 0,
 }
 # A connection that is cut before it is a session has the time of the set-up (docs/transport.md).
 SETUP_TIMEOUT = 15.0
@@ -190,6 +196,8 @@ def trial(bench, seed, wanted_kind, wanted_phase):
     kind = wanted_kind or draw.choices(list(KINDS), KINDS.values())[0]
     if kind in checkpoints.KINDS:
         return checkpoints.trial_row(bench, seed, kind)
+    if kind in outside.KINDS:
+        return outside.trial(bench, seed, kind)
     names = sorted(SCENARIOS)
     if wanted_phase in ("push", "commit"):
         names = [n for n in names if "generator" in SCENARIOS[n][1]]

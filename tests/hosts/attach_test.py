@@ -16,7 +16,9 @@ STEPS = 600
 
 class AttachTest(runs.RunTest):
     def begin(self):
-        (self.folder / "secret").write_text("0123456789abcdef0123456789abcdef\n")
+        secret = self.folder / "secret"
+        secret.write_text("0123456789abcdef0123456789abcdef\n")
+        secret.chmod(0o600)
         self.net = self.network(["launcher", "h1", "h2", "h3"])
         self.launcher, self.h1, self.h2, self.h3 = self.net.hosts
         expected = self.one_host(self.launcher, "one", distill(STEPS))

@@ -2,6 +2,7 @@
 would run them: the numbers of `retort launch` on one host, a pod that is there before DNS knows
 where the run meets, the end of all pods and another apply, and a pod that fails."""
 import json
+import os
 import pathlib
 import signal
 import sys
@@ -123,13 +124,15 @@ class KubernetesTest(RunTest):
         network = self.hosts_of(made)
         first, second, teacher = running = self.start_pods(network, made)
         self.wait_for_steps(running[0], 3)
-        # Nobody ends before its time: the students' next step needs the teacher.
-        teacher.signal(signal.SIGSTOP)
+        # Nobody ends before its time: the students' next step needs the teacher, whose rank is a
+        # child of the pod's first process.
+        rank = hosts.child_of(teacher.entry, teacher.pid)
+        os.kill(rank, signal.SIGSTOP)
         second.end()
         hosts.wait_until(lambda: "stopping (" in first.text(), "student/0 hears of it", LIMIT)
         first.end()
         hosts.wait_until(lambda: not self.is_pending(first, signal.SIGTERM), "it gets its own")
-        teacher.signal(signal.SIGCONT)
+        os.kill(rank, signal.SIGCONT)
         teacher.end()
         self.finish_all(running, {"student": 4})
         self.expect_nothing_left(network)
@@ -164,18 +167,32 @@ class KubernetesTest(RunTest):
         self.assertIn("the launcher", second.text())
 
     def test_a_pod_that_waits_ends_when_it_is_asked(self):
-        # The first process of a container gets no signal that it does not handle.
+        # The first process of a container gets no signal that it neither handles nor holds.
         made = self.make(distill())
         network = self.hosts_of(made)
         (waiting,) = self.start_pods(network, made, chosen=made[-1:])
         hosts.wait_until(lambda: b"join" in self.command_of(waiting), "retort join runs")
-        hosts.wait_until(lambda: self.handles(waiting, signal.SIGTERM), "it handles SIGTERM")
+        hosts.wait_until(lambda: self.holds(waiting, signal.SIGTERM), "it holds SIGTERM")
+        self.expect_orphans_reaped(waiting)
         waiting.signal(signal.SIGTERM)
         self.finish(waiting, 128 + signal.SIGTERM)
         self.expect_nothing_left(network)
 
-    def handles(self, process, number):
-        return self.in_set(process, "SigCgt", number)
+    def expect_orphans_reaped(self, process):
+        """What a command leaves behind becomes a child of the pod's first process, as the kernel
+        has it; only that one can reap it."""
+        children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+
+        def number():
+            return len(children.read_text().split())
+        hosts.wait_until(lambda: number() == 1, "the rank is a child")
+        hosts.checked(["nsenter", "-t", str(process.pid), "-p", "--", "sh", "-c",
+                       "sleep 1 >/dev/null 2>&1 & exit 0"])
+        hosts.wait_until(lambda: number() == 2, "an orphan is a child")
+        hosts.wait_until(lambda: number() == 1, "it has been reaped")
+
+    def holds(self, process, number):
+        return self.in_set(process, "SigBlk", number)
 
     def is_pending(self, process, number):
         return self.in_set(process, "ShdPnd", number)

@@ -47,18 +47,25 @@ class Pod:
         return [f"{short}.{self.namespace}.{DOMAIN}", short]
 
     def environment(self):
-        env = {v["name"]: v["value"] for v in self.container["env"]}
+        env = {v["name"]: self.value_of(v) for v in self.container["env"]}
         return {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
                 "HOME": "/root", "HOSTNAME": self.name,
                 "KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443",
                 "JOB_COMPLETION_INDEX": str(self.index), **env}
+
+    def value_of(self, variable):
+        if "value" in variable:
+            return variable["value"]
+        place = variable["valueFrom"]["secretKeyRef"]
+        return self.objects["Secret", place["name"]]["stringData"][place["key"]]
 
     def files(self, volume):
         """{name: content} of a volume that is made of an object; None for others."""
         if "configMap" in volume:
             return self.objects["ConfigMap", volume["configMap"]["name"]]["data"]
         if "secret" in volume:
-            return self.objects["Secret", volume["secret"]["secretName"]]["stringData"]
+            data = self.objects["Secret", volume["secret"]["secretName"]]["stringData"]
+            return {one["path"]: data[one["key"]] for one in volume["secret"]["items"]}
         return None
 
     def mounts(self, claims):

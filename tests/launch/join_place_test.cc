@@ -238,11 +238,21 @@ TEST(RunNetwork, TheRendezvousIsServedWhereItsNameLeads) {
 
 TEST(SecretFile, IsReadWithoutSpaceAndHasALength) {
   const TemporaryFolder folder;
-  const auto file = [&](const std::string& content) { return folder.write("secret", content); };
+  const auto file = [&](const std::string& content) {
+    const auto path = folder.write("secret", content);
+    std::filesystem::permissions(
+        path, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+    return path;
+  };
   EXPECT_EQ(launch::read_secret(file(" 0123456789abcdef\n")), "0123456789abcdef");
   expect_refused("has 15 characters", [&] { launch::read_secret(file("0123456789abcde\n")); });
   expect_refused("has 0 characters", [&] { launch::read_secret(file("\n")); });
   expect_refused("cannot open", [&] { launch::read_secret(folder / "nowhere"); });
+
+  const auto open = file("0123456789abcdef\n");
+  std::filesystem::permissions(open, std::filesystem::perms::others_read,
+                               std::filesystem::perm_options::add);
+  expect_refused("has mode 0604", [&] { launch::read_secret(open); });
 }
 
 }  // namespace

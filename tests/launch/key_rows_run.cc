@@ -34,6 +34,8 @@ std::vector<KeyRow> role_rows() {
       refused(kSftBase, "roles.student.devices=[0]", "with world.device: cpu"),
       acts(kSftBase, "roles.student.env={GLOO_SOCKET_IFNAME: lo}", environment),
       refused(kSftBase, "roles.student.env={NCCL_DEBUG: INFO}", "with world.device: cpu"),
+      refused(kSftBase, "roles.student.env={NOT_SET_ANYWHERE: null}",
+              "null means the value that NOT_SET_ANYWHERE has here"),
 
       in_run("roles.<name>.batching", "tests/roles/teacher_test.cc", "Batching::kDynamic"),
       in_run("roles.<name>.restarts", "tests/recipes/on_policy_fault_test.cc",

@@ -66,6 +66,7 @@ TEST_F(DryRun, MakesASecretForEachRunUnlessThereIsOne) {
 
   launch::LaunchCommand with_file = command;
   put(folder_ / "secret", "abcdefghijklmnopqrst\n");
+  std::filesystem::permissions(folder_ / "secret", std::filesystem::perms::owner_read);
   with_file.overrides.push_back("launch.secret_file=" + (folder_ / "secret").string());
   const std::string text = printed(with_file);
   EXPECT_EQ(secret_of(text), "  secret: abcdefghijklmnopqrst");

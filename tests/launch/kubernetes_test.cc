@@ -81,6 +81,43 @@ TEST(KubernetesManifests, HoldTheRecipeThatPodsRun) {
   EXPECT_EQ(read.roles.at("generator").restarts, 0);
 }
 
+// Whoever may read a ConfigMap or a Job reads no key of the run's there.
+TEST(KubernetesManifests, HoldTheValuesOfVariablesInTheSecretAlone) {
+  const std::string text = launch::kubernetes_manifests(
+      golden_recipe({"roles.student.env={HF_TOKEN: hf_4711}",
+                     "roles.generator.env={HF_TOKEN: hf_0815, OTHER_KEY: ''}"}),
+      {.secret = "0123456789abcdef"});
+  const YamlNode secret = launch::parse_yaml(documents_of(text).at(0), "secret");
+  const YamlNode& data = at(secret, {"stringData"});
+  const std::string student =
+      at(launch::parse_yaml(documents_of(text).at(3), "job"), {"metadata", "name"}).scalar;
+  EXPECT_EQ(at(data, {student + ".HF_TOKEN"}).scalar, "hf_4711");
+  EXPECT_EQ(data.entries.size(), 4u) << launch::yaml_line(data);
+  for (const char* value : {"hf_4711", "hf_0815"}) {
+    const size_t found = text.find(value);
+    ASSERT_NE(found, std::string::npos) << text;
+    EXPECT_LT(found, text.find("kind: ConfigMap")) << value;
+    EXPECT_EQ(text.find(value, found + 1), std::string::npos) << value << " stands twice:\n"
+                                                              << text;
+  }
+
+  // Each pod has those of its role, and sees no others in the folder with the secret.
+  const YamlNode job = launch::parse_yaml(documents_of(text).at(3), "job");
+  const YamlNode& container = at(job, {"spec", "template", "spec", "containers"});
+  const std::string env = launch::yaml_line(container.find("env")->value);
+  EXPECT_NE(env.find("{name: HF_TOKEN, valueFrom: {secretKeyRef: {name: "), std::string::npos)
+      << env;
+  EXPECT_NE(env.find("key: " + student + ".HF_TOKEN"), std::string::npos) << env;
+  EXPECT_EQ(env.find("OTHER_KEY"), std::string::npos) << env;
+  const std::string volumes =
+      launch::yaml_line(at(job, {"spec", "template", "spec"}).find("volumes")->value);
+  EXPECT_NE(volumes.find("items: [{key: secret, path: secret}]"), std::string::npos) << volumes;
+
+  const recipes::Recipe inside = launch::parse_recipe(
+      embedded_recipe(text), "map", {.cuda = true, .check_files = false, .env_values = false});
+  EXPECT_EQ(inside.roles.at("generator").env.size(), 2u);
+}
+
 TEST(KubernetesManifests, SayHowARunGoesOn) {
   const auto command = [](const launch::ManifestOptions& options) {
     const std::string text = launch::kubernetes_manifests(golden_recipe(), options);
@@ -92,6 +129,19 @@ TEST(KubernetesManifests, SayHowARunGoesOn) {
   EXPECT_EQ(command({}), join + "]");
   EXPECT_EQ(command({.resume = true}), join + ", \"--resume\"]");
   EXPECT_EQ(command({.overwrite = true}), join + ", \"--overwrite\"]");
+}
+
+// What is handed to pods as it is written is no variable of who reads the run's recipe again.
+TEST(KubernetesManifests, AFreeBlockIsSavedAsItWasMeant) {
+  const recipes::Recipe recipe =
+      golden_recipe({"launch.kubernetes.pod.priorityClassName='$${UNSET_HERE}/x'"});
+  const std::string text = launch::resolved_yaml(recipe);
+  const recipes::Recipe again =
+      launch::parse_recipe(text, "saved", {.cuda = true, .check_files = false});
+  EXPECT_EQ(again.launch.kubernetes.pod.flow, recipe.launch.kubernetes.pod.flow);
+  const std::string manifests = launch::kubernetes_manifests(again, {.secret = "s"});
+  EXPECT_NE(manifests.find("priorityClassName: \"${UNSET_HERE}/x\""), std::string::npos)
+      << manifests;
 }
 
 // Text of another's stays text, and what has a type keeps it.

@@ -67,6 +67,15 @@ TEST_F(LastLine, IsWhatAShellReadsAsTyped) {
             "output_dir=it's $HOME\ngeneration.stop=\nrewards.0.pattern=\\d+`*\n");
 }
 
+// What a shell has put in there may be a key, and stdout is a log of somebody's.
+TEST_F(LastLine, LeavesOutTheValuesOfVariables) {
+  save(true);
+  command_.overrides = {"roles.student.env.HF_TOKEN=hf_4711", "seed=3"};
+  EXPECT_EQ(line(),
+            "stopped; continue with: retort launch r.yaml --resume roles.student.env.HF_TOKEN=... "
+            "seed=3");
+}
+
 // A run that is stopped while it loads, or while its first checkpoint is written.
 TEST_F(LastLine, WithoutACheckpointBeginsAgain) {
   command_.recipe = "recipe.yaml";

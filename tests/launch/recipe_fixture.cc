@@ -2,6 +2,7 @@
 
 #include <fstream>
 
+#include "launch/yaml/role_values.h"
 #include "tests/support/thrown.h"
 
 namespace retort::test {
@@ -77,6 +78,7 @@ void RecipeTest::expect_loads_as_saved(const recipes::Recipe& recipe, launch::Lo
   const fs::path saved = folder_ / "recipe.resolved.yaml";
   const std::string text = launch::resolved_yaml(recipe);
   put(saved, text);
+  launch::write_role_values(folder_, recipe);
   try {
     EXPECT_EQ(launch::resolved_yaml(launch::load_recipe(saved, {}, options)), text);
   } catch (const Error& error) {

@@ -3,10 +3,14 @@
 #include <fstream>
 
 #include "base/file.h"
+#include "launch/yaml/role_values.h"
 #include "tests/launch/recipe_fixture.h"
+#include "tests/support/thrown.h"
 
 namespace retort::test {
 namespace {
+
+namespace fs = std::filesystem;
 
 TEST_F(RecipeTest, OneRoleNamedTeacherNeedsNoBlock) {
   for (const char* without : {"distill=null", "distill.teachers=[]"}) {
@@ -231,7 +235,10 @@ TEST_F(RecipeTest, ResolvedRecipeReadsBackTheSame) {
   EXPECT_EQ(recipe.data.train[0].path, odd);
   const std::string text = launch::resolved_yaml(recipe);
   std::ofstream(folder_ / "resolved.yaml") << text;
+  EXPECT_EQ(text.find("lo}"), std::string::npos) << "the value of a variable";
+  ::setenv("GLOO_SOCKET_IFNAME", "lo", 1);
   const Recipe again = launch::load_recipe(folder_ / "resolved.yaml", {}, {.check_inputs = false});
+  ::unsetenv("GLOO_SOCKET_IFNAME");
   EXPECT_EQ(launch::resolved_yaml(again), text);
   EXPECT_EQ(again.data.train[0].path, odd);
   EXPECT_EQ(again.data.train[0].columns, recipe.data.train[0].columns);
@@ -244,6 +251,56 @@ TEST_F(RecipeTest, ResolvedRecipeReadsBackTheSame) {
   EXPECT_EQ(again.launch.stop_timeout, std::chrono::milliseconds(1500));
   EXPECT_NE(text.find("num_train_epochs: null"), std::string::npos) << "every field stands in it:\n"
                                                                     << text;
+}
+
+// They may be secrets, and many read a run's folder: they stand in a file of their own.
+TEST_F(RecipeTest, TheResolvedRecipeHasTheNamesOfVariablesAndNotTheirValues) {
+  ::setenv("RETORT_TEST_KEY", "hf_4711", 1);
+  const Recipe recipe =
+      load(kDistill, {"roles.student.env={HF_TOKEN: '${RETORT_TEST_KEY}', EMPTY: ''}",
+                      "roles.teacher.env={HF_TOKEN: \"a $${b} \\\"c\\\"\\n: #d\"}"});
+  ::unsetenv("RETORT_TEST_KEY");
+  const std::string text = launch::resolved_yaml(recipe);
+  EXPECT_NE(text.find("env: {EMPTY: null, HF_TOKEN: null}"), std::string::npos) << text;
+  EXPECT_EQ(text.find("4711"), std::string::npos) << text;
+
+  // A launcher finds them beside it.
+  const fs::path file = folder_ / launch::kResolvedRecipe;
+  std::ofstream(file) << text;
+  launch::write_role_values(folder_, recipe);
+  const launch::LoadOptions options{.check_inputs = false};
+  const Recipe again = launch::load_recipe(file, {}, options);
+  EXPECT_EQ(again.roles.at("student").env, recipe.roles.at("student").env);
+  EXPECT_EQ(again.roles.at("teacher").env, recipe.roles.at("teacher").env);
+  EXPECT_EQ(fs::status(folder_ / launch::kRoleValues).permissions(),
+            fs::perms::owner_read | fs::perms::owner_write);
+  const std::vector<std::string> other{"roles.student.env.HF_TOKEN=another"};
+  EXPECT_EQ(launch::load_recipe(file, other, options).roles.at("student").env.at("HF_TOKEN"),
+            "another");
+
+  // A copy of the recipe alone has none; a process of a role needs the names.
+  std::ofstream(folder_ / "copy.yaml") << text;
+  expect_refused("roles.student.env.EMPTY: null means the value that EMPTY has here",
+                 [&] { launch::load_recipe(folder_ / "copy.yaml", {}, options); });
+  const Recipe names =
+      launch::load_recipe(folder_ / "copy.yaml", {}, {.check_inputs = false, .env_values = false});
+  EXPECT_EQ(names.roles.at("student").env.size(), 2u);
+  EXPECT_EQ(launch::resolved_yaml(names), text);
+
+  // One that is cut short, and none where there is no variable.
+  std::ofstream(folder_ / launch::kRoleValues, std::ios::trunc) << "student";
+  expect_error(ErrorCode::kCorrupt, "roles.env is cut short",
+               [&] { launch::load_recipe(file, {}, options); });
+  launch::write_role_values(folder_, load(kSft));
+  EXPECT_FALSE(fs::exists(folder_ / launch::kRoleValues));
+}
+
+TEST_F(RecipeTest, WhatIsShownOfAnOverrideHasNoValueOfAVariable) {
+  for (const char* open : {"train.max_steps=3", "roles.student.world.dp=2", "output_dir=env",
+                           "roles.environment.model=a"})
+    EXPECT_EQ(launch::without_role_values(open), open);
+  for (const std::string key : {"roles.a.env.HF_TOKEN", "roles.a.env", "roles.a", "roles"})
+    EXPECT_EQ(launch::without_role_values(key + "={env: {HF_TOKEN: secret}}"), key + "=...");
 }
 
 TEST_F(RecipeTest, ResolvedSftHasNoDistillBlock) {

@@ -36,6 +36,13 @@ TEST_F(ResumedRecipe, TellsWhatItApplies) {
       (std::vector<std::string>{"train.checkpoint_command[1]: none -> b"}));
 }
 
+// A value may be a key: what is told is that there is one.
+TEST_F(ResumedRecipe, TellsTheNamesOfVariablesAlone) {
+  EXPECT_EQ(applied(kSftBase, {"roles.student.env={HF_TOKEN: hf_4711}"}),
+            (std::vector<std::string>{"roles.student.env.HF_TOKEN: none -> a value",
+                                      "roles.student.env: {} -> none"}));
+}
+
 TEST_F(ResumedRecipe, RefusesWhatTheCheckpointDecides) {
   for (const char* change : {"seed=5", "data.shuffle=false", "data.train.0.weight=3"}) {
     SCOPED_TRACE(change);

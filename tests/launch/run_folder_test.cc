@@ -8,6 +8,7 @@
 #include "launch/supervision/launcher_address.h"
 #include "tests/support/folder_fixture.h"
 #include "tests/support/thrown.h"
+#include "tests/support/wait_until.h"
 
 namespace retort::test {
 namespace {
@@ -58,6 +59,36 @@ TEST_F(RunFolderTest, FreshRefusesWhatIsThere) {
   fs::remove_all(run_);
   put(run_, "a file");
   EXPECT_EQ(error_of(RunFolderMode::kFresh), ErrorCode::kInvalidArgument);
+}
+
+// Both find it empty, and one waits for the lock of the other.
+TEST_F(RunFolderTest, OfTwoFreshRunsAtOnceOneIsRefused) {
+  auto first = std::make_unique<RunFolder>(run_, RunFolderMode::kFresh);
+  const auto locks = [this] {
+    int64_t found = 0;
+    std::error_code gone;
+    for (const auto& fd : fs::directory_iterator("/proc/self/fd"))
+      found += fs::read_symlink(fd.path(), gone) == run_ / ".lock" ? 1 : 0;
+    return found;
+  };
+  ErrorCode second{};
+  std::thread waits([&] { second = error_of(RunFolderMode::kFresh, Duration(60'000)); });
+  ASSERT_TRUE(wait_until([&] { return locks() == 2; })) << "the other one waits";
+  first->write_resolved_recipe("recipe: sft\n");
+  first.reset();
+  waits.join();
+  EXPECT_EQ(second, ErrorCode::kInvalidArgument) << message_;
+  EXPECT_NE(message_.find("is not empty (recipe.resolved.yaml"), std::string::npos) << message_;
+  EXPECT_EQ(get(run_ / "recipe.resolved.yaml"), "recipe: sft\n");
+}
+
+// Names of files are bytes, but what a role is told is JSON.
+TEST_F(RunFolderTest, APathThatIsNoUtf8IsRefusedBeforeItIsMade) {
+  run_ = folder_ / "run\xff";
+  for (const auto mode : {RunFolderMode::kFresh, RunFolderMode::kOverwrite})
+    EXPECT_EQ(error_of(mode), ErrorCode::kInvalidArgument);
+  EXPECT_NE(message_.find("run\\xff has bytes that are no UTF-8"), std::string::npos) << message_;
+  EXPECT_FALSE(fs::exists(run_));
 }
 
 TEST_F(RunFolderTest, ResumeContinuesAtTheCheckpoint) {
@@ -111,6 +142,32 @@ TEST_F(RunFolderTest, OverwriteRemovesTheRunAndNothingElse) {
   EXPECT_EQ(error_of(RunFolderMode::kOverwrite), ErrorCode::kInvalidArgument);
   EXPECT_NE(message_.find("thesis.tex"), std::string::npos);
   EXPECT_TRUE(fs::exists(run_ / "checkpoint-2"));
+  EXPECT_TRUE(fs::exists(run_ / "metrics.jsonl"));
+}
+
+// What a crash leaves beside its place has the name of that, and an end of its own.
+TEST_F(RunFolderTest, OverwriteRemovesWhatACrashHasLeft) {
+  stopped_run();
+  for (const char* name :
+       {"plan.json.tmp-71-0a1b2c3d", ".incarnation.tmp-71-0a1b2c3d", "checkpoint-4.tmp-71-0a1b2c3d",
+        "roles.env", "final.old-71-0a1b2c3d", "roles.env.tmp-71-0a1b2c3d"})
+    put(run_ / name, "half");
+  { RunFolder folder(run_, RunFolderMode::kOverwrite); }
+  EXPECT_EQ(std::distance(fs::directory_iterator(run_), fs::directory_iterator()), 1) << ".lock";
+
+  put(run_ / "thesis.tex.tmp-71-0a1b2c3d", "mine");
+  EXPECT_EQ(error_of(RunFolderMode::kOverwrite), ErrorCode::kInvalidArgument);
+}
+
+// What a run needs to begin, a port for one, is not there: the run before is.
+TEST_F(RunFolderTest, OverwriteRemovesNothingBeforeTheNextRunCanBegin) {
+  stopped_run();
+  const Error error = test::error_of([&] {
+    RunFolder(run_, RunFolderMode::kOverwrite, Duration(100), {},
+              [] { throw Error(ErrorCode::kUnavailable, "cannot listen"); });
+  });
+  EXPECT_EQ(error.message(), "cannot listen");
+  EXPECT_TRUE(fs::exists(run_ / "checkpoint-2" / "config.json"));
   EXPECT_TRUE(fs::exists(run_ / "metrics.jsonl"));
 }
 

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/file.h"
+#include "base/private_file.h"
 #include "tests/recipes/on_policy_support.h"
 
 namespace retort::test {
@@ -22,7 +23,7 @@ constexpr int64_t kLongRun = 600, kShortRun = 300;
 
 class Attach : public testing::Test {
  protected:
-  Attach() { write_file_atomically(folder_ / "secret", "0123456789abcdef0123456789abcdef\n"); }
+  Attach() { write_private_file(folder_ / "secret", "0123456789abcdef0123456789abcdef\n"); }
   ~Attach() override {
     EXPECT_TRUE(wait_until([&] { return all_gone(run()); }, kWait));
   }

@@ -4,12 +4,14 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <fstream>
 #include <functional>
 #include <map>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/network_interfaces.h"
+#include "base/private_file.h"
 #include "tests/recipes/joined_run.h"
 #include "tests/recipes/on_policy_support.h"
 #include "tests/support/sanitizer.h"
@@ -157,11 +159,30 @@ TEST(Joined, AProcessWithoutARecipeTakesTheRuns) {
   const TemporaryFolder folder;
   JoinedRun run(folder / "joined");
   const fs::path recipe = distill(folder / "joined");
-  run.start({.variables = {{"RETORT_RANK", "0"}}, .arguments = {recipe.string()}});
+  run.start({.variables = {{"RETORT_RANK", "0"}},
+             .arguments = {recipe.string(), "roles.teacher.env={MY_KEY: hf_4711}"}});
   run.start({.arguments = {"--role", "student", "--rank", "1"}});
-  run.start({.arguments = {"--role", "teacher", "--rank", "0"}});
+  run.start(
+      {.variables = {{"MY_KEY", "hf_4711"}}, .arguments = {"--role", "teacher", "--rank", "0"}});
   expect_done(run.wait());
   EXPECT_EQ(timeless_metrics(folder / "joined" / "run"), launched());
+}
+
+// The recipe that it is given has no values of variables, which may be keys.
+TEST(Joined, AProcessWithoutARecipeNamesTheVariablesThatItLacks) {
+  const TemporaryFolder folder;
+  JoinedRun run(folder / "joined");
+  const fs::path recipe = distill(folder / "joined");
+  const std::string key = "roles.teacher.env={MY_KEY: hf_4711}";
+  for (const char* rank : {"0", "1"})
+    run.start({.variables = {{"RETORT_RANK", rank}}, .arguments = {recipe.string(), key}});
+  run.start({.arguments = {"--role", "teacher", "--rank", "0"}});
+  for (const auto& result : run.wait()) {
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_NE(result.output.find("MY_KEY of its role's env is not set here"), std::string::npos)
+        << result.output;
+    EXPECT_EQ(result.output.find("hf_4711"), std::string::npos) << result.output;
+  }
 }
 
 TEST(Joined, AMissingRankAndAWrongSecretAreNamed) {
@@ -172,7 +193,8 @@ TEST(Joined, AMissingRankAndAWrongSecretAreNamed) {
   const std::string soon = "launch.load_timeout=" + limit;
   run.start({.variables = {{"RETORT_RANK", "0"}}, .arguments = {recipe.string(), soon}});
   run.start({.variables = {{"RETORT_RANK", "1"}}, .arguments = {recipe.string(), soon}});
-  const auto other = folder.write("other", std::string(64, '7'));
+  const fs::path other = folder / "other";
+  write_private_file(other, std::string(64, '7'));
   run.start({.variables = {{"RETORT_RANK", "2"}, {"RETORT_SECRET_FILE", other.string()}},
              .arguments = {recipe.string(), soon}});
 
@@ -290,6 +312,33 @@ TEST_P(SignalAt, StopsTheRunWithACheckpointThatGoesOn) {
   EXPECT_EQ(timeless_metrics(place / "run"), launched(kSteps));
 }
 INSTANTIATE_TEST_SUITE_P(Rank, SignalAt, testing::Values(0, 1, 2));
+
+// Before anybody waits for signals they are held, so that none is lost and none kills.
+TEST(Joined, ASignalInItsFirstMomentsIsAnEndInGoodOrder) {
+  const TemporaryFolder folder;
+  JoinedRun run(folder / "alone");
+  const fs::path recipe = write_recipe(folder / "alone", {.rows = 2, .steps = 100000});
+  const auto start = [&](const std::string& how) -> Command& {
+    return run.start({.variables = {{"RETORT_RANK", "0"}}, .arguments = {recipe.string(), how}});
+  };
+  ASSERT_EQ(start("train.exit_interval=2").wait().exit_code, 4);
+
+  Command& again = start("--resume");
+  const auto holds_signals = [&] {
+    std::ifstream status("/proc/" + std::to_string(again.pid()) + "/status");
+    for (std::string line; std::getline(status, line);)
+      if (line.starts_with("SigBlk:"))
+        return (std::stoull(line.substr(7), nullptr, 16) >> (SIGTERM - 1) & 1) != 0;
+    return false;
+  };
+  ASSERT_TRUE(wait_until(holds_signals, std::chrono::seconds(60), std::chrono::milliseconds(1)));
+  again.signal(SIGTERM);
+  const CommandResult result = again.wait();
+  EXPECT_NE(result.exit_code, 128 + SIGTERM) << result.output;
+  EXPECT_NE(result.exit_code, 0) << result.output;
+  EXPECT_NE(result.output.find("stopp"), std::string::npos) << result.output;
+  EXPECT_EQ(processes_of(folder.path()), std::vector<int>{});
+}
 
 // As scancel does it: what a rank tells first is not a person's first Ctrl-C.
 TEST(Joined, ASignalToAllProcessesAsksOnce) {

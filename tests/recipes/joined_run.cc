@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/private_file.h"
 
 namespace retort::test {
 namespace {
@@ -39,7 +40,7 @@ int free_port(const std::string& host) {
 JoinedRun::JoinedRun(const fs::path& folder, const std::string& host)
     : host_(host), port_(free_port(host)), secret_(folder / "secret") {
   fs::create_directories(folder);
-  std::ofstream(secret_) << random_hex(32) << "\n";
+  write_private_file(secret_, random_hex(32) + "\n");
 }
 
 std::string JoinedRun::rendezvous() const {

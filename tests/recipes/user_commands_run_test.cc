@@ -1,11 +1,16 @@
 // Programs of the user's beside whole runs: one that gets each checkpoint, one that gets the
 // metrics. Whatever they do, the run is the same.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 
 #include "base/file.h"
 #include "tests/recipes/run_support.h"
+#include "tests/support/wait_until.h"
 
 namespace retort::test {
 namespace {
@@ -31,6 +36,22 @@ class UserCommands : public testing::Test {
     return path.string();
   }
 
+  // The value of a variable stands in one file of a run's folder, and that is the user's alone.
+  static void expect_kept_secret(const fs::path& run, const std::string& value) {
+    for (const auto& entry : fs::recursive_directory_iterator(run)) {
+      if (!entry.is_regular_file()) continue;
+      const bool holds_it = read_file(entry.path()).find(value) != std::string::npos;
+      EXPECT_EQ(holds_it, entry.path().filename() == "roles.env") << entry.path();
+      if (holds_it) {
+        EXPECT_EQ(entry.status().permissions(), fs::perms::owner_read | fs::perms::owner_write);
+      }
+    }
+  }
+
+  // Of a shell script: ends with 9 where it holds a port, a connection or a lock of the run's.
+  static constexpr const char* kNoneOfOurs =
+      "ls -l /proc/$$/fd | grep -E 'socket:|anon_inode:|\\.lock|\\.driving' >&2 && exit 9\n";
+
   TemporaryFolder folder_;
 };
 
@@ -40,13 +61,18 @@ TEST_F(UserCommands, EachCheckpointIsGivenAndFailuresChangeNothing) {
   // The checkpoint is whole when the program gets it.
   const std::string program =
       script("upload.sh", "basename $2 >> " + given +
-                              "\ntest -f $2/state/COMPLETE -a $1 = s3 || exit 7\nexit 3");
-  const CommandResult result = launch("told", {"train.checkpoint_command=[" + program + ", s3]"});
+                              "\ntest -f $2/state/COMPLETE -a $1 = s3 || exit 7\n" +
+                              "test \"$MY_KEY\" = hf_4711 || exit 8\n" + kNoneOfOurs + "exit 3");
+  const CommandResult result = launch("told", {"train.checkpoint_command=[" + program + ", s3]",
+                                               "roles.student.env={MY_KEY: hf_4711}"});
   ASSERT_EQ(result.exit_code, 0) << result.output;
   const std::string got = read_file(given);
   EXPECT_TRUE(got.ends_with("checkpoint-5\n")) << got;
   const std::string log = read_file(run("told") / "logs/student-0.log");
   EXPECT_NE(log.find("checkpoint-5 failed: it exited with code 3"), std::string::npos) << log;
+  expect_kept_secret(run("told"), "hf_4711");
+  EXPECT_NE(log.find("the role's environment has MY_KEY"), std::string::npos) << log;
+  EXPECT_EQ(result.output.find("hf_4711"), std::string::npos) << result.output;
   EXPECT_EQ(timeless_metrics(run("told")), timeless_metrics(run("plain")));
   EXPECT_TRUE(read_file(run("told") / "final/model.safetensors") ==
               read_file(run("plain") / "final/model.safetensors"));
@@ -70,7 +96,8 @@ TEST_F(UserCommands, OneThatHangsIsKilledAndTold) {
 
 TEST_F(UserCommands, MetricsAreGivenLineByLine) {
   const std::string got = (folder_ / "got").string();
-  const std::string program = script("track.sh", "cat >> $1; echo finished");
+  const std::string program =
+      script("track.sh", std::string(kNoneOfOurs) + "cat >> $1; echo finished");
   const std::string setting = "launch.metrics_command=[" + program + ", " + got + "]";
   const CommandResult first = launch("told", {setting, "train.exit_interval=3"});
   ASSERT_EQ(first.exit_code, 4) << first.output;
@@ -80,6 +107,47 @@ TEST_F(UserCommands, MetricsAreGivenLineByLine) {
   EXPECT_EQ(read_file(got), read_file(run("told") / "metrics.jsonl"));
   EXPECT_EQ(read_file(run("told") / "logs/metrics_command.log"), "finished\nfinished\n");
   EXPECT_EQ(second.output.find("launch.metrics_command"), std::string::npos) << second.output;
+
+  // The number of its starts is damaged: told, with the file and what to do.
+  std::ofstream(run("told") / ".incarnation") << "x\x1b[2J";
+  const CommandResult damaged = launch("told", {"--resume"});
+  EXPECT_EQ(damaged.exit_code, 1) << damaged.output;
+  EXPECT_NE(damaged.output.find(".incarnation is damaged: it has 'x\\x1b[2J'"), std::string::npos)
+      << damaged.output;
+}
+
+// `retort launch r.yaml 2>&1 | less`, and nobody turns the page: what is said waits, the run does
+// not, and somebody who asks it to stop is heard.
+TEST_F(UserCommands, NobodyWhoReadsKeepsTheRunWaiting) {
+  ASSERT_EQ(launch("unread", {"train.exit_interval=2"}).exit_code, 4);
+  const fs::path page = folder_ / "page";
+  ASSERT_EQ(::mkfifo(page.c_str(), 0600), 0);
+  const int pipe = ::open(page.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(pipe, 0);
+  const std::string filling(4096, '.');
+  while (::write(pipe, filling.data(), filling.size()) > 0) {
+  }
+
+  // It says that a key has changed before it starts anything.
+  const auto unread = [&](const std::string& steps) {
+    return std::vector<std::string>{"sh",
+                                    "-c",
+                                    "exec \"$0\" \"$@\" >" + page.string() + " 2>&1",
+                                    retort_binary(),
+                                    "launch",
+                                    (folder_ / "unread" / "recipe.yaml").string(),
+                                    "--resume",
+                                    "train.max_steps=" + steps};
+  };
+  Command one(unread("8"));
+  EXPECT_EQ(one.wait().exit_code, 0);
+  EXPECT_EQ(read_metrics(run("unread")).back().at("step"), 8);
+
+  Command endless(unread("1000000"));
+  EXPECT_TRUE(wait_until([&] { return read_metrics(run("unread")).size() > 10; }));
+  endless.signal(SIGINT);
+  EXPECT_EQ(endless.wait().exit_code, 130);
+  ::close(pipe);
 }
 
 TEST_F(UserCommands, TheEndOfTheMetricsCommandIsToldAndEndsNothing) {

@@ -1,0 +1,73 @@
+#include "base/private_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace retort {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr mode_t kOfOthers = 077;
+
+bool is_mounted_read_only(const fs::path& path) {
+  struct statvfs mount {};
+  return ::statvfs(path.c_str(), &mount) == 0 && (mount.f_flag & ST_RDONLY) != 0;
+}
+
+std::string octal(mode_t mode) {
+  std::array<char, 16> text;
+  std::snprintf(text.data(), text.size(), "%04o", static_cast<unsigned>(mode & 07777));
+  return text.data();
+}
+
+[[noreturn]] void fail_to_write(const fs::path& path, int error) {
+  const bool full = error == ENOSPC || error == EDQUOT;
+  throw Error(full ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable,
+              "cannot write " + path.string() + ": " + std::strerror(error));
+}
+
+}  // namespace
+
+std::string read_private_file(const fs::path& path) {
+  struct stat file {};
+  const bool is_ours = ::stat(path.c_str(), &file) == 0 && file.st_uid == ::geteuid();
+  if (is_ours && (file.st_mode & kOfOthers) != 0 && !is_mounted_read_only(path))
+    throw Error(ErrorCode::kInvalidArgument,
+                path.string() + " holds a secret and has mode " + octal(file.st_mode) +
+                    ": others may read or change it; expected 0600: chmod 600 " + path.string());
+  return read_file(path);
+}
+
+void write_private_file(const fs::path& path, std::string_view content) {
+  const fs::path temporary = path.string() + temporary_suffix();
+  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) fail_to_write(temporary, errno);
+  int error = 0;
+  for (size_t done = 0; done < content.size() && error == 0;) {
+    const ssize_t wrote = ::write(fd, content.data() + done, content.size() - done);
+    if (wrote >= 0)
+      done += static_cast<size_t>(wrote);
+    else if (errno != EINTR)
+      error = errno;
+  }
+
+  if (error == 0 && ::fsync(fd) != 0) error = errno;
+  if (::close(fd) != 0 && error == 0) error = errno;
+  if (error != 0) {
+    ::unlink(temporary.c_str());
+    fail_to_write(path, error);
+  }
+  rename_file(temporary, path);
+}
+
+}  // namespace retort

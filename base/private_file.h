@@ -1,0 +1,19 @@
+// Files that hold a secret, which nobody but their owner is to read.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace retort {
+
+// What a file with a secret holds. kInvalidArgument, naming the file: it cannot be opened, or it
+// is this user's and others may read or write it (its mode has bits of 077), as ssh refuses a key.
+// Not asked of somebody else's file, nor of one on a file system that is mounted read-only, as
+// Kubernetes and Docker mount theirs: nobody here can change its mode.
+std::string read_private_file(const std::filesystem::path& path);
+
+// As write_file_atomically(), with mode 0600 from the first moment on.
+void write_private_file(const std::filesystem::path& path, std::string_view content);
+
+}  // namespace retort

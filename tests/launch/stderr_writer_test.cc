@@ -1,0 +1,91 @@
+// What a launcher says while nobody reads it.
+#include "launch/supervision/stderr_writer.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <ostream>
+#include <thread>
+#include <vector>
+
+#include "launch/backends/child_process.h"
+
+namespace retort::test {
+namespace {
+
+using launch::StderrWriter;
+
+class UnreadStderr : public testing::Test {
+ protected:
+  UnreadStderr() : pipe_(launch::make_pipe()) {
+    ::fcntl(pipe_.in.get(), F_SETPIPE_SZ, 4096);
+    // Nothing of what follows finds room.
+    const std::string filling(4096, '.');
+    EXPECT_EQ(::write(pipe_.in.get(), filling.data(), filling.size()), 4096);
+    ::fcntl(pipe_.out.get(), F_SETFL, O_NONBLOCK);
+  }
+
+  std::string read_some() {
+    char bytes[1 << 16];
+    const ssize_t got = ::read(pipe_.out.get(), bytes, sizeof bytes);
+    return got > 0 ? std::string(bytes, static_cast<size_t>(got)) : "";
+  }
+  // Until `end` has come.
+  std::string read_until(const std::string& end) {
+    std::string text;
+    for (int tried = 0; tried < 5000 && text.find(end) == std::string::npos; ++tried) {
+      text += read_some();
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    return text;
+  }
+
+  launch::Pipe pipe_;
+};
+
+TEST_F(UnreadStderr, NoCallWaitsAndWhatIsLeftOutIsCounted) {
+  StderrWriter writer({.fd = pipe_.in.get(), .capacity = 1000, .last_wait = Duration(50)});
+  const std::string line = std::string(399, 'x') + "\n";
+  for (int i = 0; i < 7; ++i)
+    writer.write(line);  // two fit
+  writer.drain();        // gives up
+  const std::string text = read_until("nobody read them)\n");
+  EXPECT_EQ(text,
+            std::string(4096, '.') + line + line + "(5 lines were left out: nobody read them)\n");
+  writer.write("at last\n");
+  EXPECT_EQ(read_until("at last\n"), "at last\n");
+}
+
+TEST_F(UnreadStderr, TheNextLineSaysHowManyAreMissing) {
+  StderrWriter writer({.fd = pipe_.in.get(), .capacity = 10, .last_wait = Duration(10'000)});
+  for (const char* line : {"one\n", "two\n", "three\n", "four\n"})
+    writer.write(line);
+  EXPECT_EQ(read_until("two\n"), std::string(4096, '.') + "one\ntwo\n");
+  // Once all of it is written there is room again.
+  std::string text;
+  for (int tried = 0; tried < 5000 && text.empty(); ++tried) {
+    writer.write("five\n");
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    text = read_some();
+  }
+  EXPECT_TRUE(text.starts_with("(")) << text;
+  EXPECT_NE(text.find(" lines were left out: nobody read them)\nfive\n"), std::string::npos)
+      << text;
+}
+
+// std::cerr is written in pieces and from several threads, but lines stay whole.
+TEST_F(UnreadStderr, AStreamGivesWholeLines) {
+  StderrWriter writer({.fd = pipe_.in.get(), .capacity = 1 << 16, .last_wait = Duration(50)});
+  std::ostream stream(&writer.stream_buffer());
+  stream << "note: " << 7 << " hosts";
+  read_some();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(read_some(), "") << "half a line is kept";
+  writer.write("a line of the log\n");
+  stream << std::endl << "second\n";
+  EXPECT_EQ(read_until("second\n"), "a line of the log\nnote: 7 hosts\nsecond\n");
+}
+
+}  // namespace
+}  // namespace retort::test
