@@ -215,7 +215,7 @@ std::string resume_command(const LaunchCommand& command) {
   std::string line = "retort launch " + shell_word(command.recipe);
   line += command.submitted ? " --submit --resume" : " --resume";
   for (const std::string& one : command.overrides)
-    line += " " + shell_word(one);
+    line += " " + shell_word(without_role_values(one));
   return line;
 }
 

@@ -25,7 +25,7 @@
 #include "recipes/run/resumed_run.h"
 #include "recipes/run/role_connections.h"
 #include "recipes/run/row_look.h"
-#include "recipes/run/row_warnings.h"
+#include "recipes/run/row_troubles.h"
 #include "recipes/run/rpc_metrics.h"
 #include "recipes/run/spike_watch.h"
 #include "recipes/run/student_model.h"
@@ -212,46 +212,6 @@ std::exception_ptr refusal_of(RowLook& look) {
   return nullptr;
 }
 
-// What is wrong with rows that are trained on is told with the first numbers, and at the end if
-// there is more of it.
-class RowTroubles {
- public:
-  RowTroubles(const RankContext& context, const data::RowSet& rows, int64_t max_positions)
-      : context_(context), rows_(rows), max_positions_(max_positions) {}
-
-  void see_first(int64_t step) {
-    if (!std::exchange(seen_, true)) tell(step);
-  }
-  void tell(int64_t step) {
-    const data::RowSet::ReadRows rows = rows_.read_rows();
-    if (rows.num_truncated != std::exchange(told_.num_truncated, rows.num_truncated))
-      say(step, std::to_string(rows.num_truncated) + " of the " + std::to_string(rows.num_rows) +
-                    " rows read so far are longer than data.max_length = " +
-                    std::to_string(rows_.max_length()) +
-                    ", and what is beyond it is not trained on; raise it (sft and distill "
-                    "can cut rows into packs "
-                    "instead: data.packing_strategy)");
-
-    const auto differ = prompts_differ(rows);
-    if (rows.num_prompts_differ != std::exchange(told_.num_prompts_differ, rows.num_prompts_differ))
-      if (differ) say(step, *differ);
-
-    // A row that goes on in another pack begins anew there.
-    const int64_t longest = std::min(rows.longest, rows_.max_length());
-    const auto beyond = beyond_positions(longest, rows.longest_origin, max_positions_);
-    if (longest != std::exchange(told_.longest, longest) && beyond) say(step, *beyond);
-  }
-
- private:
-  void say(int64_t step, const std::string& said) const { warn(context_, step, said); }
-
-  const RankContext& context_;
-  const data::RowSet& rows_;
-  const int64_t max_positions_;
-  bool seen_ = false;
-  data::RowSet::ReadRows told_;
-};
-
 // What leaves its usual range is told in the log, and to whoever watches the run.
 class Spikes {
  public:
@@ -343,7 +303,8 @@ TrainLoopResult run_student(const RankContext& context) {
   int64_t done_step = start.step;
   RpcMetrics calls(agent);
   Spikes spikes(context);
-  RowTroubles troubles(context, work->rows(), trainer.decoder().config().max_position_embeddings);
+  RowTroubles troubles(work->rows(), trainer.decoder().config().max_position_embeddings,
+                       [&](int64_t step, const std::string& what) { warn(context, step, what); });
   const bool makes_calls = !serving_roles(recipe).empty();
   const TrainLoopResult result = run_train_loop(
       trainer, world, work->objective(), work->evaluator(), checkpoints, start,
