@@ -98,7 +98,9 @@ class FuseServer {
   template <class T>
   static int give(Bytes& answer, const T& value) {
     const auto* bytes = reinterpret_cast<const char*>(&value);
-    answer.insert(answer.end(), bytes, bytes + sizeof value);
+    const size_t at = answer.size();
+    answer.resize(at + sizeof value);
+    std::memcpy(answer.data() + at, bytes, sizeof value);
     return 0;
   }
   static int result(int returned) { return returned < 0 ? -errno : 0; }
