@@ -99,8 +99,8 @@ table() {
     then lower_loss=$((lower_loss + 1)); fi
   done
   if ((seeds > 1)); then
-    printf '\nDistilled is above SFT alone in %d of %d seeds by exact match, in %d by test loss.\n' \
-      $more_right "$seeds" $lower_loss
+    printf '\nDistilled is above SFT alone in %d of %d seeds by exact match' $more_right "$seeds"
+    printf ', with a lower test loss in %d.\n' $lower_loss
   fi
 }
 printf '\n'
