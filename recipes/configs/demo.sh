@@ -2,7 +2,18 @@
 # The demo: generate data, train a tokenizer and a teacher, distil it into a student of a quarter of
 # its parameters in separate processes, train the same student by SFT alone, evaluate all three on
 # held-out problems. `./dev demo` builds and runs it.
+#
+#   --seeds N   students of the seeds 1 to N, each distilled and trained alone, beside the one
+#               teacher (default 1). A seed decides a student's first weights and the order of rows.
 set -euo pipefail
+seeds=1
+if [[ $# -gt 0 ]]; then
+  if [[ $# -ne 2 || $1 != --seeds || ! $2 =~ ^[1-9][0-9]?$ ]]; then
+    echo "usage: demo [--seeds N], N from 1 to 99" >&2
+    exit 2
+  fi
+  seeds=$2
+fi
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 retort=${RETORT_BIN:-build/bin/retort}
 out=runs/demo
@@ -20,6 +31,10 @@ timed() {
   "$@"
   echo $((SECONDS - start)) >"$out/$name.seconds"
 }
+evaluate() {
+  "$retort" eval --model "$out/$1/final" --data $out/test.jsonl --exact-match \
+    --max-new-tokens 48 >"$out/$1.eval.json"
+}
 
 rm -rf "$out"
 mkdir -p "$out"
@@ -28,40 +43,68 @@ say "data: arithmetic word problems (the test problems never appear in training)
 "$retort" data arithmetic --output $out/test.jsonl --first 12000 --count 400 --seed 1
 head -n 2 $out/test.jsonl
 
-say "tokenizer and random checkpoints"
+say "tokenizer and the teacher's random checkpoint"
 "$retort" tokenizer train --data $out/train.jsonl --vocab-size 400 --output $out/tokenizer
 "$retort" model init --arch qwen3 --tokenizer $out/tokenizer --output $out/teacher-init --seed 1 \
   --hidden-size 192 --num-hidden-layers 4 --num-attention-heads 4 --num-key-value-heads 4 \
   --intermediate-size 512
-"$retort" model init --arch qwen3 --tokenizer $out/tokenizer --output $out/student-init --seed 2 \
-  --hidden-size 96 --num-hidden-layers 4 --num-attention-heads 4 --num-key-value-heads 4 \
-  --intermediate-size 256
 
 say "teacher: supervised fine-tuning, 2 data-parallel processes"
-timed teacher "$retort" launch $configs/sft_teacher.yaml
-say "student: distilled from the teacher, one process each, hidden states over RPC"
-timed distill "$retort" launch $configs/distill.yaml
-say "student: supervised fine-tuning alone, same rows, same number of steps"
-timed sft "$retort" launch $configs/sft_student.yaml
+timed teacher-sft "$retort" launch $configs/sft_teacher.yaml
+evaluate teacher-sft
 
-say "evaluation on held-out problems"
-for name in teacher-sft student-distill student-sft; do
-  "$retort" eval --model $out/$name/final --data $out/test.jsonl --exact-match \
-    --max-new-tokens 48 >"$out/$name.eval.json"
+# suffix SEED: of the folders of its students; those of seed 1 are the ones that the recipes name.
+suffix() { [[ $1 -eq 1 ]] || echo "-$1"; }
+for ((seed = 1; seed <= seeds; seed++)); do
+  of=$(suffix $seed)
+  student=$out/student-init$of
+  say "student of seed $seed: a random checkpoint"
+  "$retort" model init --arch qwen3 --tokenizer $out/tokenizer --output "$student" \
+    --seed $((seed + 1)) --hidden-size 96 --num-hidden-layers 4 --num-attention-heads 4 \
+    --num-key-value-heads 4 --intermediate-size 256
+  say "student of seed $seed: distilled from the teacher, one process each, hidden states over RPC"
+  timed "student-distill$of" "$retort" launch $configs/distill.yaml seed=$seed \
+    "output_dir=$out/student-distill$of" "roles.student.model=$student"
+  say "student of seed $seed: supervised fine-tuning alone, same rows, same number of steps"
+  timed "student-sft$of" "$retort" launch $configs/sft_student.yaml seed=$seed \
+    "output_dir=$out/student-sft$of" "roles.student.model=$student"
+  say "student of seed $seed: evaluation on held-out problems"
+  evaluate "student-distill$of"
+  evaluate "student-sft$of"
 done
 
-printf '\n%-34s %12s %12s %12s %10s\n' model "exact match" "test loss" "accuracy" "train s"
-# percent FILE KEY: a number from 0 to 1, times a hundred
-percent() { awk "BEGIN{print 100*$(number "$1" "$2")}"; }
-# row TEXT RUN TIMED: the figures of a run
+# percent RUN KEY: a number from 0 to 1 of its evaluation, times a hundred
+percent() { awk "BEGIN{print 100*$(number "$out/$1.eval.json" "$2")}"; }
+# row TEXT RUN: the figures of a run
 row() {
-  local f=$out/$2.eval.json
-  printf '%-34s %11.1f%% %12.4f %11.1f%% %10s\n' "$1" "$(percent "$f" exact_match)" \
-    "$(number "$f" loss)" "$(percent "$f" mean_token_accuracy)" "$(cat "$out/$3.seconds")"
+  printf '%-34s %11.1f%% %12.4f %11.1f%% %10s\n' "$1" "$(percent "$2" exact_match)" \
+    "$(number "$out/$2.eval.json" loss)" "$(percent "$2" mean_token_accuracy)" \
+    "$(cat "$out/$2.seconds")"
 }
-row "teacher (SFT)" teacher-sft teacher
-row "student, distilled" student-distill distill
-row "student, SFT alone" student-sft sft
+# above A B: whether number A is larger than number B
+above() { awk "BEGIN{exit !($1 > $2)}"; }
+table() {
+  local seed of name more_right=0 lower_loss=0
+  printf '%-34s %12s %12s %12s %10s\n' model "exact match" "test loss" "accuracy" "train s"
+  row "teacher (SFT)" teacher-sft
+  for ((seed = 1; seed <= seeds; seed++)); do
+    of=$(suffix $seed) name=
+    if ((seeds > 1)); then name=", seed $seed"; fi
+    row "student, distilled$name" "student-distill$of"
+    row "student, SFT alone$name" "student-sft$of"
+    if above "$(percent "student-distill$of" exact_match)" "$(percent "student-sft$of" exact_match)"
+    then more_right=$((more_right + 1)); fi
+    if above "$(number "$out/student-sft$of.eval.json" loss)" \
+      "$(number "$out/student-distill$of.eval.json" loss)"
+    then lower_loss=$((lower_loss + 1)); fi
+  done
+  if ((seeds > 1)); then
+    printf '\nDistilled is above SFT alone in %d of %d seeds by exact match' $more_right "$seeds"
+    printf ', with a lower test loss in %d.\n' $lower_loss
+  fi
+}
+printf '\n'
+table | tee $out/table.txt
 cat <<TEXT
 
 Everything lies under $out/:
