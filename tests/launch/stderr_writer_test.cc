@@ -21,8 +21,7 @@ class UnreadStderr : public testing::Test {
   UnreadStderr() : pipe_(launch::make_pipe()) {
     ::fcntl(pipe_.in.get(), F_SETPIPE_SZ, 4096);
     // Nothing of what follows finds room.
-    const std::string filling(4096, '.');
-    EXPECT_EQ(::write(pipe_.in.get(), filling.data(), filling.size()), 4096);
+    EXPECT_EQ(::write(pipe_.in.get(), filling_.data(), filling_.size()), 4096);
     ::fcntl(pipe_.out.get(), F_SETFL, O_NONBLOCK);
   }
 
@@ -41,18 +40,19 @@ class UnreadStderr : public testing::Test {
     return text;
   }
 
+  const std::string filling_ = std::string(4096, '.');
   launch::Pipe pipe_;
 };
 
 TEST_F(UnreadStderr, NoCallWaitsAndWhatIsLeftOutIsCounted) {
   StderrWriter writer({.fd = pipe_.in.get(), .capacity = 1000, .last_wait = Duration(50)});
-  const std::string line = std::string(399, 'x') + "\n";
+  std::string line(399, 'x');
+  line += '\n';
   for (int i = 0; i < 7; ++i)
     writer.write(line);  // two fit
   writer.drain();        // gives up
   const std::string text = read_until("nobody read them)\n");
-  EXPECT_EQ(text,
-            std::string(4096, '.') + line + line + "(5 lines were left out: nobody read them)\n");
+  EXPECT_EQ(text, filling_ + line + line + "(5 lines were left out: nobody read them)\n");
   writer.write("at last\n");
   EXPECT_EQ(read_until("at last\n"), "at last\n");
 }
@@ -61,7 +61,7 @@ TEST_F(UnreadStderr, TheNextLineSaysHowManyAreMissing) {
   StderrWriter writer({.fd = pipe_.in.get(), .capacity = 10, .last_wait = Duration(10'000)});
   for (const char* line : {"one\n", "two\n", "three\n", "four\n"})
     writer.write(line);
-  EXPECT_EQ(read_until("two\n"), std::string(4096, '.') + "one\ntwo\n");
+  EXPECT_EQ(read_until("two\n"), filling_ + "one\ntwo\n");
   // Once all of it is written there is room again.
   std::string text;
   for (int tried = 0; tried < 5000 && text.empty(); ++tried) {
