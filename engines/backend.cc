@@ -200,7 +200,9 @@ void EngineBackend::apply() {
                     "difference is its rounding)")
         .with("version", version)
         .with("largest_difference", receipt.largest)
-        .with("tolerance", receipt.tolerance);
+        .with("tolerance", receipt.tolerance)
+        .with("mean_difference", receipt.mean)
+        .with("mean_tolerance", receipt.mean_tolerance);
   RETORT_LOG(kInfo) << "weights " << version << " are in use: " << receipt.tokens
                     << " log-probabilities differ by at most " << receipt.largest;
 }

@@ -24,6 +24,12 @@ std::string nats(double value) {
   return text;
 }
 
+// Of a reward that is asked for again.
+double reward_limit(const Contract& contract, double reward) {
+  return contract.tolerance_given ? contract.tolerance
+                                  : kRewardShare * std::max(1.0, std::abs(reward));
+}
+
 class Check {
  public:
   Check(const Contract& contract, const Needs& needs) : contract_(contract), needs_(needs) {}
@@ -309,8 +315,7 @@ class Check {
 
   void steady_rewards(const Difference& found, const std::string& when,
                       const std::string& remedy) const {
-    const double scale = std::max(1.0, std::abs(contract_.reward.value_or(0)));
-    const double limit = contract_.tolerance_given ? contract_.tolerance : kRewardShare * scale;
+    const double limit = reward_limit(contract_, contract_.reward.value_or(0));
     if (found.largest <= limit) return;
     mismatch("the reward of a completion differs by " + std::to_string(found.largest) +
              " when it " + when + " (allowed: " + std::to_string(limit) + "); " + remedy);
@@ -338,6 +343,25 @@ double reward_tolerance(const Contract& contract) {
   const double largest =
       std::max(contract.reward_repeated.largest, contract.reward_batched.largest);
   return std::max(1e-4 * std::max(1.0, std::abs(contract.reward.value_or(0))), 4 * largest);
+}
+
+Allowed allowed_of_replicas(const Contract& contract, double reward) {
+  const double limit = reward_limit(contract, reward);  // one number, which is its mean
+  return {.largest = limit, .mean = limit};
+}
+
+Allowed allowed_of_replicas(const Contract& contract) {
+  return {.largest = contract.tolerance_given ? contract.tolerance : kLargestDifference,
+          .mean = kLargestMean};
+}
+
+Allowed allowed_of_weights(const Contract& contract) {
+  if (contract.tolerance_given) return {.largest = contract.tolerance, .mean = kLargestMean};
+  double mean = contract.drawn == DrawnMeaning::kUnknown ? 0 : contract.drawn_and_scored.mean;
+  for (const Difference& found :
+       {contract.repeated, contract.warmed, contract.extended, contract.batched, contract.local})
+    mean = std::max(mean, found.mean);
+  return {.largest = contract.tolerance, .mean = std::min(kLargestMean, std::max(1e-4, 4 * mean))};
 }
 
 void check_contract(const Contract& contract, const Needs& needs) { Check(contract, needs).run(); }

@@ -158,6 +158,20 @@ void check_contract(const Contract& contract, const Needs& needs);
 // What is no difference of rewards: the recipe's tolerance, or what the probe found to vary.
 double reward_tolerance(const Contract& contract);
 
+// Up to which differences numbers of the same model are the same.
+struct Allowed {
+  double largest = 0, mean = 0;  // nats, or of rewards
+};
+// Of log-probabilities of replicas of the engine, which may run on other devices. The largest is
+// the recipe's tolerance; without one, what a local copy in another type may differ by.
+Allowed allowed_of_replicas(const Contract& contract);
+// Of their rewards; without a tolerance a share of `reward`.
+Allowed allowed_of_replicas(const Contract& contract, double reward);
+// Of the student's own log-probabilities with weights that the engine loaded (receipt.h). Without
+// the recipe's tolerance four times what the probe found to vary, and never more than a local copy
+// may on average.
+Allowed allowed_of_weights(const Contract& contract);
+
 // One JSON object, several lines.
 std::string to_json(const Contract& contract);
 // kCorrupt naming the key that is missing, unknown or of another type.

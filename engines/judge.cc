@@ -39,7 +39,7 @@ Future<JudgeAnswer> EngineJudge::answer(const JudgeQuestion& question,
   // The caller's time does not run while the engine works: that has a limit of its own.
   caller.clock->wait();
   return packs_
-      .ask(question.texts.size(),
+      .ask(question.texts.size(), caller,
            [&](size_t i, Deadline deadline) {
              return engine_->write(
                  {.text = question.texts[i], .max_new_tokens = question.max_new_tokens}, deadline);
@@ -60,7 +60,7 @@ Future<JudgeAnswer> EngineJudge::answer(const JudgeQuestion& question,
 }
 
 bool EngineJudge::work() const {
-  packs_.rethrow_lost();
+  packs_.look();
   return false;
 }
 

@@ -32,7 +32,8 @@ class EngineJudge {
 
   // The role must outlive the agent's handlers.
   void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue);
-  // Throws what ended the engine; else there is nothing to do: false.
+  // Cancels what is asked for callers that are gone. Throws what ended the engine; else there is
+  // nothing to do: false.
   bool work() const;
   // Whoever waits hears that nothing comes, whoever asks later too.
   void stop();

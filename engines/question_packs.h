@@ -17,12 +17,15 @@
 #include "base/future.h"
 #include "base/units.h"
 #include "engines/engine.h"
+#include "roles/teacher/caller.h"
+#include "rpc/agent.h"
 
 namespace retort::engines {
 
 // Errors: the first error of a question is that of its request, whose other questions are
-//   cancelled. An engine that is not there any more ends the role: whoever waits and whoever asks
-//   later gets kPeerLost and asks another replica, rethrow_lost() throws.
+//   cancelled. So are the questions of a request whose caller is gone, when look() finds it. An
+//   engine that is not there any more ends the role: whoever waits and whoever asks later gets
+//   kPeerLost and asks another replica, look() throws.
 // Threads: any; answers are completed on the engine's thread.
 template <class Answer>
 class QuestionPacks {
@@ -33,10 +36,12 @@ class QuestionPacks {
     shared_->name = std::move(name);
   }
 
-  // Asks question 0 to count - 1 by `ask(i, deadline)`; their answers, in order.
-  Future<std::vector<Answer>> ask(size_t count,
+  // Asks question 0 to count - 1 by `ask(i, deadline)`; their answers, in order. `caller`: who
+  // waits for them.
+  Future<std::vector<Answer>> ask(size_t count, const rpc::CallContext& caller,
                                   const std::function<Future<Answer>(size_t, Deadline)>& ask) {
     auto pack = std::make_shared<Pack>();
+    pack->caller = caller;
     Future<std::vector<Answer>> reply = pack->promise.future();
     pack->open = count;
     pack->answers.resize(count);
@@ -52,10 +57,19 @@ class QuestionPacks {
     return reply;
   }
 
-  // Throws what ended the engine, if it has ended.
-  void rethrow_lost() const {
-    const std::lock_guard lock(shared_->mutex);
-    if (shared_->lost) std::rethrow_exception(shared_->lost);
+  // Now and then: cancels what nobody waits for any more. Throws what ended the engine, if it has
+  // ended.
+  void look() const {
+    std::vector<std::shared_ptr<Pack>> unwanted;
+    {
+      const std::lock_guard lock(shared_->mutex);
+      if (shared_->lost) std::rethrow_exception(shared_->lost);
+      for (const auto& pack : shared_->packs)
+        if (!roles::still_waits(pack->caller)) unwanted.push_back(pack);
+    }
+    for (const auto& pack : unwanted)
+      shared_->fail(pack, std::make_exception_ptr(
+                              Error(ErrorCode::kCancelled, "nobody waits for the answer")));
   }
 
   // Whoever waits hears that nothing comes, whoever asks later too.
@@ -76,6 +90,7 @@ class QuestionPacks {
 
  private:
   struct Pack {
+    rpc::CallContext caller;
     Promise<std::vector<Answer>> promise;
     std::vector<Answer> answers;
     size_t open = 0;  // questions without an answer

@@ -109,6 +109,7 @@ std::string to_json(const Receipt& receipt, const std::string& process) {
                                 {"largest_difference", receipt.largest},
                                 {"mean_difference", receipt.mean},
                                 {"tolerance", receipt.tolerance},
+                                {"mean_tolerance", receipt.mean_tolerance},
                                 {"accepted", receipt.accepted()}}
       .dump();
 }
@@ -138,7 +139,8 @@ Receipt check_weights(Engine& engine, const models::Decoder& decoder, uint64_t v
       .tokens = differences.count,
       .largest = differences.largest,
       .mean = differences.count > 0 ? differences.sum / static_cast<double>(differences.count) : 0,
-      .tolerance = options.tolerance};
+      .tolerance = options.tolerance,
+      .mean_tolerance = options.mean_tolerance};
 }
 
 }  // namespace retort::engines

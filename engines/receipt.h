@@ -11,8 +11,9 @@
 namespace retort::engines {
 
 struct CanaryOptions {
-  int64_t tokens = 256;     // of all sequences together
-  double tolerance = 1e-3;  // largest difference of a log-probability that is none
+  int64_t tokens = 256;          // of all sequences together
+  double tolerance = 1e-3;       // largest difference of a log-probability that is none
+  double mean_tolerance = 1e-3;  // on average
   // Of the ids: a number that no process had before, or a server's cache may know the answers from
   // an earlier one, which had a version of the same number.
   uint64_t nonce = 0;
@@ -22,9 +23,9 @@ struct Receipt {
   uint64_t version = 0;
   int64_t tokens = 0;            // log-probabilities that were compared
   double largest = 0, mean = 0;  // of their differences
-  double tolerance = 0;
+  double tolerance = 0, mean_tolerance = 0;
   // a number that is no number is a difference
-  bool accepted() const { return tokens > 0 && largest <= tolerance; }
+  bool accepted() const { return tokens > 0 && largest <= tolerance && mean <= mean_tolerance; }
 };
 // A line of receipts.jsonl, without its end; `process`: whose engine it is, "generator/0".
 std::string to_json(const Receipt& receipt, const std::string& process);

@@ -38,7 +38,9 @@ void EngineReward::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> q
 }
 
 roles::TeacherInfo EngineReward::info(const roles::InfoRequest& request) const {
-  return served_info(options_.name, tokenizer_, options_.config, request);
+  roles::TeacherInfo info = served_info(options_.name, tokenizer_, options_.config, request);
+  info.numbers = options_.numbers;
+  return info;
 }
 
 Future<RewardAnswer> EngineReward::score(const RewardQuestion& question,
@@ -47,7 +49,7 @@ Future<RewardAnswer> EngineReward::score(const RewardQuestion& question,
   // The caller's time does not run while the engine works: that has a limit of its own.
   caller.clock->wait();
   return packs_
-      .ask(question.num_sequences(),
+      .ask(question.num_sequences(), caller,
            [&](size_t i, Deadline deadline) {
              return engine_->reward(request_of(question, i), deadline);
            })
@@ -57,7 +59,7 @@ Future<RewardAnswer> EngineReward::score(const RewardQuestion& question,
 }
 
 bool EngineReward::work() const {
-  packs_.rethrow_lost();
+  packs_.look();
   return false;
 }
 

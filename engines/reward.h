@@ -27,15 +27,17 @@ namespace retort::engines {
 class EngineReward {
  public:
   struct Options {
-    std::string name;            // "judge/0"
-    Duration timeout{600'000};   // of one question, beside the time of those before it
-    models::ModelConfig config;  // of the model that is served
+    std::string name;               // "judge/0"
+    Duration timeout{600'000};      // of one question, beside the time of those before it
+    models::ModelConfig config;     // of the model that is served
+    roles::ProbeNumbers numbers{};  // those of its replicas must be the same
   };
   EngineReward(std::shared_ptr<Engine> engine, models::Tokenizer tokenizer, Options options);
 
   // The role must outlive the agent's handlers.
   void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue);
-  // Throws what ended the engine; else there is nothing to do: false.
+  // Cancels what is asked for callers that are gone. Throws what ended the engine; else there is
+  // nothing to do: false.
   bool work() const;
   // Whoever waits hears that nothing comes, whoever asks later too.
   void stop();

@@ -77,7 +77,9 @@ void EngineTeacher::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> 
 }
 
 roles::TeacherInfo EngineTeacher::info(const roles::InfoRequest& request) const {
-  return served_info(options_.name, tokenizer_, options_.config, request);
+  roles::TeacherInfo info = served_info(options_.name, tokenizer_, options_.config, request);
+  info.numbers = options_.numbers;
+  return info;
 }
 
 roles::HeadReply EngineTeacher::head(const roles::HeadRequest& request) {
@@ -141,10 +143,27 @@ bool EngineTeacher::work() {
     std::lock_guard lock(shared_->mutex);
     if (shared_->lost) std::rethrow_exception(shared_->lost);
   }
+  cancel_unwanted();
   roles::RequestBatch batch = requests_.take(/*max_tokens=*/0);
   for (size_t i = 0; i < batch.requests.size(); ++i)
     ask(batch.keys[i], std::move(batch.requests[i]));
   return !batch.requests.empty();
+}
+
+// Whoever wants a part later finds no request that was taken, and asks anew.
+void EngineTeacher::cancel_unwanted() {
+  std::erase_if(asked_, [](const std::weak_ptr<Pack>& pack) { return pack.expired(); });
+  for (const std::weak_ptr<Pack>& asked : asked_) {
+    const std::shared_ptr<Pack> pack = asked.lock();
+    if (!pack || shared_->store.is_wanted(pack->key)) continue;
+    {
+      std::lock_guard lock(shared_->mutex);
+      if (pack->open == 0) continue;  // its parts are kept for who asks
+    }
+    fail(*shared_, *pack,
+         std::make_exception_ptr(Error(ErrorCode::kCancelled, "nobody waits for the answer")
+                                     .with("request", pack->key)));
+  }
 }
 
 void EngineTeacher::ask(const std::string& key, ForwardRequest request) {
@@ -165,6 +184,7 @@ void EngineTeacher::ask(const std::string& key, ForwardRequest request) {
                  .spec = request.spec};
   pack->request = std::move(request);
   if (questions.empty()) return deliver(*shared_, *pack);
+  asked_.push_back(pack);
   ask_each(pack, std::move(questions));
 }
 

@@ -38,9 +38,10 @@ namespace retort::engines {
 // Ids that only the engine's head has (a padded vocabulary) are left out of topk, and their mass is
 // taken from the rest; target_logps of such a model are refused.
 // Use: serve(agent, queue), then work() between jobs.
-// Errors: an answer that cannot be fails its request. An engine that is not there any more ends the
-//   teacher: work() throws, the process begins anew and waits for it, and meanwhile other replicas
-//   answer.
+// Errors: an answer that cannot be fails its request. What is asked for callers that are gone is
+//   cancelled, and asked anew for who wants a part of it later. An engine that is not there any more
+//   ends the teacher: work() throws, the process begins anew and waits for it, and meanwhile other
+//   replicas answer.
 // Memory: of each open request its answer: R * K * 8 bytes, or R * H * 4.
 // Threads: compute; answers are formed on the engine's thread.
 class EngineTeacher {
@@ -51,13 +52,15 @@ class EngineTeacher {
     models::ModelConfig config;    // of the model that is served
     std::filesystem::path folder;  // its tokenizer's; with the head's weights for hidden_states
     roles::AnswerStore::Options store{};
+    roles::ProbeNumbers numbers{};  // those of its replicas must be the same
   };
   EngineTeacher(std::shared_ptr<Engine> engine, models::Tokenizer tokenizer, Options options);
   ~EngineTeacher();
 
   // The teacher must outlive the agent's handlers.
   void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue);
-  // Asks the engine for what waits; true: there was something. Throws what ended the engine.
+  // Asks the engine for what waits; true: there was something. Cancels what nobody waits for any
+  // more. Throws what ended the engine.
   bool work();
   // Whoever waits hears that nothing comes.
   void stop();
@@ -82,6 +85,7 @@ class EngineTeacher {
     std::vector<std::string> failed;
   };
   void forget_failed();
+  void cancel_unwanted();
   void ask(const std::string& key, roles::ForwardRequest request);
   void ask_each(const std::shared_ptr<Pack>& pack, std::vector<ScoreRequest> questions);
   static void fail(Shared& shared, Pack& pack, const std::exception_ptr& error);
@@ -91,6 +95,7 @@ class EngineTeacher {
   models::Tokenizer tokenizer_;
   Options options_;
   roles::RequestQueue requests_;
+  std::vector<std::weak_ptr<Pack>> asked_;  // gone: answered
   std::shared_ptr<Shared> shared_;
   at::Tensor head_;  // once it was asked for
 };

@@ -40,8 +40,8 @@ struct RpcOptions {
   // handlers, credit, the wire) has queue_timeout, and without that ends when the peer is lost.
   Duration timeout{120'000};
   std::optional<Duration> queue_timeout;
-  // The time between two heartbeats on a control socket.
-  Duration heartbeat_interval{1'000};
+  // The time between two heartbeats on a control socket. Without it heartbeats() says.
+  std::optional<Duration> heartbeat_interval;
   // A peer that is silent for longer is lost.
   Duration peer_timeout{15'000};
   // For each peer. What is sent to it and not done: beyond it, calls wait or fail, as
@@ -59,6 +59,10 @@ struct RpcOptions {
   // process; in a recipe it is the student's (recipes/run/agent_options.h).
   std::map<std::string, std::map<std::string, int64_t>> device_maps;
 
+  // In a process that is in touch with up to `peers` others: heartbeat_interval, or without it a
+  // second, and more with many, so that heartbeats take about 1 % of a core (docs/scale.md).
+  Duration heartbeats(int64_t peers = 0) const;
+
   template <class V>
   void fields(V& visit) {
     visit("transports", transports, "what carries the connections: tcp");
@@ -72,7 +76,9 @@ struct RpcOptions {
     visit("timeout", timeout, "of a remote call, from the start of its handler");
     visit("queue_timeout", queue_timeout,
           "of a remote call, until its handler starts; null: for as long as the peer lives");
-    visit("heartbeat_interval", heartbeat_interval, "time between heartbeats on a control socket");
+    visit("heartbeat_interval", heartbeat_interval,
+          "time between heartbeats on a control socket; null: 1s, or 7ms for each process of the "
+          "run if that is more, at most half of peer_timeout");
     visit("peer_timeout", peer_timeout, "a peer silent for longer is lost");
     visit("max_inflight_bytes", max_inflight_bytes,
           "bytes in flight to one peer before calls wait");

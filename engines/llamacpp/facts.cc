@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <utility>
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "engines/answer_status.h"
+#include "engines/settled.h"
 
 namespace retort::engines::llamacpp {
 namespace {
@@ -13,6 +16,7 @@ namespace {
 constexpr int64_t kMaxVocabRows = int64_t{1} << 26;
 constexpr int64_t kMaxContext = INT32_MAX;
 constexpr int64_t kMaxSlots = 1 << 16;
+constexpr int kNoSuchDoor = 404;
 // Arguments and metadata of each model that a router knows.
 constexpr uint64_t kListBytes = uint64_t{16} << 20;
 
@@ -112,10 +116,40 @@ Future<Listed> list_model(Server& server, const std::string& served_model, Deadl
   });
 }
 
+namespace {
+
+// False: it has no such door, which one in front of it may not pass on.
+Future<bool> has_health(Server& server, Deadline deadline) {
+  return settled(server.ask(get("/health"), deadline), [](Outcome<Json> outcome) {
+    if (!outcome.error) return true;
+    try {
+      std::rethrow_exception(outcome.error);
+    } catch (const Error& error) {
+      if (status_of(error) != kNoSuchDoor) throw;
+      return false;
+    }
+  });
+}
+
+// Of a server without /health: whoever lists models serves them, and who has neither door is no
+// llama-server, which waiting does not mend.
+Future<Listed> list_without_health(Server& server, const std::string& served_model,
+                                   Deadline deadline) {
+  return explaining(list_model(server, served_model, deadline), [](const Error& error) {
+    if (status_of(error) != kNoSuchDoor) return error;
+    return with_advice(error, ErrorCode::kMismatch,
+                       "neither /health nor /v1/models is there: no llama-server listens at this "
+                       "address, or not below this path");
+  });
+}
+
+}  // namespace
+
 Future<Facts> read_facts(Server& server, const std::string& served_model, Deadline deadline) {
-  return server.ask(get("/health"), deadline)
-      .then([&server, served_model, deadline](const Json&) {
-        return list_model(server, served_model, deadline);
+  return has_health(server, deadline)
+      .then([&server, served_model, deadline](bool healthy) {
+        return healthy ? list_model(server, served_model, deadline)
+                       : list_without_health(server, served_model, deadline);
       })
       .then([&server, deadline](const Listed& listed) {
         const std::string query = listed.routed() ? "?model=" + percent_encoded(listed.name) : "";

@@ -38,8 +38,9 @@ Listed find_listed(const Json& list, const std::string& served_model);
 // Asks /v1/models.
 Future<Listed> list_model(Server& server, const std::string& served_model, Deadline deadline);
 
-// Asks /health, /v1/models and /props. kUnavailable while the model loads. A router that loads
-// models when they are asked for (its default) loads this one, and the answer waits for it.
+// Asks /health, /v1/models and /props. kUnavailable while the model loads; kMismatch where neither
+// of the first two is there. A router that loads models when they are asked for (its default) loads
+// this one, and the answer waits for it.
 Future<Facts> read_facts(Server& server, const std::string& served_model, Deadline deadline);
 
 }  // namespace retort::engines::llamacpp

@@ -103,7 +103,8 @@ Error Server::error_of(const Ask& what, const http::Response& response) const {
   const int status = response.status;
   return Error(code_for(status), what.path.substr(0, what.path.find('?')) + ": status " +
                                      std::to_string(status) + ": " +
-                                     without(message_of(response.body), key_) + advice_for(status));
+                                     without(message_of(response.body), key_) + advice_for(status))
+      .with("status", status);
 }
 
 }  // namespace retort::engines::llamacpp

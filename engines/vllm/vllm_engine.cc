@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engines/answer_status.h"
 #include "engines/drawn_tokens.h"
 #include "engines/once_more.h"
 #include "engines/plain_admin.h"
@@ -64,9 +65,17 @@ class Vllm final : public Engine {
 Future<EngineState> Vllm::state(Deadline deadline) {
   http::Request health = server_.http().to(http::Method::kGet, "/health");
   health.expected_type.clear();
-  return server_.http()
-      .send(std::move(health), deadline)
-      .then([this, deadline](http::Response) { return server_.version(deadline); })
+  // What stands before it may pass on /v1 alone: then the list of models says that it is there.
+  return settled(server_.http().send(std::move(health), deadline),
+                 [](Outcome<http::Response> outcome) {
+                   try {
+                     if (outcome.error) std::rethrow_exception(outcome.error);
+                   } catch (const Error& error) {
+                     if (status_of(error) != 404) throw;
+                   }
+                   return Empty{};
+                 })
+      .then([this, deadline](Empty) { return server_.version(deadline); })
       .then([this, deadline](std::string version) {
         return server_.ask(deadline, Wait::kNot).then([version](Served served) {
           return EngineState{.version = version,

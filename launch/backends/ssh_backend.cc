@@ -26,7 +26,7 @@ std::vector<HostLinkOptions> links_to_hosts(const recipes::Recipe& recipe,
                      .run_folder = run_folder,
                      .mark = mark,
                      .log = logs / ("host-" + host.host + ".log"),
-                     .interval = recipe.rpc.heartbeat_interval,
+                     .interval = recipe.rpc.heartbeats(recipe.num_processes()),
                      .limit = recipe.rpc.peer_timeout});
   return links;
 }

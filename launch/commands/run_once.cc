@@ -201,7 +201,7 @@ ChildContext rank_context_of(const recipes::Recipe& recipe, const RunStart& star
           .encryption = start.encryption,
           .bind = recipe.rpc.bind,
           .cuda = recipe.roles.at(role).world.device == parallel::Device::kCuda,
-          .heartbeat_interval = recipe.rpc.heartbeat_interval,
+          .heartbeat_interval = recipe.rpc.heartbeats(recipe.num_processes()),
           .peer_timeout = recipe.rpc.peer_timeout,
           .resume = start.resume,
           .writes_cache = start.writes_cache,

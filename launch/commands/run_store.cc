@@ -13,9 +13,9 @@ rpc::RendezvousServer serve_store(const recipes::Recipe& recipe,
                                   const rpc::RendezvousAccess& access, const std::string& bind,
                                   int64_t port) {
   try {
-    return rpc::RendezvousServer(
-        access, bind, std::to_string(port),
-        {.interval = recipe.rpc.heartbeat_interval, .limit = recipe.rpc.peer_timeout});
+    return rpc::RendezvousServer(access, bind, std::to_string(port),
+                                 {.interval = recipe.rpc.heartbeats(recipe.num_processes()),
+                                  .limit = recipe.rpc.peer_timeout});
   } catch (const Error& error) {
     // An address that is not this host's is another key's.
     const bool is_taken = error.message().find(std::strerror(EADDRINUSE)) != std::string::npos;

@@ -83,7 +83,7 @@ engines::Contract AttachedEngine::asked(const models::Decoder* local, const engi
   }
 }
 
-void AttachedEngine::begin(engines::ModelWatch& watch, Deadline deadline) {
+engines::FirstNumbers AttachedEngine::begin(engines::ModelWatch& watch, Deadline deadline) {
   const fs::path file = found(".first.json");
   std::optional<engines::FirstNumbers> earlier;
   if (context_.restart > 0 && fs::exists(file))
@@ -91,6 +91,7 @@ void AttachedEngine::begin(engines::ModelWatch& watch, Deadline deadline) {
   engines::FirstNumbers first;
   with_url([&] { first = watch.begin(earlier, deadline); });
   if (!earlier) write_file_atomically(file, engines::to_json(first));
+  return first;
 }
 
 void AttachedEngine::look(engines::ModelWatch& watch) {

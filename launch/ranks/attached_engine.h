@@ -40,8 +40,9 @@ class AttachedEngine {
 
   // Begins a watch, after the probe. A process that was started again must find the model that the
   // first one found: an engine that was away may come back with another. kInvalidArgument, which
-  // ends the run and is not tried again (the same model would answer), as look().
-  void begin(engines::ModelWatch& watch, Deadline deadline);
+  // ends the run and is not tried again (the same model would answer), as look(). Returns the
+  // numbers that count.
+  engines::FirstNumbers begin(engines::ModelWatch& watch, Deadline deadline);
   void look(engines::ModelWatch& watch);
 
  private:

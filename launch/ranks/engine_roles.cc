@@ -42,6 +42,11 @@ engines::EngineWeightOptions weights_of(const RankContext& context) {
   return weights;
 }
 
+// What other replicas must give, too.
+roles::ProbeNumbers numbers_of(const engines::FirstNumbers& first, engines::Allowed allowed) {
+  return {.values = first.given, .largest = allowed.largest, .mean = allowed.mean};
+}
+
 // How far a role has got, for whoever watches the run.
 template <class Role>
 struct Progress {
@@ -77,23 +82,24 @@ void run_engine_teacher_role(const RankContext& context) {
   AttachedEngine attached(context);
   const Deadline deadline = Deadline::after(external.load_timeout);
   const models::ModelConfig config = attached.config(attached.start(deadline));
-  double tolerance = 0;
+  engines::Contract contract;
   {
     const std::optional<models::Decoder> local = local_copy(external.tokenizer);
-    tolerance = attached.probe(local ? &*local : nullptr, deadline).tolerance;
+    contract = attached.probe(local ? &*local : nullptr, deadline);
   }
   engines::ModelWatch watch(attached.engine(),
                             {.vocab_rows = config.vocab_size,
-                             .tolerance = tolerance,
+                             .tolerance = contract.tolerance,
                              .timeout = std::chrono::milliseconds(external.timeout)});
-  attached.begin(watch, deadline);
+  const engines::FirstNumbers first = attached.begin(watch, deadline);
   engines::EngineTeacher teacher(
       attached.engine(), models::Tokenizer::load(external.tokenizer),
       {.name = context.name(),
        .timeout = external.timeout,
        .config = config,
        .folder = external.tokenizer,
-       .store = {.lease = 2 * std::chrono::milliseconds(context.recipe.rpc.timeout)}});
+       .store = {.lease = 2 * std::chrono::milliseconds(context.recipe.rpc.timeout)},
+       .numbers = numbers_of(first, engines::allowed_of_replicas(contract))});
 
   serve(context, attached, watch, teacher,
         {&engines::EngineTeacher::requests_served, "requests answered"});
@@ -112,10 +118,14 @@ void run_engine_reward_role(const RankContext& context) {
                              .label = recipes::engine_needs(context.recipe, context.role).label,
                              .tolerance = engines::reward_tolerance(contract),
                              .timeout = std::chrono::milliseconds(external.timeout)});
-  attached.begin(watch, deadline);
+  const engines::FirstNumbers first = attached.begin(watch, deadline);
+  const double reward_of_watch = first.given.empty() ? 0 : first.given[0];
   engines::EngineReward reward(
       attached.engine(), models::Tokenizer::load(external.tokenizer),
-      {.name = context.name(), .timeout = external.timeout, .config = config});
+      {.name = context.name(),
+       .timeout = external.timeout,
+       .config = config,
+       .numbers = numbers_of(first, engines::allowed_of_replicas(contract, reward_of_watch))});
 
   serve(context, attached, watch, reward,
         {&engines::EngineReward::completions_scored, "completions scored"});
@@ -169,13 +179,15 @@ void run_engine_generator_role(const RankContext& context) {
   attached.config(attached.start(deadline));
   if (!restarts_to_load(attached, external)) attached.engine()->load_weights(first, deadline).get();
   const engines::Contract contract = attached.probe(&decoder, deadline);
+  const engines::Allowed allowed = engines::allowed_of_weights(contract);
 
   recipes::PatientFile receipts(context.run_folder / "receipts.jsonl");
   engines::EngineBackend::Options options{
       .timeout = external.timeout,
       .load_timeout = external.load_timeout,
       .canaries = {.tokens = external.weights.canary_tokens,
-                   .tolerance = contract.tolerance,
+                   .tolerance = allowed.largest,
+                   .mean_tolerance = allowed.mean,
                    .nonce = new_nonce()},
       .drawn = contract.drawn,
       .on_receipt = [&](const engines::Receipt& receipt) {

@@ -41,6 +41,7 @@ rpc::Agent::Options agent_options(const RankContext& context, at::Device device)
                               .run = context.run,
                               .rpc = context.recipe.rpc,
                               .restart = static_cast<uint64_t>(context.life)};
+  options.rpc.heartbeat_interval = context.recipe.rpc.heartbeats(context.recipe.num_processes());
   if (!context.address.empty()) options.rpc.bind = context.address;
   if (!context.advertise.empty()) options.rpc.advertise = context.advertise;
   options.rpc.device_maps = device_maps_of(context.recipe, context.role);

@@ -161,8 +161,8 @@ void PushedWeights::send_to(const std::string& peer) {
   std::lock_guard sending(sending_);
   if (!kept_) return;
   const int64_t index = index_of(peer);
-  const GeneratorInfo info =
-      answer(agent_.call(peer, kGeneratorInfo, {}, {.timeout = options_.timeout}));
+  const GeneratorInfo info = answer(agent_.call(
+      peer, kGeneratorInfo, {}, {.timeout = options_.timeout, .wait_for_credit = false}));
   // Not kMismatch, which the peer says of versions that come late.
   if (info.base_weights != options_.base_weights)
     throw Error(ErrorCode::kCorrupt,
@@ -186,10 +186,27 @@ void PushedWeights::send_buckets(const std::string& peer,
     for (; on_their_way.size() > left; on_their_way.pop_front())
       answer(std::move(on_their_way.front()));
   };
+  // A push may wait for the lock that is held here, so nobody waits for credit: what is on its way
+  // makes room, and where nothing is, the peer is full of something before and is asked later.
+  const auto send = [&](const WeightBucket& bucket) {
+    Future<Empty> reply = agent_.call(peer, kWeightsBucket, bucket,
+                                      {.timeout = options_.timeout, .wait_for_credit = false});
+    if (on_their_way.empty() || !reply.ready()) {
+      on_their_way.push_back(std::move(reply));
+      return true;
+    }
+    try {
+      answer(std::move(reply));
+      return true;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kResourceExhausted) throw;
+      return false;
+    }
+  };
   for (const WeightBucket& bucket : buckets) {
     settle(kOnTheirWay - 1);
-    on_their_way.push_back(
-        agent_.call(peer, kWeightsBucket, bucket, {.timeout = options_.timeout}));
+    while (!send(bucket))
+      settle(on_their_way.size() - 1);
   }
   settle(0);
 }
@@ -222,8 +239,9 @@ bool PushedWeights::still_to_commit(int64_t replica, Commit& commit) {
   const std::string& leader = options_.peers.at(static_cast<size_t>(replica * options_.tp));
   try {
     if (!commit.reply && commit.next <= Clock::now())
-      commit.reply = agent_.call(leader, kWeightsCommit, *kept_->commit,
-                                 {.timeout = options_.generation_timeout});
+      commit.reply =
+          agent_.call(leader, kWeightsCommit, *kept_->commit,
+                      {.timeout = options_.generation_timeout, .wait_for_credit = false});
     if (!commit.reply || !commit.reply->ready()) return true;
     const CommitReply reply = commit.reply->get();
     if (reply.checksum != weights_checksum(kept_->commit->receipts))

@@ -31,10 +31,12 @@ Future<PassReply> WeightPasser::pass(const PassWeights& request,
       reply.set_value(refused(error));
       return;
     }
-    agent.call(to, kWeightsBucket, bucket).on_outcome([reply](Outcome<Empty> outcome) mutable {
-      reply.set_value(outcome.error ? refused(outcome.error)
-                                    : PassReply{.passed = true, .why = {}});
-    });
+    // One whose window is full of what it has not taken must not hold this thread, which draws.
+    agent.call(to, kWeightsBucket, bucket, {.wait_for_credit = false})
+        .on_outcome([reply](Outcome<Empty> outcome) mutable {
+          reply.set_value(outcome.error ? refused(outcome.error)
+                                        : PassReply{.passed = true, .why = {}});
+        });
   });
   return future;
 }

@@ -6,6 +6,19 @@
 #include "base/log.h"
 
 namespace retort::roles {
+namespace {
+
+constexpr std::chrono::milliseconds kAgain{20};  // between two looks for room at a peer
+
+// That the call was not sent because there is no credit for it, and not that the peer refused it.
+bool is_full(const Error& error) {
+  const auto& context = error.context();
+  return error.code() == ErrorCode::kResourceExhausted &&
+         std::any_of(context.begin(), context.end(),
+                     [](const auto& entry) { return entry.first == "inflight_bytes"; });
+}
+
+}  // namespace
 
 void WeightSpread::Inbox::put(Event event) {
   std::lock_guard lock(mutex);
@@ -65,12 +78,29 @@ void WeightSpread::advance(bool wait) {
   {
     std::unique_lock lock(inbox_->mutex);
     const auto any = [&] { return !inbox_->events.empty(); };
-    if (wait) inbox_->filled.wait_until(lock, Clock::now() + options_.patience / 4, any);
+    if (wait) inbox_->filled.wait_until(lock, Clock::now() + longest_look(), any);
     events.swap(inbox_->events);
   }
   for (const Event& event : events)
     take(event);
+  ask_again();
   look_for_slow();
+}
+
+WeightSpread::Clock::duration WeightSpread::longest_look() const {
+  const bool any_full = std::any_of(members_.begin(), members_.end(),
+                                    [](const Member& member) { return member.again.has_value(); });
+  const Clock::duration look = options_.patience / 4;
+  return any_full ? std::min<Clock::duration>(look, kAgain) : look;
+}
+
+void WeightSpread::ask_again() {
+  for (size_t number = 0; number < members_.size(); ++number) {
+    std::optional<Clock::time_point>& again = members_[number].again;
+    if (!again || *again > Clock::now()) continue;
+    again.reset();
+    serve(number);
+  }
 }
 
 // Starts what there is room for.
@@ -94,10 +124,11 @@ std::optional<size_t> WeightSpread::next_for(const Member& member) const {
 
 void WeightSpread::start(size_t number, size_t bucket) {
   Member& member = members_[number];
-  // One peer's full window must not keep this thread from the others.
+  // One peer's full window must not keep this thread from the others: what stands in it may be of
+  // earlier pushes, to one that stands still.
   const Transfer transfer{.attempt = ++attempts_,
                           .from = member.parent,
-                          .without_credit = !member.under_way.empty(),
+                          .without_credit = options_.leave_behind || !member.under_way.empty(),
                           .since = Clock::now()};
   member.under_way[bucket] = transfer;
   const auto report = [inbox = inbox_, number, bucket, attempt = transfer.attempt](
@@ -115,7 +146,9 @@ void WeightSpread::start(size_t number, size_t bucket) {
                            .index = static_cast<int64_t>(bucket),
                            .to = member.name,
                            .address = agent_.where(member.name)};
-    agent_.call(members_[*member.parent].name, kWeightsPass, pass, {.timeout = options_.timeout})
+    agent_
+        .call(members_[*member.parent].name, kWeightsPass, pass,
+              {.timeout = options_.timeout, .wait_for_credit = !options_.leave_behind})
         .on_outcome([report](Outcome<PassReply> outcome) {
           report(outcome.value && outcome.value->passed, outcome.error);
         });
@@ -145,6 +178,7 @@ void WeightSpread::take(const Event& event) {
 
 void WeightSpread::arrived(size_t number, size_t bucket) {
   Member& member = members_[number];
+  member.refused = false;
   if (!member.there[bucket]) {
     member.there[bucket] = true;
     ++member.num_there;
@@ -168,9 +202,17 @@ void WeightSpread::fail(size_t number, const Transfer& transfer, const std::exce
     std::rethrow_exception(error);
   } catch (const Error& reason) {
     if (transfer.without_credit && reason.code() == ErrorCode::kResourceExhausted) {
-      // What is on its way to it makes room.
-      if (member.under_way.empty()) serve(number);
-      return;
+      // What is on its way to it makes room; what was before it may take long, and those after it
+      // do not wait for that.
+      if (!member.under_way.empty()) return;
+      if (!options_.leave_behind) return serve(number);
+      if (is_full(reason)) {
+        member.again = Clock::now() + kAgain;
+        if (!member.retired) retire(number);
+        return;
+      }
+      // Too much at once, or too large: alone it shows.
+      if (!std::exchange(member.refused, true)) return serve(number);
     }
     if (!options_.passes || !options_.passes(reason))
       throw reason.with("generator", member.name).with("weight_version", options_.version);

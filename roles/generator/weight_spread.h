@@ -50,7 +50,8 @@ namespace retort::roles {
 //   after a replica that is slow to take it from the sender get it from the sender. Nothing is
 //   taken back: what arrives twice is there once (WeightStaging::add).
 // Left behind: with `leave_behind`, once more than a half have all of it the others have as long
-//   again, and `patience`.
+//   again, and `patience`. Of two replicas nobody can say which is the slow one: both are waited
+//   for. Nor is credit waited for then: one whose window is full of earlier pushes is asked again.
 // Errors: of a replica that `passes` does not know: thrown. Others make it one of missed().
 // Threads: one, which may not be a loop.
 class WeightSpread {
@@ -81,8 +82,8 @@ class WeightSpread {
 
   // The next bucket for this rank of replicas may leave.
   void sealed(size_t rank);
-  // Does what follows from what has arrived. Does not wait for anybody, but for credit if nothing
-  // is on its way to a peer.
+  // Does what follows from what has arrived. Does not wait for anybody, but without `leave_behind`
+  // for credit if nothing is on its way to a peer.
   void advance() { advance(false); }
   // Waits until at least so many buckets of this rank are with all that are not lost.
   void wait_for(size_t rank, size_t buckets);
@@ -113,6 +114,8 @@ class WeightSpread {
     size_t num_there = 0, first_missing = 0;
     std::map<size_t, Transfer> under_way;
     bool gone = false, retired = false;
+    bool refused = false;  // the last that was sent to it, though there was credit
+    std::optional<Clock::time_point> again;  // it had no room: when it is asked again
 
     bool complete() const { return num_there == there.size(); }
   };
@@ -140,6 +143,8 @@ class WeightSpread {
   void fail(size_t number, const Transfer& transfer, const std::exception_ptr& error);
   void make_direct(size_t number);
   void retire(size_t number);
+  Clock::duration longest_look() const;
+  void ask_again();
   void look_for_slow();
   bool leave_behind();
 

@@ -143,6 +143,15 @@ void AnswerStore::put(const std::string& key, int64_t part, Payload piece) {
     waiting.promise.set_value(piece);
 }
 
+bool AnswerStore::is_wanted(const std::string& key) const {
+  std::lock_guard lock(mutex_);
+  for (auto entry = waiting_.lower_bound({key, 0});
+       entry != waiting_.end() && entry->first.first == key; ++entry)
+    for (const Waiting& waiting : entry->second)
+      if (still_waits(waiting.caller)) return true;
+  return false;
+}
+
 void AnswerStore::fail(const std::string& key, const std::exception_ptr& error) {
   Waiters waiters;
   {

@@ -1,6 +1,7 @@
 #include "roles/teacher/frozen_replicas.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/deadline.h"
@@ -12,6 +13,9 @@ namespace {
 // How often an answer that a replica no longer has is asked for again.
 constexpr int kMaxRepeats = 3;
 constexpr std::chrono::milliseconds kStopLook{500};
+
+// What no chance at all counts: a difference of two of them is none.
+constexpr double kLeastNumber = -1e30;
 
 std::string short_of(const std::string& fingerprint) { return fingerprint.substr(0, 16); }
 
@@ -86,6 +90,7 @@ void FrozenReplicas::check_same_model(const TeacherReplica& replica,
     throw Error(ErrorCode::kMismatch,
                 "replicas of role '" + options_.role + "' serve different models")
         .with("peer", replica.leader);
+  if (!info_.name.empty()) check_same_numbers(info);
 
   // What is asked in words has neither ids nor sizes: only its name says who answers.
   const bool in_words = !student_tokenizer_.has_value();
@@ -104,6 +109,36 @@ void FrozenReplicas::check_same_model(const TeacherReplica& replica,
                     "' was started again and its model's files have changed since the run began; "
                     "put them back and use --resume, or begin a new run")
         .with("peer", replica.leader);
+}
+
+// A share of all answers would be another model's, and no answer would show it.
+void FrozenReplicas::check_same_numbers(const TeacherInfo& info) const {
+  const ProbeNumbers &mine = info_.numbers, &its = info.numbers;
+  const size_t count = mine.values.size();
+  bool same = its.values.size() == count;
+  double largest = 0, sum = 0;
+  for (size_t i = 0; same && i < count; ++i) {
+    const double difference =
+        std::abs(std::max(its.values[i], kLeastNumber) - std::max(mine.values[i], kLeastNumber));
+    largest = std::max(largest, difference);
+    sum += difference;
+  }
+  const double mean = count == 0 ? 0 : sum / static_cast<double>(count);
+  const double most = std::max(mine.largest, its.largest),
+               most_mean = std::max(mine.mean, its.mean);
+  same = same && largest <= most && mean <= most_mean;
+  if (same) return;
+  throw Error(ErrorCode::kMismatch,
+              "replicas of role '" + options_.role +
+                  "' give the same tokens other numbers: one of the addresses serves another "
+                  "model, or other weights; every address must serve the same (if they only round "
+                  "differently, say by how much with external.tolerance)")
+      .with("replica", info.name)
+      .with("other", info_.name)
+      .with("largest_difference", largest)
+      .with("mean_difference", mean)
+      .with("allowed", most)
+      .with("allowed_mean", most_mean);
 }
 
 Error FrozenReplicas::none_now() const {

@@ -34,7 +34,8 @@ class FrozenReplicas {
     std::string why_same_ids;
   };
   // Handshake with every replica: fingerprints over the ids both tokenizers know must agree
-  // (kMismatch showing both), replicas must agree with each other. `student`: null for a role that
+  // (kMismatch showing both), replicas must agree with each other, served ones in the numbers that
+  // they give (TeacherInfo::numbers; kMismatch naming both). `student`: null for a role that
   // is asked in words, which has no ids to agree on.
   FrozenReplicas(rpc::Agent& agent, Options options, const models::Tokenizer* student);
   FrozenReplicas(const FrozenReplicas&) = delete;
@@ -73,6 +74,7 @@ class FrozenReplicas {
   // One that can be asked, waited for within `patience`; stop() ends it.
   std::optional<size_t> wait(size_t preferred);
   void check_same_model(const TeacherReplica& replica, const TeacherInfo& info) const;
+  void check_same_numbers(const TeacherInfo& info) const;
 
   rpc::Agent& agent_;
   Options options_;

@@ -12,6 +12,18 @@
 
 namespace retort::roles {
 
+// What a served model makes of a few tokens that are always the same, in whose files nobody can
+// look: replicas of it must give the same numbers. Natural logarithms, or rewards.
+struct ProbeNumbers {
+  std::vector<double> values;    // none: it cannot be asked, or its files say what it is
+  double largest = 0, mean = 0;  // differences up to these are none
+
+  template <class A>
+  void serialize(A& archive, uint32_t) {
+    archive(values, largest, mean);
+  }
+};
+
 // Who the teacher is; the first thing a student asks.
 struct TeacherInfo {
   std::string name;
@@ -26,11 +38,13 @@ struct TeacherInfo {
   std::string files;  // names, sizes and times of the model's files; "" if it has none
   // ranks that hold the head, each its rows (parallel::VocabShard), and the answers
   int64_t tp = 1;
+  ProbeNumbers numbers;
 
   template <class A>
   void serialize(A& archive, uint32_t) {
     archive(name, weight_version, vocab_rows, tokenizer_size, hidden_size, dtype,
-            vocabulary_fingerprint, processing_fingerprint, weights_fingerprint, files, tp);
+            vocabulary_fingerprint, processing_fingerprint, weights_fingerprint, files, tp,
+            numbers);
   }
 };
 struct InfoRequest {

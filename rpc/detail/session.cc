@@ -134,7 +134,7 @@ void Session::go_up() {
 }
 
 void Session::tick() {
-  const auto interval = host_.options().rpc.heartbeat_interval;
+  const auto interval = host_.options().rpc.heartbeats();
   const auto timeout = host_.options().rpc.peer_timeout;
   const auto now = Clock::now();
   // A tick that is very late means that this process was stopped; then the silence is ours.

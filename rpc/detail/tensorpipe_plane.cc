@@ -54,7 +54,7 @@ TensorPipePlane::TensorPipePlane(std::shared_ptr<Loop> loop, const transport::Id
       sessions_(std::make_shared<transport::Sessions>(loop, identity, streams)),
       connections_(std::make_shared<transport::Context>(
           std::move(loop),
-          transport::ContextOptions{.probe_interval = options.heartbeat_interval,
+          transport::ContextOptions{.probe_interval = options.heartbeats(),
                                     .silence_timeout = options.peer_timeout},
           sessions_)) {
   if (devices_) check_devices(options, *devices_);

@@ -100,6 +100,30 @@ TEST(Contract, RefusalsNameRoleObjectiveEngineAndRemedy) {
   test::expect_refused("repetition_penalty 1", [&] { check_contract(good(), needs); });
 }
 
+TEST(Contract, SaysWhatNumbersOfTheSameWeightsMayDifferBy) {
+  Contract contract = good();
+  contract.tolerance = 0.4;
+  EXPECT_EQ(allowed_of_replicas(contract).largest, 1) << "they may run on other devices";
+  EXPECT_EQ(allowed_of_replicas(contract).mean, 0.1);
+  EXPECT_EQ(allowed_of_weights(contract).largest, 0.4);
+  EXPECT_NEAR(allowed_of_weights(contract).mean, 0.04, 1e-12) << "four times what was seen";
+  EXPECT_EQ(allowed_of_replicas(contract, /*reward=*/-50).largest, 1) << "a share of it";
+  EXPECT_EQ(allowed_of_replicas(contract, /*reward=*/0.1).mean, 0.02) << "of one at least";
+
+  // The probe saw nothing, or more than a copy may differ by on average.
+  contract.local.mean = 0;
+  EXPECT_EQ(allowed_of_weights(contract).mean, 1e-4);
+  contract.local.mean = 0.05;
+  EXPECT_EQ(allowed_of_weights(contract).mean, 0.1);
+
+  contract.tolerance_given = true;
+  contract.tolerance = 0.3;
+  EXPECT_EQ(allowed_of_replicas(contract).largest, 0.3);
+  EXPECT_EQ(allowed_of_replicas(contract, -50).largest, 0.3);
+  EXPECT_EQ(allowed_of_weights(contract).largest, 0.3);
+  EXPECT_EQ(allowed_of_weights(contract).mean, 0.1);
+}
+
 TEST(Contract, ATemperedTeacherHasNoTail) {
   check_contract(good(), teacher(1, true, 64));
   check_contract(good(), teacher(2, false, 64));

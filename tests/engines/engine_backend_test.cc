@@ -203,6 +203,23 @@ TEST_F(EngineBackendTest, EngineThatKeepsItsWeightsIsFound) {
   EXPECT_FALSE(receipts[0].accepted());
 }
 
+// Rounding moves single numbers far and all of them little; other weights move all.
+TEST_F(EngineBackendTest, EngineWhoseNumbersAllDifferALittleIsFound) {
+  ModelEngine shifted(roles::golden_decoder());
+  shifted.lie = [](Scored& scored) {
+    for (float& given : scored.given)
+      given -= 0.02F;
+    scored.log_probs.sub_(0.02);
+  };
+  const auto receipt = [&](double mean_tolerance) {
+    return check_weights(shifted, shifted.decoder, 1,
+                         {.tokens = 64, .tolerance = 0.2, .mean_tolerance = mean_tolerance},
+                         Deadline::after(30s));
+  };
+  EXPECT_TRUE(receipt(0.03).accepted());
+  EXPECT_FALSE(receipt(0.01).accepted()) << receipt(0.01).mean;
+}
+
 // As an engine that a later process finds: its version 1 is another one's, but a cache of the
 // server knows the answers to all that was asked before.
 TEST_F(EngineBackendTest, CanariesAreOfOneProcess) {

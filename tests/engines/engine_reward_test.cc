@@ -4,11 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
+#include <limits>
+#include <memory>
 #include <thread>
 
 #include "engines/model_watch.h"
 #include "roles/reward/client.h"
+#include "roles/teacher/frozen_replicas.h"
 #include "tests/engines/reward_engine.h"
 #include "tests/engines/serving_replica.h"
 #include "tests/roles/ask_teacher.h"
@@ -109,6 +113,26 @@ TEST_F(EngineRewardTest, LostEngineEndsTheRole) {
   EXPECT_EQ(test::code_of([&] { asked(question()); }), ErrorCode::kPeerLost);
 }
 
+// The engine works for others then.
+TEST_F(EngineRewardTest, QuestionsOfACallerThatIsGoneAreCancelled) {
+  engine->hold = true;
+  const auto gone = std::make_shared<std::atomic<bool>>(false);
+  auto open = role.score(question(), roles::some_call(gone));
+  auto other = asked(question());
+  role.work();
+  EXPECT_EQ(engine->cancelled, 0) << "both wait";
+  gone->store(true);
+  role.work();
+  EXPECT_EQ(engine->cancelled, 2) << "one for each sequence of the first";
+  EXPECT_EQ(code_of(std::move(open)), ErrorCode::kCancelled);
+
+  EXPECT_FALSE(other.ready());
+  engine->held[2].set_value(1);
+  engine->held[3].set_value(2);
+  EXPECT_EQ(other.get(Deadline::after(30s)).scores, (std::vector<double>{1, 2}));
+  EXPECT_NO_THROW(role.work());
+}
+
 TEST_F(EngineRewardTest, StopAnswersWhoWaits) {
   engine->hold = true;
   auto open = asked(question());
@@ -117,11 +141,12 @@ TEST_F(EngineRewardTest, StopAnswersWhoWaits) {
 }
 
 struct Replica {
-  Replica(const std::string& name, RewardEngine::Rule rule)
+  Replica(const std::string& name, RewardEngine::Rule rule, roles::ProbeNumbers numbers = {})
       : engine(std::make_shared<RewardEngine>(std::move(rule))),
         serving(name, engine, tokenizer(),
                 EngineReward::Options{.name = name,
-                                      .config = models::read_model_config(golden_folder())}) {}
+                                      .config = models::read_model_config(golden_folder()),
+                                      .numbers = std::move(numbers)}) {}
 
   std::shared_ptr<RewardEngine> engine;
   ServingReplica<EngineReward> serving;
@@ -165,6 +190,41 @@ TEST_F(RewardClientTest, ScoresComeBackInOrderFromAllReplicas) {
   EXPECT_EQ(first.engine->deadlines.size() + second.engine->deadlines.size(), 40u);
   EXPECT_GT(first.engine->deadlines.size(), 0u);
   EXPECT_GT(second.engine->deadlines.size(), 0u);
+}
+
+// Which of both is the wrong one nobody can tell, so both are named.
+TEST(RewardReplicas, OfOtherModelsAreRefused) {
+  const double none = -std::numeric_limits<double>::infinity();
+  const auto numbers = [](std::vector<double> values) {
+    return roles::ProbeNumbers{.values = std::move(values), .largest = 0.5, .mean = 0.1};
+  };
+  Replica first("judge/0", by_rule, numbers({-1, -2, -3, none}));
+  int askers = 0;
+  const auto compare = [&](std::vector<double> values) {
+    Replica other("judge/1", by_rule, numbers(std::move(values)));
+    rpc::Agent student{{.name = "student/" + std::to_string(askers++), .secret = "secret"}};
+    student.connect("judge/0", first.serving.address(), Deadline::after(30s));
+    student.connect("judge/1", other.serving.address(), Deadline::after(30s));
+    roles::FrozenReplicas(
+        student,
+        {.role = "judge",
+         .replicas = {{.leader = "judge/0", .holders = {}}, {.leader = "judge/1", .holders = {}}},
+         .timeout = 30s,
+         .why_same_ids = "they are compared"},
+        &tokenizer());
+  };
+  EXPECT_NO_THROW(compare({-1.3, -2, -3, none})) << "rounding";
+  const std::vector<std::vector<double>> others{{-1.6, -2, -3, none},
+                                                {-1.2, -2.2, -3.2, none},  // on average
+                                                {-1, -2, -3, -4},
+                                                {-1, -2, -3},
+                                                {}};
+  for (const std::vector<double>& values : others) {
+    test::expect_error(ErrorCode::kMismatch, "give the same tokens other numbers",
+                       [&] { compare(values); });
+    test::expect_error(ErrorCode::kMismatch, "judge/0", [&] { compare(values); });
+    test::expect_error(ErrorCode::kMismatch, "judge/1", [&] { compare(values); });
+  }
 }
 
 TEST_F(RewardClientTest, AnotherReplicaTakesOver) {

@@ -8,6 +8,9 @@
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <memory>
+
 #include "roles/teacher/server.h"
 #include "tests/engines/held_engine.h"
 #include "tests/engines/model_engine.h"
@@ -191,6 +194,36 @@ TEST_F(HeldTeacherTest, WhatIsOpenOfAFailedRequestIsCancelled) {
   EXPECT_EQ(engine->cancelled, 1);
   EXPECT_EQ(test::error_of([&] { replies[0].get(Deadline::after(30s)); }).code(),
             ErrorCode::kCorrupt);
+}
+
+// As long as one of the ranks that want a part of it is there it is computed; afterwards who wants
+// another part asks anew.
+TEST_F(HeldTeacherTest, QuestionsOfCallersThatAreGoneAreCancelled) {
+  const auto gone = std::make_shared<std::atomic<bool>>(false),
+             gone_too = std::make_shared<std::atomic<bool>>(false);
+  ForwardRequest first = request_for(PayloadKind::kTargetLogProbs), second = first;
+  first.parts = second.parts = 2;
+  second.part = 1;
+  const auto work = [&] {
+    while (teacher.work()) {
+    }
+  };
+  auto one = teacher.enqueue(first, roles::some_call(gone)),
+       two = teacher.enqueue(second, roles::some_call(gone_too));
+  work();
+  ASSERT_EQ(engine->scores.size(), 2u) << "one for each sequence";
+  gone->store(true);
+  work();
+  EXPECT_EQ(engine->cancelled, 0) << "the second part is waited for";
+  gone_too->store(true);
+  work();
+  EXPECT_EQ(engine->cancelled, 2);
+  EXPECT_EQ(test::code_of([&] { one.get(Deadline::after(30s)); }), ErrorCode::kCancelled);
+
+  auto late = teacher.enqueue(second, roles::some_call());
+  work();
+  EXPECT_EQ(engine->scores.size(), 4u) << "asked anew";
+  EXPECT_EQ(engine->cancelled, 2);
 }
 
 // Callers hear that the teacher is lost, and ask another replica: refused or hung.

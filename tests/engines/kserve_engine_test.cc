@@ -214,6 +214,8 @@ TEST_F(Kserve, RefusesServersThatAreNotReadyOrNotTheRightOne) {
   };
   expect_state(ErrorCode::kUnavailable, "the server is not ready",
                {{"/v2/health/ready", reply(400, "")}});
+  expect_state(ErrorCode::kMismatch, "check the path",
+               {{"/v2/health/ready", reply(404, "")}, {"/v2", reply(404, "")}});
   expect_state(ErrorCode::kUnauthenticated, "check the key",
                {{"/v2/health/ready", reply(401, "who?")}});
   expect_state(ErrorCode::kUnavailable, "model \"small\" is not ready",

@@ -88,6 +88,19 @@ TEST_F(RewardRunTest, SeveralAddressesAreReplicas) {
   EXPECT_TRUE(fs::exists(run / "contracts/judge-1.json"));
 }
 
+// Every second batch would be scored by another model, and no score would show it.
+TEST_F(RewardRunTest, ReplicaOfAnotherModelIsRefusedBeforeTheRun) {
+  RewardServer first(vocab_rows()), other(vocab_rows());
+  other.off_by = 0.25F;
+  const fs::path recipe = written("other-replica", grpo(kTheirs, judge({&first, &other})));
+  const CommandResult result = retort({"launch", recipe}, 120s);
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_NE(result.output.find("give the same tokens other numbers"), std::string::npos)
+      << result.output;
+  EXPECT_NE(result.output.find("judge/1"), std::string::npos) << result.output;
+  EXPECT_EQ(metrics_rows(file("other-replica")), 0u);
+}
+
 TEST_F(RewardRunTest, LabelThatTheModelHasNotIsRefusedBeforeTheRun) {
   RewardServer server(vocab_rows());
   const fs::path recipe =

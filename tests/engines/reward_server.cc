@@ -62,7 +62,7 @@ std::string RewardServer::infer(const Received& request) {
 
   const auto tokens = static_cast<float>(inputs.at("input_ids").size()) -
                       static_cast<float>(inputs.at("prompt_length").at(0));
-  const float scores[2] = {tokens, tokens >= 2 && tokens <= 4 ? 1.0F : 0.0F};
+  const float scores[2] = {off_by + tokens, off_by + (tokens >= 2 && tokens <= 4 ? 1.0F : 0.0F)};
   ++scored_;
   const std::string head =
       Json{{"id", question.at("id")},

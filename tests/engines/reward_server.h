@@ -23,6 +23,7 @@ class RewardServer {
   int64_t scored() const { return scored_; }
   // Called for each question before it is answered.
   std::function<void(int64_t scored)> before_answer;
+  float off_by = 0;  // added to every score: another model
 
  private:
   std::string answer(const Received& request);

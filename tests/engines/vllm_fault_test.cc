@@ -164,6 +164,12 @@ TEST_F(VllmFault, ServersThatAreNotThereYet) {
   server().answer("health", test::reply(200, ""));
   server().answer("version", test::reply(404, "{\"detail\": \"Not Found\"}"));
   EXPECT_EQ(engine().state(soon()).get().version, "");
+
+  // What stands before it passes on /v1 alone; without that, waiting mends nothing.
+  server().answer("health", test::reply(404, ""));
+  EXPECT_EQ(engine().state(soon()).get().version, "");
+  server().answer("models", test::reply(404, "{}"));
+  expect_named(ErrorCode::kMismatch, "check the path", [&] { engine().state(soon()).get(); });
 }
 
 TEST_F(VllmFault, LimitsThatNobodyNames) {

@@ -133,7 +133,7 @@ std::string agents(const Seen& seen) {
     const rpc::RpcOptions o = recipes::agent_options(context, at::kCPU).rpc;
     all += text(name, list(o.transports), o.bind, o.advertise, o.port, enum_name(o.encryption),
                 o.spin.count(), list(o.channels), o.timeout.count(),
-                o.queue_timeout.value_or(Duration(-1)).count(), o.heartbeat_interval.count(),
+                o.queue_timeout.value_or(Duration(-1)).count(), o.heartbeats().count(),
                 o.peer_timeout.count(), o.max_inflight_bytes.bytes, o.max_inflight_calls,
                 o.receive_budget.bytes, o.max_message_bytes.bytes);
   }

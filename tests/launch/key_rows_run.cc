@@ -323,6 +323,8 @@ std::vector<KeyRow> rpc_rows() {
       acts(kDistillBase, "rpc.queue_timeout=10s", agents),
       acts(kDistillBase, "rpc.max_inflight_calls=32", agents),
       acts(kDistillBase, "rpc.heartbeat_interval=200ms", agents),
+      // 7ms for each of many processes, where it is not named
+      acts(kDistillBase, "rpc.heartbeat_interval=1s", agents, {"roles.teacher.world.dp=200"}),
       acts(kDistillBase, "rpc.peer_timeout=30s", agents),
       acts(kDistillBase, "rpc.max_inflight_bytes=1GiB", agents),
       acts(kDistillBase, "rpc.receive_budget=8GiB", agents),

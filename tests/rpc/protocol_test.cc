@@ -278,6 +278,19 @@ TEST(Loop, SleepsWhenTheSpinIsOverAndWakesForAnEvent) {
   EXPECT_FALSE(loop.post([] {}));
 }
 
+// A process in touch with a thousand others would spend itself on heartbeats of one a second.
+TEST(Options, HeartbeatsFollowTheNumberOfPeers) {
+  RpcOptions options;
+  EXPECT_EQ(options.heartbeats(), Duration(1'000));
+  EXPECT_EQ(options.heartbeats(64), Duration(1'000));
+  EXPECT_EQ(options.heartbeats(1'000), Duration(7'000));
+  EXPECT_EQ(options.heartbeats(4'096), Duration(7'500)) << "half of peer_timeout";
+  options.peer_timeout = Duration(150'000);
+  EXPECT_EQ(options.heartbeats(4'096), Duration(28'672));
+  options.heartbeat_interval = Duration(200);
+  EXPECT_EQ(options.heartbeats(4'096), Duration(200)) << "as it was asked for";
+}
+
 TEST(Options, ValidateNamesTheField) {
   EXPECT_NO_THROW(RpcOptions().validate());
   const auto message = [](const std::function<void(RpcOptions&)>& change) {
@@ -306,7 +319,7 @@ TEST(Options, ValidateNamesTheField) {
             std::string::npos);
   EXPECT_NE(message([](auto& o) { o.spin = ShortDuration(-1); }).find("rpc.spin"),
             std::string::npos);
-  EXPECT_NE(message([](auto& o) { o.spin = o.heartbeat_interval; }).find("would never sleep"),
+  EXPECT_NE(message([](auto& o) { o.spin = o.heartbeats(); }).find("would never sleep"),
             std::string::npos);
   EXPECT_NE(message([](auto& o) { o.device_maps["t"]["x"] = 0; }).find("rpc.device_maps.t"),
             std::string::npos);

@@ -156,6 +156,20 @@ TEST(LlamacppAnswers, WhileItLoads) {
   expect_error(ErrorCode::kUnavailable, "Loading model", [&] { engine->state(soon()).get(); });
 }
 
+// Whoever lists models serves them; who has neither door is something else, for which nobody waits.
+TEST(LlamacppAnswers, WithoutHealth) {
+  FakeServer server;
+  const auto no_door = [](const Json&) { return error_reply(404, "File Not Found"); };
+  server.set("/health", no_door);
+  const auto engine = server.engine();
+  EXPECT_EQ(engine->state(soon()).get().served_model, "tiny");
+  server.set("/v1/models", no_door);
+  expect_error(ErrorCode::kMismatch, "neither /health nor /v1/models",
+               [&] { engine->state(soon()).get(); });
+  server.set("/v1/models", [](const Json&) { return error_reply(503, "Loading model"); });
+  expect_error(ErrorCode::kUnavailable, "Loading model", [&] { engine->state(soon()).get(); });
+}
+
 TEST(LlamacppAnswers, NamesOfModels) {
   FakeServer server;
   ExternalOptions options = server.options();
