@@ -50,6 +50,13 @@ int write_at(int fd, uint64_t offset, std::span<const std::byte> bytes) {
 // Two hosts, or two containers, may have a process of the same number.
 std::string unique_suffix() { return "-" + std::to_string(::getpid()) + "-" + random_hex(4); }
 
+const char* file_type_name(mode_t mode) {
+  if (S_ISDIR(mode)) return "a folder";
+  if (S_ISFIFO(mode)) return "a pipe";
+  if (S_ISSOCK(mode)) return "a socket";
+  return "a device";
+}
+
 fs::path parent_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
@@ -58,11 +65,25 @@ fs::path parent_of(const fs::path& path) {
 
 std::string temporary_suffix() { return ".tmp" + unique_suffix(); }
 
-std::string read_file(const fs::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+int open_regular_file(const fs::path& path) {
+  // Without O_NONBLOCK, opening a pipe waits until somebody writes into it.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  const int error = errno;
+  struct stat info {};
+  const bool known = fd < 0 ? ::stat(path.c_str(), &info) == 0 : ::fstat(fd, &info) == 0;
+  if (known && !S_ISREG(info.st_mode)) {
+    if (fd >= 0) ::close(fd);
+    throw Error(ErrorCode::kInvalidArgument,
+                path.string() + " is not a regular file but " + file_type_name(info.st_mode));
+  }
   if (fd < 0)
     throw Error(ErrorCode::kInvalidArgument,
-                "cannot open " + path.string() + ": " + std::strerror(errno));
+                "cannot open " + path.string() + ": " + std::strerror(error));
+  return fd;
+}
+
+std::string read_file(const fs::path& path) {
+  const int fd = open_regular_file(path);
   std::string content;
   char buffer[1 << 16];
   for (;;) {
@@ -251,15 +272,12 @@ void rename_file(const fs::path& from, const fs::path& to) {
 }
 
 MappedFile::MappedFile(const fs::path& path) : path_(path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0)
-    throw Error(ErrorCode::kInvalidArgument,
-                "cannot open " + path.string() + ": " + std::strerror(errno));
-
+  const int fd = open_regular_file(path);
   struct stat info {};
-  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+  if (::fstat(fd, &info) != 0) {
+    const int error = errno;
     ::close(fd);
-    throw Error(ErrorCode::kInvalidArgument, path.string() + " is not a regular file");
+    fail("cannot map", path, error);
   }
 
   // An empty file has no map; the map itself outlives the descriptor.

@@ -13,7 +13,12 @@
 
 namespace retort {
 
-// The whole file. kInvalidArgument if it cannot be opened, naming the path.
+// A descriptor that reads a regular file, which the caller closes. kInvalidArgument, naming the
+// path, if it cannot be opened or is a pipe, a socket, a device or a folder: such a thing may hold
+// up whoever reads it, or have no end. Nobody is waited for.
+int open_regular_file(const std::filesystem::path& path);
+
+// The whole file. Errors as open_regular_file.
 std::string read_file(const std::filesystem::path& path);
 
 // What the name of a file that is not complete ends in: ".tmp-<pid>-<random>", another one at each
@@ -103,7 +108,7 @@ class SharedFile {
 // write_file_atomically.
 void rename_file(const std::filesystem::path& from, const std::filesystem::path& to);
 
-// A file mapped read-only for as long as the object lives.
+// A file mapped read-only for as long as the object lives. Errors as open_regular_file.
 class MappedFile {
  public:
   explicit MappedFile(const std::filesystem::path& path);

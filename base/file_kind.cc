@@ -110,6 +110,9 @@ FileKind file_kind(std::string_view beginning) {
 }
 
 FileKind file_kind_of(const std::filesystem::path& path) {
+  // Opening anything else might wait for ever.
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return FileKind::kUnknown;
   std::array<char, kFileKindBytes> bytes{};
   std::ifstream file(path, std::ios::binary);
   file.read(bytes.data(), bytes.size());

@@ -1,6 +1,6 @@
 #include "launch/yaml/recipe_file.h"
 
-#include "base/file.h"
+#include "base/piped_file.h"
 #include "launch/kubernetes/check.h"
 #include "launch/yaml/home_paths.h"
 #include "launch/yaml/key_paths.h"
@@ -79,8 +79,9 @@ recipes::Recipe load_recipe(const std::filesystem::path& path,
   RoleValues values;
   if (options.env_values && path.filename() == kResolvedRecipe)
     values = read_role_values(path.parent_path()).value_or(RoleValues{});
-  return checked_recipe(read_tree(read_file(path), path.string(), overrides, values, options),
-                        options, warnings);
+  return checked_recipe(
+      read_tree(read_file_or_pipe(path), path.string(), overrides, values, options), options,
+      warnings);
 }
 
 recipes::Recipe parse_recipe(std::string_view text, const std::string& name,

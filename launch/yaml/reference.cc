@@ -131,6 +131,9 @@ the program. To write it anew: `RETORT_UPDATE_DOCS=1 ctest -R recipe_test`.
 - An alias `*name` stands for what `&name` was written before, and `<<: *name` (or a list of them)
   takes over the keys of a block that this one does not have itself, whole values at a time. Both
   are copies: an override of the one leaves the other as it is.
+- A recipe has at most 100,000 values, 1 MiB of text and 32 levels, where each alias and variable
+  counts what it stands for, and its file 8 MiB. A pipe may give it (`/dev/stdin`, a shell's
+  `<(...)`); what else is no regular file is refused, here and wherever a file is named.
 - Durations carry a unit (`250ms`, `120s`, `5m`, `2h`; short ones `20us`, `1ms`), sizes too
   (`512KiB`, `64MiB`, `2GiB`; a bare number is bytes).
 - A path may begin with `~/`, the home folder of whoever starts the run (not in pods).

@@ -5,25 +5,40 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <map>
 #include <optional>
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "launch/yaml/yaml_limits.h"
 
 namespace retort::launch {
 namespace {
-
-constexpr int kMaxDepth = 32;
-constexpr int64_t kMaxNodes = 100'000;
 
 [[noreturn]] void refuse(const YamlPlace& place, const std::string& message) {
   throw Error(ErrorCode::kInvalidArgument, place.prefix() + message);
 }
 
+// Counts the text of a tree.
+class TextCount {
+ public:
+  void add(size_t bytes, const YamlPlace& place) {
+    bytes_ += bytes;
+    if (bytes_ > kMaxYamlBytes)
+      refuse(place, "more than " + std::to_string(kMaxYamlBytes) +
+                        " bytes of text, where each alias and variable counts what it stands for");
+  }
+
+ private:
+  uint64_t bytes_ = 0;
+};
+
 // `text` with ${NAME} replaced; tells whether anything was.
-std::pair<std::string, bool> expand_environment(const std::string& text, const YamlPlace& place) {
+std::pair<std::string, bool> expand_environment(const std::string& text, const YamlPlace& place,
+                                                TextCount& count) {
   std::string out;
   bool expanded = false;
+  count.add(text.size(), place);
   for (size_t i = 0; i < text.size();) {
     if (text.compare(i, 3, "$${") == 0) {
       out += "${";
@@ -38,6 +53,7 @@ std::pair<std::string, bool> expand_environment(const std::string& text, const Y
         refuse(place,
                "the environment variable '" + name + "' is not set; export it or write the value");
       out += value;
+      count.add(std::string_view(value).size(), place);
       expanded = true;
       i = end + 1;
     } else {
@@ -60,10 +76,10 @@ class Converter {
   YamlNode convert(const YAML::Node& from, int64_t fallback_line, int depth) {
     YamlNode node;
     node.place = place_of(from.Mark(), fallback_line);
-    if (depth > kMaxDepth)
-      refuse(node.place, "nested deeper than " + std::to_string(kMaxDepth) + " levels");
-    if (++num_nodes_ > kMaxNodes)
-      refuse(node.place, "more than " + std::to_string(kMaxNodes) + " values");
+    if (depth > kMaxYamlDepth)
+      refuse(node.place, "nested deeper than " + std::to_string(kMaxYamlDepth) + " levels");
+    if (++num_nodes_ > kMaxYamlNodes)
+      refuse(node.place, "more than " + std::to_string(kMaxYamlNodes) + " values");
     switch (from.Type()) {
       case YAML::NodeType::Undefined:
       case YAML::NodeType::Null: break;
@@ -79,9 +95,9 @@ class Converter {
   }
 
  private:
-  void convert_scalar(const YAML::Node& from, YamlNode& node) const {
+  void convert_scalar(const YAML::Node& from, YamlNode& node) {
     node.kind = YamlNode::Kind::kScalar;
-    const auto [text, expanded] = expand_environment(from.Scalar(), node.place);
+    const auto [text, expanded] = expand_environment(from.Scalar(), node.place, count_);
     node.scalar = text;
     // "${STEPS}" has to stand in quotes in flow style; what it holds may be a number.
     node.quoted = from.Tag() == "!" && !expanded;
@@ -90,6 +106,7 @@ class Converter {
   void convert_map(const YAML::Node& from, YamlNode& node, int depth) {
     node.kind = YamlNode::Kind::kMap;
     std::optional<std::vector<YamlNode>> merged;
+    std::map<std::string, int64_t> lines;  // of the keys
     for (const auto& pair : from) {
       const YamlPlace place = place_of(pair.first.Mark(), node.place.line);
       if (!pair.first.IsScalar()) refuse(place, "a key must be plain text");
@@ -100,14 +117,16 @@ class Converter {
         continue;
       }
       YamlNode::Entry entry{pair.first.Scalar(), place, {}};
-      if (const auto* first = node.find(entry.key))
+      count_.add(entry.key.size(), place);
+      const auto [first, is_new] = lines.emplace(entry.key, place.line);
+      if (!is_new)
         refuse(place, "'" + entry.key + "' stands here twice; first in line " +
-                          std::to_string(first->place.line));
+                          std::to_string(first->second));
       entry.value = convert(pair.second, place.line, depth + 1);
       if (entry.value.kind == YamlNode::Kind::kNull) entry.value.place = place;
       node.entries.push_back(std::move(entry));
     }
-    if (merged) merge(std::move(*merged), node);
+    if (merged) merge(std::move(*merged), lines, node);
   }
 
   // Quotes make a key of it like any other.
@@ -146,15 +165,18 @@ class Converter {
   }
 
   // A key that the block has itself, or from a block before, stays as it is.
-  static void merge(std::vector<YamlNode> blocks, YamlNode& node) {
+  static void merge(std::vector<YamlNode> blocks, std::map<std::string, int64_t>& lines,
+                    YamlNode& node) {
     for (YamlNode& block : blocks)
       for (YamlNode::Entry& entry : block.entries)
-        if (!node.find(entry.key)) node.entries.push_back(std::move(entry));
+        if (lines.emplace(entry.key, entry.place.line).second)
+          node.entries.push_back(std::move(entry));
   }
 
   std::string source_;
   bool has_lines_;
   int64_t num_nodes_ = 0;
+  TextCount count_;
 };
 
 // What a parser's complaint about line `line` (from 0) is likely to be about; yaml-cpp calls nearly
@@ -185,9 +207,16 @@ void refuse_other_than_utf8(std::string_view text, const std::string& source, bo
 }
 
 YamlNode parse(std::string_view text, const std::string& source, bool has_lines) {
+  if (text.size() > kMaxYamlTextBytes)
+    refuse({.source = source}, "has " + std::to_string(text.size()) +
+                                   " bytes; expected a recipe of at most " +
+                                   std::to_string(kMaxYamlTextBytes));
   refuse_other_than_utf8(text, source, has_lines);
   Converter converter(source, has_lines);
   try {
+    if (const int line = line_of_too_many_nodes(text); line >= 0)
+      refuse({.source = source, .line = has_lines ? line + 1 : 0},
+             "more than " + std::to_string(kMaxYamlNodes) + " values");
     const auto documents = YAML::LoadAll(std::string(text));
     if (documents.empty()) return converter.convert(YAML::Node(), 1, 0);
     if (documents.size() > 1)

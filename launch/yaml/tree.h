@@ -48,8 +48,8 @@ std::string_view yaml_kind_name(YamlNode::Kind kind);
 // over the keys that its block does not have itself, whole values at a time; of several blocks that
 // have a key the first counts. Source: yaml.org/type/merge.html, as PyYAML reads it.
 // kInvalidArgument with file:line: syntax, bytes that are no UTF-8, a key that stands twice, a
-// variable that is not set, keys that are not plain text, nesting over 32 levels, over 100'000
-// nodes, where each use of an anchor counts all that it stands for.
+// variable that is not set, keys that are not plain text, what is above the limits of
+// yaml_limits.h.
 YamlNode parse_yaml(std::string_view text, const std::string& source);
 
 // Applies "key.path=value" (value: YAML; a list's items are counted from 0) to a tree that must be

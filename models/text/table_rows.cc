@@ -2,7 +2,9 @@
 
 #include <optional>
 
+#include "base/file.h"
 #include "models/text/detail/rust_call.h"
+#include "models/text/detail/table_lengths.h"
 
 namespace retort::models {
 using detail::borrow;
@@ -24,6 +26,12 @@ struct TableRows::Impl {
 
 TableRows::TableRows(const std::filesystem::path& path) : impl_(std::make_shared<Impl>()) {
   impl_->origin = path.string();
+  const MappedFile file(path);
+  if (file.text().starts_with("PAR1"))
+    detail::check_parquet_lengths(file.text(), impl_->origin);
+  else
+    detail::check_arrow_lengths(file.text(), impl_->origin);
+
   detail::RustString left_out;
   call_rust(impl_->origin, rt_table_open, borrow(impl_->origin), &impl_->handle, left_out.out());
   impl_->left_out = left_out.str();

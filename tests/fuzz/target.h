@@ -18,7 +18,8 @@
 namespace retort::fuzz {
 
 // Inputs are shorter than 64 KiB, and nothing that is decoded from them may want more than this in
-// one allocation. `./dev fuzz` gives it to libFuzzer as -malloc_limit_mb.
+// one allocation. `./dev fuzz` gives it to libFuzzer as -malloc_limit_mb, and eight times as much
+// to the targets whose decoders have limits of their own: chat_template and table_rows.
 inline constexpr size_t kMaxBytesAtOnce = 64 << 20;
 
 struct Seed {

@@ -14,6 +14,9 @@ Target target();
 namespace archive {
 Target target();
 }
+namespace chat_template {
+Target target();
+}
 namespace control_frames {
 Target target();
 }
@@ -74,10 +77,19 @@ Target target();
 namespace supervision {
 Target target();
 }
+namespace table_rows {
+Target target();
+}
 namespace teacher_request {
 Target target();
 }
 namespace text {
+Target target();
+}
+namespace tokenizer {
+Target target();
+}
+namespace yaml {
 Target target();
 }
 

@@ -1,5 +1,12 @@
 // Complaints about a recipe that depend on what lies beside it: models, modules, files.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
 #include <fstream>
+#include <thread>
 
 #include "tests/launch/recipe_fixture.h"
 #include "tests/support/thrown.h"
@@ -119,6 +126,71 @@ TEST_F(RecipeTest, DeepNestingAndAliasBombsEnd) {
     bomb += "]\n";
   }
   EXPECT_NE(error_of(bomb).find("more than 100000 values"), std::string::npos);
+}
+
+// 300 uses of a text of 1 MiB would be copied again by every step that follows.
+TEST_F(RecipeTest, TextIsBoundedWithWhatAliasesStandFor) {
+  const auto text_of = [](size_t bytes, int uses) {
+    std::string text = "a: &a ";
+    text.append(bytes, 'x').append("\nb: [");
+    for (int i = 0; i < uses; ++i)
+      text += i ? ", *a" : "*a";
+    return text + "]\n";
+  };
+  const auto start = std::chrono::steady_clock::now();
+  for (const std::string& text :
+       {text_of(1 << 20, 300), text_of(100'000, 20), text_of(2 << 20, 0)}) {
+    const std::string message = error_of(text);
+    EXPECT_NE(message.find("more than 1048576 bytes of text"), std::string::npos)
+        << message.substr(0, 200);
+    EXPECT_LT(message.size(), 1000u);
+  }
+  EXPECT_EQ(error_of(text_of(100'000, 9)).find("more than"), std::string::npos) << "it fits";
+
+  // What variables hold counts too, and so do keys.
+  ::setenv("RETORT_TEST_LONG", std::string(100'000, 'y').c_str(), 1);
+  std::string variables = "a: '";
+  for (int i = 0; i < 20; ++i)
+    variables += "${RETORT_TEST_LONG}";
+  EXPECT_NE(error_of(variables + "'").find("more than 1048576 bytes"), std::string::npos);
+  ::unsetenv("RETORT_TEST_LONG");
+  std::string long_key = "? ";
+  long_key.append(2 << 20, 'k').append("\n: 1\n");
+  EXPECT_NE(error_of(long_key).find("more than 1048576 bytes"), std::string::npos);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+}
+
+// Neither a tree of all that is written, nor a look at each key before for every key.
+TEST_F(RecipeTest, ManyKeysAndItemsEndSoon) {
+  std::string items = "a: [";
+  std::string keys;
+  for (int i = 0; i < 1'000'000; ++i)
+    items += "x,";
+  for (int i = 0; i < 90'000; ++i)
+    keys += "k" + std::to_string(i) + ": 1\n";
+  EXPECT_NE(error_of(items + "]").find("more than 100000 values"), std::string::npos);
+  EXPECT_NE(error_of(keys), "no error") << "no recipe has such keys";
+  EXPECT_NE(error_of(std::string(9 << 20, '#')).find("at most 8388608"), std::string::npos);
+}
+
+TEST_F(RecipeTest, APipeMayGiveIt) {
+  const auto pipe = folder_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const Error empty = test::error_of([&] { launch::load_recipe(pipe, {}); });
+  EXPECT_NE(empty.message().find("nothing is written into"), std::string::npos);
+
+  // More than a pipe holds, so that it is open for reading before it is closed for writing.
+  const std::string text = "hello\n#" + std::string(200'000, '-');
+  const int fd = ::open(pipe.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_GE(fd, 0);
+  std::thread writer([&] {
+    for (size_t done = 0; done < text.size();)
+      done += static_cast<size_t>(::write(fd, text.data() + done, text.size() - done));
+    ::close(fd);
+  });
+  const Error scalar = test::error_of([&] { launch::load_recipe(pipe, {}); });
+  writer.join();
+  EXPECT_NE(scalar.message().find("expected a recipe"), std::string::npos) << scalar.message();
 }
 
 }  // namespace

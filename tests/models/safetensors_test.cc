@@ -3,11 +3,13 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <fstream>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "models/config.h"
 #include "tests/models/golden.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/thrown.h"
@@ -50,6 +52,17 @@ constexpr const char* kGood =
 
 Broken with_entry(const char* what, const char* a, size_t bytes, const char* message) {
   return {what, file_of(std::string(R"({"a":)") + a + "}", bytes), message};
+}
+
+// Opening it would wait until somebody writes into it.
+TEST(BrokenFolder, APipeIsNeitherWeightsNorConfig) {
+  const test::TemporaryFolder folder;
+  for (const char* name : {"model.safetensors", "config.json"})
+    ASSERT_EQ(::mkfifo((folder / name).c_str(), 0600), 0);
+  const std::string weights = test::message_of([&] { SafetensorsReader reader(folder.path()); });
+  EXPECT_NE(weights.find("is not a regular file but a pipe"), std::string::npos) << weights;
+  const std::string config = test::message_of([&] { read_model_config(folder.path()); });
+  EXPECT_NE(config.find("is not a regular file but a pipe"), std::string::npos) << config;
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -1,4 +1,6 @@
 // Damaged tokenizer files are refused with kInvalidArgument or work; they never end the process.
+#include <sys/stat.h>
+
 #include <random>
 
 #include "models/text/chat_template.h"
@@ -45,6 +47,13 @@ TEST_F(CorruptFiles, ALackingFileIsNamed) {
   const auto load = [&] { Tokenizer::load(path()); };
   test::expect_error(ErrorCode::kInvalidArgument, "tokenizer.json", load);
   test::expect_error(ErrorCode::kInvalidArgument, path().string(), load);
+}
+
+// Opening it would wait until somebody writes into it.
+TEST_F(CorruptFiles, APipeIsNoTokenizer) {
+  ASSERT_EQ(::mkfifo((path() / "tokenizer.json").c_str(), 0600), 0);
+  test::expect_error(ErrorCode::kInvalidArgument, "is not a regular file but a pipe",
+                     [&] { Tokenizer::load(path()); });
 }
 
 TEST_F(CorruptFiles, RefusesWhatIsNoTokenizer) {
