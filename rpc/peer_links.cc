@@ -209,11 +209,7 @@ void PeerLinks::run() {
     if (peer.empty()) return;
     if (state_->idle == 0 && threads_.size() < kAtOnce) add_thread();
     lock.unlock();
-
-    pace_.enter();
-    const auto start = Clock::now();
     attempt(peer);
-    pace_.leave(Clock::now() - start);
   }
 }
 
@@ -242,6 +238,12 @@ std::string PeerLinks::look_up(const std::string& peer, Deadline deadline) {
 }
 
 void PeerLinks::connect(const std::string& peer) {
+  {
+    // Another thread may have had the lock since this peer's turn came.
+    std::lock_guard lock(state_->mutex);
+    if (state_->stopping)
+      throw Error(ErrorCode::kCancelled, "nobody needs the connection any more");
+  }
   const Deadline deadline = Deadline::after(options_.attempt);
   const std::string address = find(peer, deadline);
   std::shared_ptr<Future<Empty>> attempt;

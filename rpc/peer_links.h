@@ -18,7 +18,6 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "rpc/agent.h"
-#include "rpc/detail/pace.h"
 
 namespace retort::rpc {
 
@@ -104,7 +103,6 @@ class PeerLinks {
   std::mutex listeners_mutex_;
   std::map<uint64_t, std::function<void(const std::string&)>> listeners_;
   uint64_t next_listener_ = 0;
-  detail::Pace pace_{kAtFirst, kAtOnce};
   std::vector<std::thread> threads_;  // with the state's lock held
 };
 

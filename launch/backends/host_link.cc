@@ -22,9 +22,6 @@ namespace retort::launch {
 namespace fs = std::filesystem;
 namespace {
 
-// For what a process wrote last to be in its log.
-constexpr Duration kLogPatience{1'000};
-
 // To reach a host and log in there.
 constexpr std::chrono::milliseconds kConnect{30'000};
 // For one process to be spawned, which takes a host milliseconds.
@@ -92,7 +89,7 @@ class HostLink::Process final : public RoleProcess {
       case FromHostKind::kHeld: held_ = frame.number != 0; break;
       case FromHostKind::kEnded:
         // Whoever tells why looks for its last words in the log.
-        link_.logs_.drain(kLogPatience);
+        link_.logs_.drain(*link_.options_.log_patience);
         status_ = static_cast<int>(frame.number);
         break;
       case FromHostKind::kOutput: link_.logs_.append(log_, frame.text); break;
@@ -148,7 +145,7 @@ void HostLink::check() const {
 
 void HostLink::poll_for(std::vector<pollfd>& entries) const {
   if (lost_) return;
-  entries.push_back({stream_->in(), POLLIN, 0});
+  if (!logs_.full()) entries.push_back({stream_->in(), POLLIN, 0});
   if (stream_->unsent() > 0) entries.push_back({stream_->out(), POLLOUT, 0});
 }
 
@@ -164,11 +161,13 @@ void HostLink::work() {
   }
 }
 
-// What came before the end of a connection counts before the end does.
+// What came before the end of a connection counts before the end does. While the logs are full
+// nothing is taken, so that the host, and then its processes, wait.
 void HostLink::listen() {
-  const bool open = stream_->fill();
+  bool full = logs_.full();
+  const bool open = full || stream_->fill();
   if (!greeted_) greet();
-  while (greeted_) {
+  while (greeted_ && !(full = logs_.full())) {
     auto frame = stream_->next();
     if (!frame) break;
     signs_.heard();
@@ -176,7 +175,10 @@ void HostLink::listen() {
   }
 
   if (greeted_ && signs_.due()) tell({});
-  if (!open || !stream_->flush())
+  const bool sent = stream_->flush();
+  // There may be more, from before its end; and who is not listened to is not silent.
+  if (full) return signs_.heard();
+  if (!open || !sent)
     throw Error(ErrorCode::kUnavailable,
                 name() + (facts_ ? " has ended the connection" : " could not be reached") +
                     last_words(options_.log, log_offset_));

@@ -30,6 +30,8 @@ struct HostLinkOptions {
   std::filesystem::path run_folder;
   std::string mark;           // what the host must read there (run_mark.h)
   std::filesystem::path log;  // what ssh and the host's own program say
+  // For what a process wrote last to be in its log; shared by the links of one thread.
+  std::shared_ptr<LogPatience> log_patience = std::make_shared<LogPatience>();
   Duration interval{1'000}, limit{15'000};
 };
 
@@ -69,6 +71,8 @@ class HostLink {
   void work();
   bool is_child(pid_t pid) const { return ssh_->running() && ssh_->pid() == pid; }
 
+  // Waits until what has come for the logs is written.
+  void drain_logs(Duration patience) { logs_.drain(patience); }
   // Nothing runs any more: the host's part ends. What is not done at the deadline is cut off.
   void finish(Deadline deadline);
 

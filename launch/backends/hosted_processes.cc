@@ -66,6 +66,7 @@ void HostedProcesses::signal(const ToHost& frame) {
 
 void HostedProcesses::work(bool full) {
   logs_.work();
+  full = full || logs_.full();
   for (auto process = processes_.begin(); process != processes_.end();) {
     const std::optional<int> status = process->child.try_reap();
     if (status || !full) take_output(*process, status.has_value());
@@ -99,6 +100,7 @@ void HostedProcesses::put(const Process& process, std::string_view text) {
 }
 
 void HostedProcesses::poll_for(std::vector<pollfd>& entries, bool full) const {
+  full = full || logs_.full();
   for (const Process& process : processes_) {
     entries.push_back({process.child.pidfd(), POLLIN, 0});
     if (!full && process.output.get() >= 0) entries.push_back({process.output.get(), POLLIN, 0});

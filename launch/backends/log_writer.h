@@ -1,6 +1,7 @@
 // The logs of processes on other hosts, appended by a thread of their own.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <filesystem>
 #include <map>
@@ -13,8 +14,26 @@
 
 namespace retort::launch {
 
+// How long one thread waits for file systems, over all of its LogWriters together: a second, and a
+// tenth of the time that has passed since. So one that hangs holds up a launcher of many hosts once,
+// and not for a second each.
+class LogPatience {
+ public:
+  using Clock = std::chrono::steady_clock;
+  static constexpr Duration kMost{1'000};
+
+  Duration left(Clock::time_point now = Clock::now());
+  void spend(Duration waited) { left_ -= waited; }
+
+ private:
+  Duration left_ = kMost;
+  Clock::time_point looked_ = Clock::now();
+};
+
 // What is written while the file system does not answer waits; beyond `capacity` bytes it is left
-// out, and the log says how many bytes were. A log that cannot be written is a warning, said once.
+// out, and the log says how many bytes were. Whoever can make the writers of the logs wait does so
+// while full(): then nothing is left out for a file system that is only slow. A log that cannot be
+// written is a warning, said once.
 // Threads: one caller, who also calls work() now and then.
 class LogWriter {
  public:
@@ -24,9 +43,14 @@ class LogWriter {
   void append(const std::filesystem::path& log, std::string_view text);
   // Gives the thread what waits, if it is idle. Never waits.
   void work();
+  // Whether more than half of `capacity` waits for a file system that has taken something in the
+  // last kSlow.
+  static constexpr Duration kSlow{2'000};
+  bool full() const;
   // Waits until all is written, for at most `patience`; not at all while the file system is known
   // to hang.
   void drain(Duration patience);
+  void drain(LogPatience& patience);
 
  private:
   struct Files;

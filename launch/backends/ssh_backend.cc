@@ -8,6 +8,7 @@ namespace retort::launch {
 namespace {
 
 constexpr std::chrono::milliseconds kConnectTick{100};
+constexpr Duration kLogsOfAllHosts{5'000};  // of all hosts together
 
 bool is_loopback(const std::string& address) {
   return address.starts_with("127.") || address == "::1";
@@ -20,12 +21,14 @@ std::vector<HostLinkOptions> links_to_hosts(const recipes::Recipe& recipe,
                                             const std::string& mark,
                                             const std::filesystem::path& logs) {
   std::vector<HostLinkOptions> links;
+  const auto log_patience = std::make_shared<LogPatience>();
   for (const recipes::HostOptions& host : recipe.launch.hosts)
     links.push_back({.host = host,
                      .ssh = recipe.launch.ssh,
                      .run_folder = run_folder,
                      .mark = mark,
                      .log = logs / ("host-" + host.host + ".log"),
+                     .log_patience = log_patience,
                      .interval = recipe.rpc.heartbeats(recipe.num_processes()),
                      .limit = recipe.rpc.peer_timeout});
   return links;
@@ -60,7 +63,12 @@ SshBackend::SshBackend(std::vector<HostLinkOptions> hosts, HostsWanted wanted,
   launcher_address();  // throws where there is none
 }
 
-SshBackend::~SshBackend() = default;
+SshBackend::~SshBackend() {
+  // A file system that hangs is not waited for again by each link.
+  const Deadline deadline = Deadline::after(kLogsOfAllHosts);
+  for (const auto& link : links_)
+    link->drain_logs(deadline.remaining());
+}
 
 std::string SshBackend::launcher_address() const {
   const auto is_here = [](const auto& link) { return link->facts().has_value(); };

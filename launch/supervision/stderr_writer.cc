@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <iostream>
 #include <string_view>
+#include <utility>
 
 namespace retort::launch {
 
@@ -13,23 +15,26 @@ StderrWriter::StderrWriter(const Options& options)
 
 void StderrWriter::write(const std::string& line) {
   const std::lock_guard lock(mutex_);
-  std::string all = line;
-  if (left_out_ > 0)
-    all = "(" + std::to_string(left_out_) + " lines were left out: nobody read them)\n" + line;
-  if (writer_.write(all))
+  if (writer_.write(remark() + line))
     left_out_ = 0;
   else
-    ++left_out_;
+    left_out_ += std::max<int64_t>(1, std::count(line.begin(), line.end(), '\n'));
+}
+
+void StderrWriter::write_always(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  writer_.write_always(remark() + text);
+  left_out_ = 0;
+}
+
+std::string StderrWriter::remark() {
+  if (left_out_ == 0) return {};
+  return "(" + std::to_string(left_out_) + " lines were left out: nobody read them)\n";
 }
 
 void StderrWriter::drain() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (left_out_ > 0)
-      writer_.write_always("(" + std::to_string(left_out_) +
-                           " lines were left out: nobody read them)\n");
-    left_out_ = 0;
-  }
+  buffer_.give_rest();
+  write_always({});
   // Without the lock: other threads go on saying what they have to say.
   writer_.drain(Deadline::after(options_.last_wait));
 }
@@ -39,8 +44,13 @@ void StderrWriter::Buffer::take(std::string_view text) {
   line_ += text;
   const size_t end = line_.rfind('\n');
   if (end == std::string::npos) return;
-  writer_.write(line_.substr(0, end + 1));
+  writer_.write_always(line_.substr(0, end + 1));
   line_.erase(0, end + 1);
+}
+
+void StderrWriter::Buffer::give_rest() {
+  const std::lock_guard lock(mutex_);
+  if (!line_.empty()) writer_.write_always(std::exchange(line_, {}));
 }
 
 StderrWriter::Buffer::int_type StderrWriter::Buffer::overflow(int_type c) {

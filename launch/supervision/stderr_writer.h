@@ -14,8 +14,9 @@
 namespace retort::launch {
 
 // Log lines and what is written to std::cerr, from a thread of its own: neither the threads that
-// answer heartbeats nor one that takes a signal wait for a reader. Lines wait, up to `capacity`
-// bytes; beyond that they are left out, and how many were is said before the next one.
+// answer heartbeats nor one that takes a signal wait for a reader. Lines wait; those of the log up
+// to `capacity` bytes, beyond which they are left out, and how many were is said before the next
+// line. What comes by std::cerr, as why the run failed, is never left out.
 //
 // Threads: any.
 class StderrWriter : public LogSink {
@@ -30,7 +31,10 @@ class StderrWriter : public LogSink {
 
   // A line with its end.
   void write(const std::string& line) override;
-  // Says how many lines were left out, and waits until all is written, at most last_wait.
+  // Takes the text whatever waits.
+  void write_always(const std::string& text);
+  // Says how many lines were left out, and waits until all is written, at most last_wait. A line of
+  // std::cerr that has no end yet is written too.
   void drain() override;
   // For std::cerr: what it is given is written whole lines at a time.
   std::streambuf& stream_buffer() { return buffer_; }
@@ -40,6 +44,7 @@ class StderrWriter : public LogSink {
   class Buffer : public std::streambuf {
    public:
     explicit Buffer(StderrWriter& writer) : writer_(writer) {}
+    void give_rest();
 
    protected:
     int_type overflow(int_type c) override;
@@ -51,6 +56,8 @@ class StderrWriter : public LogSink {
     std::mutex mutex_;
     std::string line_;
   };
+
+  std::string remark();  // on what was left out, a line or nothing
 
   const Options options_;
   std::mutex mutex_;

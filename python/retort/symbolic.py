@@ -8,7 +8,8 @@ Asked are the pairs of which the reward itself reads at least one as no number. 
 by math_verify where that is installed, else by sympy (`--with math_verify` or `--with sympy`
 names one). It answers 1 for equal and 0 for not; also 0 for an answer that cannot be read, as TRL's
 accuracy_reward does, and null, so that the completion has no score, where the label cannot be read,
-or equality can neither be shown nor refuted within `--seconds` (5).
+or equality can neither be shown nor refuted within `--seconds` (5), or within the pair's part of
+the reward's `timeout`, which comes with it, where that is less.
 
 With sympy it reads formulas as TeX or calculators write them: `x^2+2x`, `\\frac{x}{2}`,
 `\\sqrt[3]{x}`, `\\sin(x)`, `|x|`, tuples, sets, and equations. Letters are real unknowns. What a
@@ -97,11 +98,11 @@ def choose(name):
 
 
 def serve(check, seconds, requests, answers):
-    """Answers each request until there are no more."""
+    """Answers each request until there are no more; each has `seconds`, or as many as it names."""
     for line in requests:
         row = json.loads(line)
         try:
-            with Limit(seconds):
+            with Limit(min(seconds, row.get("seconds", seconds))):
                 score = check(row["answer"], row["label"])
         except TooLong:
             score = None

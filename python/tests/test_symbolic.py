@@ -1,5 +1,6 @@
 """Formulas that are compared for `type: numeric`."""
 import importlib.util
+import io
 import json
 import os
 import subprocess
@@ -98,3 +99,9 @@ class SymbolicTest(FolderTest):
         with self.assertRaises(symbolic.TooLong):
             with symbolic.Limit(0.05):
                 busy("", "")
+
+        # The reward gives each pair its part of the batch's time.
+        asked = [{"id": 0, "answer": "x", "label": "y", "seconds": 0.05}]
+        answers = io.BytesIO()
+        symbolic.serve(busy, 3600, [json.dumps(row) for row in asked], answers)
+        self.assertEqual(answers.getvalue(), b'{"id": 0, "score": null}\n')

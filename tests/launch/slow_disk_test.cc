@@ -127,6 +127,58 @@ TEST_F(SlowDisk, ALogThatCannotBeOpenedHoldsNobody) {
   EXPECT_EQ(text, "one two three \n[6 bytes were left out: the file system did not answer]\n");
 }
 
+// Whoever makes the writers wait while it is full loses nothing to a slow disk; one that does not
+// answer at all is not waited for.
+TEST_F(SlowDisk, LogsAreFullWhileWhatWaitsIsWritten) {
+  const auto fifo = folder_ / "student-0.log";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  LogWriter logs(/*capacity=*/10);
+  const int fd = ::open(fifo.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(fd, 0);
+  EXPECT_FALSE(logs.full());
+  std::string all, text;
+  for (int i = 0; i < 200; ++i) {
+    EXPECT_TRUE(wait_until([&] {
+      logs.work();
+      return !logs.full();
+    }));
+    logs.append(fifo, "line ");
+    all += "line ";
+  }
+  logs.drain(seconds(60));
+  EXPECT_FALSE(logs.full());
+  char bytes[4096];
+  for (ssize_t got = 0; (got = ::read(fd, bytes, sizeof bytes)) > 0;)
+    text.append(bytes, static_cast<size_t>(got));
+  ::close(fd);
+  EXPECT_EQ(text, all);
+
+  const auto hanging = folder_ / "student-1.log";
+  ASSERT_EQ(::mkfifo(hanging.c_str(), 0600), 0);
+  logs.append(hanging, "1");  // the thread's
+  logs.append(hanging, "12345");
+  EXPECT_FALSE(logs.full()) << "half";
+  logs.append(hanging, "6");
+  EXPECT_TRUE(wait_until([&] { return !logs.full(); })) << "it does not answer";
+  ::close(::open(hanging.c_str(), O_RDONLY | O_NONBLOCK));  // its thread goes on
+}
+
+// A launcher of many hosts must go on answering their heartbeats.
+TEST(LogPatienceTest, OneThreadWaitsASecondInAllAndLittleLater) {
+  launch::LogPatience patience;
+  const auto start = launch::LogPatience::Clock::now();
+  EXPECT_EQ(patience.left(start), seconds(1));
+  patience.spend(milliseconds(700));
+  EXPECT_EQ(patience.left(start), milliseconds(300));
+  patience.spend(milliseconds(300));
+  EXPECT_EQ(patience.left(start), milliseconds(0));
+  EXPECT_EQ(patience.left(start + seconds(2)), milliseconds(200));
+  EXPECT_EQ(patience.left(start + seconds(3600)), seconds(1));
+
+  patience.spend(seconds(3));  // of one that was cut short late
+  EXPECT_EQ(patience.left(start + seconds(3600)), milliseconds(0)) << "never below nothing";
+}
+
 TEST_F(SlowDisk, LogsAreAppendedInOrder) {
   put(folder_ / "a.log", "before\n");
   {

@@ -74,6 +74,22 @@ TEST_F(UnreadStderr, TheNextLineSaysHowManyAreMissing) {
       << text;
 }
 
+// Why a run failed is said on std::cerr: warnings that nobody reads must not be in its place.
+TEST_F(UnreadStderr, WhatAStreamIsGivenIsNeverLeftOut) {
+  StderrWriter writer({.fd = pipe_.in.get(), .capacity = 10, .last_wait = Duration(50)});
+  std::ostream stream(&writer.stream_buffer());
+  writer.write("a warning\n");
+  writer.write("another\nof two lines\n");
+  writer.write("a third\n");
+  stream << "the run failed:\n  student/0 ran out of memory\n";
+  stream << "retort: error: it has no end";
+  writer.drain();  // gives up
+  EXPECT_EQ(read_until("no end"), std::string(4096, '.') +
+                                      "a warning\n(3 lines were left out: nobody read them)\n"
+                                      "the run failed:\n  student/0 ran out of memory\n"
+                                      "retort: error: it has no end");
+}
+
 // std::cerr is written in pieces and from several threads, but lines stay whole.
 TEST_F(UnreadStderr, AStreamGivesWholeLines) {
   StderrWriter writer({.fd = pipe_.in.get(), .capacity = 1 << 16, .last_wait = Duration(50)});

@@ -110,6 +110,21 @@ void compares() {
   });
 }
 
+// Equal is "same" alone; "hangs" takes for ever.
+void compares_slowly() {
+  for_each_request([](const Json& r) {
+    if (r["answer"] == "hangs") sleep_forever();
+    say(answer(r["id"], r["answer"] == "same" ? 1 : 0));
+  });
+}
+
+// Equal is what has so many seconds.
+void compares_seconds() {
+  for_each_request([](const Json& r) {
+    say(answer(r["id"], r["seconds"].get<double>() == std::stod(std::string(r["label"])) ? 1 : 0));
+  });
+}
+
 void stubborn() {
   ::signal(SIGTERM, SIG_IGN);
   honest();
@@ -202,6 +217,8 @@ const std::map<std::string, Part>& parts() {
       {"floods_stderr", floods_stderr},
       {"closes_stderr", closes_stderr},
       {"compares", compares},
+      {"compares_seconds", compares_seconds},
+      {"compares_slowly", compares_slowly},
       {"gives_half", always(R"({"id": %, "score": 0.5})")},
       {"stubborn", stubborn},
 

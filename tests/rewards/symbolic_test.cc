@@ -1,5 +1,7 @@
 // numeric with a program that compares what is no number.
+#include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "tests/rewards/player.h"
@@ -66,6 +68,66 @@ TEST(SymbolicReward, AProgramThatFailsIsAnErrorAndNotAZero) {
   missing.symbolic = {"/no/such/program"};
   EXPECT_EQ(message_of([&] { RewardSet set(std::vector<RewardOptions>{missing}); }),
             "reward 'math': cannot start '/no/such/program': No such file or directory");
+}
+
+using Totals = std::vector<std::optional<double>>;
+
+Totals totals(RewardSet& set, const std::vector<RewardInput>& inputs) {
+  Totals result;
+  for (const Scored& scored : set.score(inputs))
+    result.push_back(scored.total);
+  return result;
+}
+
+// A program answers null for what takes longer: together all pairs have the time of their batch.
+TEST(SymbolicReward, APairIsToldItsPartOfTheTime) {
+  RewardOptions options = symbolic("compares_seconds");
+  options.timeout = milliseconds(60'000);
+  RewardSet set(std::vector<RewardOptions>{options});
+  const struct {
+    size_t pairs;
+    const char* seconds;
+  } cases[] = {{1, "5"}, {9, "5"}, {16, "3"}, {64, "0.75"}};
+  for (const auto& c : cases)
+    EXPECT_EQ(totals(set, std::vector<RewardInput>(c.pairs, input_of("x", c.seconds))),
+              Totals(c.pairs, 1.0))
+        << c.pairs;
+}
+
+// With a program that is up: it has answered within the time of a batch.
+std::unique_ptr<RewardSet> slow_comparisons(Duration timeout) {
+  RewardOptions options = symbolic("compares_slowly");
+  options.timeout = timeout;
+  for (int tried = 0; tried < 100; ++tried) {
+    auto set = std::make_unique<RewardSet>(std::vector<RewardOptions>{options});
+    if (!test::thrown([&] { set->score({input_of("same", "x")}); })) return set;
+  }
+  ADD_FAILURE() << "the program does not start in time";
+  return nullptr;
+}
+
+// What a model writes must not end its training.
+TEST(SymbolicReward, WhatIsNotComparedInTimeHasNoScoreAndTheProgramIsStartedAgain) {
+  const auto set = slow_comparisons(milliseconds(3'000));
+  ASSERT_NE(set, nullptr);
+  const RewardInput same = input_of("same", "x"), slow = input_of("hangs", "x");
+  // Behind a pair that takes for ever nothing is compared.
+  EXPECT_EQ(totals(*set, {same, input_of("y", "x"), slow, same, input_of("4", "4")}),
+            (Totals{1.0, 0.0, std::nullopt, std::nullopt, 1.0}));
+  EXPECT_EQ(totals(*set, {same, same}), (Totals{1.0, 1.0}));
+}
+
+// One that has answered once, and then nothing in three batches, is not slow.
+TEST(SymbolicReward, AProgramThatAnswersNothingAnyMoreIsAnError) {
+  const auto set = slow_comparisons(milliseconds(700));
+  ASSERT_NE(set, nullptr);
+  const std::vector<RewardInput> slow{input_of("hangs", "x")};
+  for (int batch = 0; batch < 2; ++batch)
+    EXPECT_EQ(totals(*set, slow), Totals{std::nullopt});
+  const std::string message = message_of([&] { set->score(slow); }, ErrorCode::kTimeout);
+  EXPECT_NE(message.find("1 of 1 completions are not scored after 700ms (timeout)"),
+            std::string::npos)
+      << message;
 }
 
 }  // namespace

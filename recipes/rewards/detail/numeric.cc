@@ -1,6 +1,8 @@
 // A reward for the final answer of a completion: numbers are compared here, what is none by a
 // program, where the recipe names one.
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,6 +15,14 @@
 
 namespace retort::rewards::detail {
 namespace {
+
+// The seconds that one of `pairs` may take, so that all of them are answered within `timeout` even
+// if each takes as long: its part of four fifths, since a program takes a while to start.
+double seconds_of_a_pair(Duration timeout, size_t pairs) {
+  constexpr int64_t kLongestMs = 5'000;
+  const int64_t part = timeout.count() * 4 / 5 / static_cast<int64_t>(pairs);
+  return static_cast<double>(std::clamp<int64_t>(part, 1, kLongestMs)) / 1000;
+}
 
 class Numeric final : public Scorer {
  public:
@@ -40,18 +50,22 @@ class Numeric final : public Scorer {
   }
 
  private:
+  // What the model under training wrote decides how long a comparison takes: one that takes too
+  // long has no score, and the run goes on.
   void ask(const std::vector<RewardInput>& inputs, const std::vector<size_t>& undecided,
            Scores& scores) {
     std::vector<Json> questions;
+    const double seconds = seconds_of_a_pair(program_->timeout(), undecided.size());
     for (const size_t i : undecided) {
       Json question = to_json(inputs[i]);
       question["answer"] = data::answer_text(inputs[i].completion);
       question["label"] = data::answer_text(inputs[i].reference);
+      question["seconds"] = seconds;
       questions.push_back(std::move(question));
     }
 
     // An answer is equal or not: half a point is a mistake in the program.
-    const Scores said = program_->ask(questions);
+    const Scores said = program_->ask(questions, Program::Late::kUnscored);
     for (size_t i = 0; i < undecided.size(); ++i) {
       if (said[i] && *said[i] != 0 && *said[i] != 1)
         program_->give_up(ErrorCode::kCorrupt,

@@ -10,6 +10,7 @@
 
 #include "base/child.h"
 #include "base/deadline.h"
+#include "base/log.h"
 #include "recipes/rewards/detail/scorer.h"
 
 namespace retort::rewards::detail {
@@ -17,6 +18,7 @@ namespace {
 
 constexpr size_t kMaxLineBytes = size_t{1} << 20;  // of stdout
 constexpr size_t kStderrBytes = 2000;              // kept for errors
+constexpr int64_t kSilentBatches = 3;              // after which a program is taken to hang
 // How long the exit code of a program that has closed its pipes is waited for.
 constexpr Duration kDeathGrace = std::chrono::milliseconds(3'000);
 
@@ -63,7 +65,31 @@ Program::Batch Program::start_batch(const std::vector<Json>& questions) {
   return batch;
 }
 
-Scores Program::ask(const std::vector<Json>& questions) {
+// Gives up what is not answered of a batch. False if the program seems to answer nothing at all.
+bool Program::begin_again(const Batch& batch) {
+  const auto missing = static_cast<int64_t>(batch.missing);
+  const auto asked = static_cast<int64_t>(batch.scores.size());
+  silent_batches_ = missing < asked ? 0 : silent_batches_ + 1;
+  if (!has_answered_ || silent_batches_ >= kSilentBatches) return false;
+  unscored_ += missing;
+  RETORT_LOG(kWarning) << "reward '" << name_ << "': command '" << joined(argv_) << "': " << missing
+                       << " of " << asked << " completions are not scored after "
+                       << format_duration(timeout_) << " (timeout) and have no score, " << unscored_
+                       << " so far; it is started again";
+  // What it would still say of this batch goes with it.
+  child_->kill();
+  child_.reset();
+  pending_.clear();
+  deaf_ = false;
+  try {
+    child_ = std::make_unique<Child>(argv_);
+  } catch (const Error& error) {
+    fail(error.code(), name_, error.message());
+  }
+  return true;
+}
+
+Scores Program::ask(const std::vector<Json>& questions, Late late) {
   if (!child_)
     fail(ErrorCode::kClosed, name_,
          "the command '" + joined(argv_) + "' failed before and is not started again");
@@ -72,10 +98,12 @@ Scores Program::ask(const std::vector<Json>& questions) {
   // Reading and writing take turns, so that neither side waits for the other with full pipes.
   const Deadline deadline = Deadline::after(timeout_);
   while (batch.missing > 0 || batch.sent < batch.requests.size()) {
-    if (!wait(batch, deadline))
+    if (!wait(batch, deadline)) {
+      if (late == Late::kUnscored && begin_again(batch)) return std::move(batch.scores);
       give_up(ErrorCode::kTimeout,
               std::to_string(batch.missing) + " of " + std::to_string(questions.size()) +
                   " completions are not scored after " + format_duration(timeout_) + " (timeout)");
+    }
     read_stderr();
     // What it wrote before it closed its stdin counts.
     while (read_answers(batch) && deaf_ && !deadline.expired()) {
@@ -173,6 +201,8 @@ void Program::take_line(Batch& batch, std::string_view line) {
   batch.scores[static_cast<size_t>(number)] = score;
   batch.answered[static_cast<size_t>(number)] = true;
   --batch.missing;
+  has_answered_ = true;
+  silent_batches_ = 0;
 }
 
 void Program::read_stderr() {

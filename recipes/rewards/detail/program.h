@@ -26,12 +26,19 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
+  // What becomes of a batch that is not answered in time: an error, or those questions that were
+  // not answered have no score. The program is then killed and started again, as it may be inside
+  // one of them for ever; it is an error nevertheless if it has never answered anything, or nothing
+  // in three batches that follow each other.
+  enum class Late { kFails, kUnscored };
+
   // A score for each question, to which an `id` is added. After an error the program is killed and
   // not started again.
   //
   // Errors: kTimeout; kPeerLost if it ended or closed a pipe; kCorrupt for what is no answer;
   //   kClosed if it failed before.
-  Scores ask(const std::vector<Json>& questions);
+  Scores ask(const std::vector<Json>& questions, Late late = Late::kFails);
+  Duration timeout() const { return timeout_; }
   // Kills it and fails with what it did wrong.
   [[noreturn]] void give_up(ErrorCode code, const std::string& what);
 
@@ -43,6 +50,7 @@ class Program {
   bool read_answers(Batch& batch);  // false if there was nothing to read
   void read_stderr();
   void take_line(Batch& batch, std::string_view line);
+  bool begin_again(const Batch& batch);
   [[noreturn]] void lost(const Batch& batch, const std::string& what);
 
   std::string name_;
@@ -51,8 +59,11 @@ class Program {
   std::unique_ptr<Child> child_;  // null after a failure
   bool deaf_ = false;             // whether it has closed its stdin
   int64_t next_id_ = 0;
-  std::string pending_;  // of stdout: a line without its end
-  std::string stderr_;   // its last bytes
+  bool has_answered_ = false;   // ever
+  int64_t silent_batches_ = 0;  // in which nothing was answered, since the last answer
+  int64_t unscored_ = 0;        // questions of all batches that were out of time
+  std::string pending_;         // of stdout: a line without its end
+  std::string stderr_;          // its last bytes
 };
 
 }  // namespace retort::rewards::detail
