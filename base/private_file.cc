@@ -9,9 +9,11 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 
 namespace retort {
 namespace fs = std::filesystem;
@@ -30,6 +32,26 @@ std::string octal(mode_t mode) {
   return text.data();
 }
 
+// Of a file of this user's that others may read or change, where somebody here can change that.
+std::optional<mode_t> mode_for_others(const fs::path& path) {
+  struct stat file {};
+  const bool is_ours = ::stat(path.c_str(), &file) == 0 && file.st_uid == ::geteuid();
+  if (!is_ours || (file.st_mode & kOfOthers) == 0 || is_mounted_read_only(path))
+    return std::nullopt;
+  return file.st_mode;
+}
+
+void close_to_others(const fs::path& path) {
+  if (!mode_for_others(path)) return;
+  ::chmod(path.c_str(), 0600);  // whether it did anything is asked next
+  if (const auto mode = mode_for_others(path)) {
+    RETORT_LOG(kWarning) << path.string() << " holds secrets, and its file system gives it mode "
+                         << octal(*mode)
+                         << " whatever is asked for: others may read or change it, unless a folder "
+                            "above it or the mount keeps them out";
+  }
+}
+
 [[noreturn]] void fail_to_write(const fs::path& path, int error) {
   const bool full = error == ENOSPC || error == EDQUOT;
   throw Error(full ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable,
@@ -39,12 +61,17 @@ std::string octal(mode_t mode) {
 }  // namespace
 
 std::string read_private_file(const fs::path& path) {
-  struct stat file {};
-  const bool is_ours = ::stat(path.c_str(), &file) == 0 && file.st_uid == ::geteuid();
-  if (is_ours && (file.st_mode & kOfOthers) != 0 && !is_mounted_read_only(path))
+  if (const auto mode = mode_for_others(path))
     throw Error(ErrorCode::kInvalidArgument,
-                path.string() + " holds a secret and has mode " + octal(file.st_mode) +
-                    ": others may read or change it; expected 0600: chmod 600 " + path.string());
+                path.string() + " holds a secret and has mode " + octal(*mode) +
+                    ": others may read or change it; expected 0600: chmod 600 " + path.string() +
+                    "; where that changes nothing or does not last (SMB, exFAT, a volume with "
+                    "fsGroup) keep it on another file system, or mount that one read-only");
+  return read_file(path);
+}
+
+std::string read_own_private_file(const fs::path& path) {
+  close_to_others(path);
   return read_file(path);
 }
 
@@ -68,6 +95,7 @@ void write_private_file(const fs::path& path, std::string_view content) {
     fail_to_write(path, error);
   }
   rename_file(temporary, path);
+  close_to_others(path);
 }
 
 }  // namespace retort

@@ -9,7 +9,8 @@
 namespace retort::launch {
 
 int run_audit(const RecipeCommand& command) {
-  const recipes::Recipe recipe = load_recipe(command.recipe, command.overrides, {.cuda = true});
+  const recipes::Recipe recipe =
+      load_recipe(command.recipe, command.overrides, {.cuda = true, .env_values = false});
   const data::RowFindings found = recipes::look_at_rows(recipe);
   std::printf("--- data: %s, %lld bad\n", found.text().c_str(),
               static_cast<long long>(found.bad.count()));

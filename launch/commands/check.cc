@@ -67,7 +67,8 @@ models::LoadedModel load_checked_student(const recipes::Recipe& recipe) {
 }  // namespace
 
 int run_check(const RecipeCommand& command) {
-  const recipes::Recipe recipe = load_recipe(command.recipe, command.overrides, {.cuda = true});
+  const recipes::Recipe recipe =
+      load_recipe(command.recipe, command.overrides, {.cuda = true, .env_values = false});
   check_models(recipe);
   const data::RowFindings found = recipes::look_at_rows(recipe);
   models::LoadedModel student = load_checked_student(recipe);

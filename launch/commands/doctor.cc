@@ -59,8 +59,8 @@ int run_doctor(const DoctorCommand& command) {
   if (command.recipe.empty())
     findings = doctor::examine(HostShare{}, host_name());
   else
-    findings = examine_run(
-        load_recipe(command.recipe, command.overrides, {.cuda = true, .check_files = false}));
+    findings = examine_run(load_recipe(command.recipe, command.overrides,
+                                       {.cuda = true, .check_files = false, .env_values = false}));
 
   const std::string text =
       command.json ? doctor::to_json(findings) + "\n" : doctor::to_text(findings);

@@ -27,8 +27,10 @@ Recipe with_dp(Recipe recipe, int64_t dp) {
   const std::string name = "the recipe with roles.student.world.dp: " + std::to_string(dp);
   Recipe result = parse_recipe(resolved_yaml(recipe), name,
                                {.cuda = true, .check_inputs = false, .env_values = false});
-  for (auto& [role, options] : result.roles)
+  for (auto& [role, options] : result.roles) {
     options.env = recipe.roles.at(role).env;
+    options.env_elsewhere = recipe.roles.at(role).env_elsewhere;
+  }
   return result;
 }
 

@@ -16,6 +16,7 @@
 #include "launch/commands/run_once.h"
 #include "launch/commands/run_store.h"
 #include "launch/join/become_rank.h"
+#include "launch/join/carried_variables.h"
 #include "launch/join/first_process.h"
 #include "launch/join/keeper.h"
 #include "launch/join/meeting.h"
@@ -75,7 +76,8 @@ recipes::Recipe load(const JoinCommand& command, bool check_inputs) {
   return recipe;
 }
 
-std::string secret_of(const JoinPlace& place, const recipes::LaunchOptions& launch) {
+std::string secret_of(const JoinCommand& command, const JoinPlace& place,
+                      const recipes::LaunchOptions& launch) {
   if (!place.secret_file.empty() && launch.secret_file && *launch.secret_file != place.secret_file)
     throw Error(ErrorCode::kInvalidArgument, "RETORT_SECRET_FILE or --secret-file says " +
                                                  place.secret_file + ", launch.secret_file says " +
@@ -86,16 +88,19 @@ std::string secret_of(const JoinPlace& place, const recipes::LaunchOptions& laun
     throw Error(ErrorCode::kInvalidArgument,
                 "nothing says where the run's secret is; set RETORT_SECRET_FILE, --secret-file or "
                 "launch.secret_file to a file that all processes of the run have");
-  return read_secret(file);
+  // A launcher's, for the steps of its job.
+  const bool is_own = !command.output.empty() && file == fs::path(command.output) / kStepSecret;
+  return read_secret(file, is_own);
 }
 
 // Of every process but student/0.
-MeetingAccess access_of(const JoinPlace& place, const recipes::LaunchOptions& launch,
-                        rpc::Encryption encryption, const std::string& own_name) {
+MeetingAccess access_of(const JoinCommand& command, const JoinPlace& place,
+                        const recipes::LaunchOptions& launch, rpc::Encryption encryption,
+                        const std::string& own_name) {
   const MeetingPoint point = meeting_point(place, launch.rendezvous);
   return {.host = point.host,
           .port = point.port,
-          .secret = secret_of(place, launch),
+          .secret = secret_of(command, place, launch),
           .encryption = rpc::settled_encryption(encryption, point.host),
           .own_name = own_name};
 }
@@ -126,7 +131,8 @@ rpc::RendezvousServer serve(const recipes::Recipe& recipe, const MeetingAccess& 
 
 int keep_run(const JoinCommand& command, const JoinPlace& place, const recipes::Recipe& recipe) {
   write_stderr_in_background();
-  const MeetingAccess access = access_of(place, recipe.launch, recipe.rpc.encryption, kKeeper);
+  const MeetingAccess access =
+      access_of(command, place, recipe.launch, recipe.rpc.encryption, kKeeper);
   set_log_format(recipe.launch.log_format);
   note_engines(recipe);
   if (command.overwrite) refuse_to_overwrite_inputs(recipe);
@@ -193,7 +199,7 @@ void check_variables(const recipes::RoleOptions& role, const std::string& name,
       recipe
           ? recipe->rpc.encryption
           : parse_enum<rpc::Encryption>(command.encryption.empty() ? "auto" : command.encryption);
-  const MeetingAccess access = access_of(place, launch, encryption, called);
+  const MeetingAccess access = access_of(command, place, launch, encryption, called);
 
   ChildContext context;
   {
@@ -237,6 +243,7 @@ void check_variables(const recipes::RoleOptions& role, const std::string& name,
 int run_join(const JoinCommand& command) {
   leave_first_process();
   const JoinPlace place = find_place(command.place, own_variables(), full_host_name());
+  take_carried_variables();
   std::optional<recipes::Recipe> recipe;
   if (!command.recipe.empty() && !command.encryption.empty())
     throw Error(ErrorCode::kInvalidArgument,

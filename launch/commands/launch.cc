@@ -202,21 +202,29 @@ void fit_to_cache(recipes::Recipe& recipe, const std::string& folder) {
   recipe.launch.min_dp.reset();
 }
 
+// The overrides as a shell reads them. One with values of variables, which may be keys, is left out
+// and named behind, where pasting it does nothing: a stand-in would be taken for the value.
+std::string overrides_text(const std::vector<std::string>& overrides) {
+  std::string words, left_out;
+  for (const std::string& one : overrides)
+    if (has_role_values(one))
+      left_out += (left_out.empty() ? "" : ", ") + one.substr(0, one.find('='));
+    else
+      words += " " + shell_word(one);
+  if (left_out.empty()) return words;
+  return words + "  # and with " + left_out + ", not shown here: give it again";
+}
+
 std::string last_line_of_cache(const LaunchCommand& command, const SupervisorResult& result) {
   if (!result.stopped_early) return "done: " + command.cache;
-  std::string line = "stopped; go on with: retort cache " + shell_word(command.recipe) +
-                     " --output " + shell_word(command.cache);
-  for (const std::string& one : command.overrides)
-    line += " " + shell_word(without_role_values(one));
-  return line;
+  return "stopped; go on with: retort cache " + shell_word(command.recipe) + " --output " +
+         shell_word(command.cache) + overrides_text(command.overrides);
 }
 
 std::string resume_command(const LaunchCommand& command) {
-  std::string line = "retort launch " + shell_word(command.recipe);
-  line += command.submitted ? " --submit --resume" : " --resume";
-  for (const std::string& one : command.overrides)
-    line += " " + shell_word(without_role_values(one));
-  return line;
+  return "retort launch " + shell_word(command.recipe) +
+         (command.submitted ? " --submit --resume" : " --resume") +
+         overrides_text(command.overrides);
 }
 
 // The starts that follow one that ended like this; the exit code of the last.
@@ -289,8 +297,9 @@ int run_launch(const LaunchCommand& command) {
   if (recipe.launch.backend == recipes::Backend::kSlurm)
     job = check_slurm_job(recipe, command.submitted);
 
-  // Nothing has been made or removed: one who has asked to end by now gets what he asked for.
-  if (holds_signal(kEndSignals)) release_signals(kEndSignals);
+  // Nothing has been made or removed: one who has asked to end by now gets what he asked for. Not
+  // by the signal itself, which the kernel drops where this is the first process of a container.
+  if (const int signal = held_signal(kEndSignals); signal != 0) return 128 + signal;
   // From here a signal means: stop cleanly. The catcher is leaked on purpose: a signal that comes
   // after the work is done must not turn a good exit into a death by signal.
   SignalCatcher& signals = *new SignalCatcher({SIGINT, SIGTERM, SIGHUP});

@@ -288,7 +288,8 @@ std::string plan_json(const Recipe& recipe, double link_gbit) {
 int run_plan(const RecipeCommand& command) {
   if (!(command.link_gbit > 0))
     throw Error(ErrorCode::kInvalidArgument, "--link-gbit must be above 0");
-  const Recipe recipe = load_recipe(command.recipe, command.overrides, {.cuda = true});
+  const Recipe recipe =
+      load_recipe(command.recipe, command.overrides, {.cuda = true, .env_values = false});
   check_models(recipe);
   if (command.json)
     std::printf("%s\n", plan_json(recipe, command.link_gbit).c_str());

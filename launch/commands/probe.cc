@@ -82,7 +82,8 @@ void refuse_beside_recipe(const ProbeCommand& command) {
 // All engines of a recipe, one after the other; the first that does not do ends it.
 int probe_recipe(const ProbeCommand& command) {
   refuse_beside_recipe(command);
-  const recipes::Recipe recipe = load_recipe(command.url, {}, {.cuda = true});
+  // An engine's key is read from this process's environment, not from that of a role.
+  const recipes::Recipe recipe = load_recipe(command.url, {}, {.cuda = true, .env_values = false});
   int64_t probed = 0;
   for (const auto& [name, role] : recipe.roles) {
     if (!role.external || (!command.role.empty() && command.role != name)) continue;

@@ -142,4 +142,17 @@ std::vector<ChangedKey> applied_keys(const recipes::Recipe& before, const recipe
   return applied;
 }
 
+std::vector<std::string> changed_values(const RoleValues& before, const RoleValues& now) {
+  std::vector<std::string> keys;
+  for (const auto& [role, variables] : now) {
+    const auto had = before.find(role);
+    if (had == before.end()) continue;
+    for (const auto& [variable, value] : variables)
+      if (const auto old = had->second.find(variable);
+          old != had->second.end() && old->second != value)
+        keys.push_back("roles." + role + ".env." + variable);
+  }
+  return keys;
+}
+
 }  // namespace retort::launch

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "launch/yaml/role_values.h"
 #include "recipes/recipe.h"
 
 namespace retort::launch {
@@ -25,5 +26,8 @@ std::vector<ChangedKey> changed_keys(const recipes::Recipe& before, const recipe
 // adapter that the run began with, and what the order of its rows follows from. Rows, their shape
 // and roles.student.lora are compared by the student.
 std::vector<ChangedKey> applied_keys(const recipes::Recipe& before, const recipes::Recipe& now);
+
+// The keys of variables that both have, with values that differ: "roles.student.env.HF_TOKEN".
+std::vector<std::string> changed_values(const RoleValues& before, const RoleValues& now);
 
 }  // namespace retort::launch

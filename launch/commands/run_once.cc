@@ -94,6 +94,19 @@ void tell_changes(const std::string& before, const recipes::Recipe& recipe) {
     std::cerr << "note: changed, and applied from here on: " << changed.text() << "\n";
 }
 
+// The values of roles.*.env are told to nobody, but that one is another now is.
+void tell_changed_values(const fs::path& run_folder, const recipes::Recipe& recipe) {
+  RoleValues before;
+  try {
+    before = read_role_values(run_folder / kResolvedRecipe).value_or(RoleValues{});
+  } catch (const Error& error) {
+    std::cerr << "note: the values that roles.*.env had are not compared with these: "
+              << error.message() << "\n";
+  }
+  for (const std::string& key : changed_values(before, role_values(recipe)))
+    std::cerr << "note: changed, and applied from here on: " << key << ": another value\n";
+}
+
 // A judge's question belongs to the run: it is kept there, and a run goes on with the same one.
 void keep_templates(const recipes::Recipe& recipe, const fs::path& run_folder) {
   for (size_t i = 0; i < recipe.rewards.size(); ++i) {
@@ -168,7 +181,10 @@ RunFolder check_run_folder(const recipes::Recipe& recipe, RunFolderMode mode, Du
                            const std::function<void()>& when_locked) {
   const fs::path path = run_folder_of(recipe);
   const auto check = [&](const std::optional<std::string>& before) {
-    if (before) tell_changes(*before, recipe);
+    if (before) {
+      tell_changes(*before, recipe);
+      tell_changed_values(path, recipe);
+    }
     keep_templates(recipe, path);
   };
   return RunFolder(path, mode, lock_timeout, check, when_locked);
@@ -184,7 +200,7 @@ RunFolder open_run_folder(const recipes::Recipe& recipe, RunFolderMode mode, Dur
 }
 
 void describe_run(const recipes::Recipe& recipe, const RunFolder& folder) {
-  write_role_values(folder.path(), recipe);
+  write_role_values(folder.resolved_recipe(), role_values(recipe));
   folder.write_resolved_recipe(resolved_yaml(recipe));
   write_file_atomically(folder.path() / "plan.json", plan_json(recipe) + "\n");
 }
@@ -329,8 +345,7 @@ StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
   const auto newest = recipes::latest_checkpoint(folder.path());
   // Its checkpoints are still of the recipe before.
   const bool progressed = newest && newest->step > start_step;
-  if (result.cause && !progressed && folder.recipe_before())
-    folder.write_resolved_recipe(*folder.recipe_before());
+  if (result.cause && !progressed) folder.restore_recipe();
   return {.exit_code = result.exit_code,
           .goes_on = goes_on,
           .lost_process = result.cause && !result.cause->lost.empty(),

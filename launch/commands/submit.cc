@@ -12,20 +12,20 @@
 #include "launch/slurm/texts.h"
 #include "launch/supervision/run_folder.h"
 #include "launch/yaml/recipe_file.h"
+#include "launch/yaml/role_values.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kBatchScript = "slurm.sh";
-// What the job will go on with. The folder's own recipe stays that of what ran last, until it does.
-constexpr const char* kSubmittedRecipe = "slurm.yaml";
 
 // Its lock is the job's from now on: what the folder holds has been decided.
 fs::path make_batch_script(const recipes::Recipe& recipe, RunFolderMode mode) {
   const bool goes_on = mode == RunFolderMode::kResume;
   const RunFolder folder = goes_on ? check_run_folder(recipe, mode) : open_run_folder(recipe, mode);
   const fs::path submitted = folder.path() / kSubmittedRecipe;
+  write_role_values(submitted, role_values(recipe));
   write_file_atomically(submitted, resolved_yaml(recipe));
   fs::path script = folder.path() / kBatchScript;
   write_file_atomically(script, batch_script({.recipe = recipe,

@@ -29,8 +29,6 @@ class SecretFile {
   const std::filesystem::path path_;
 };
 
-inline constexpr const char* kStepSecret = ".secret";  // in the run folder
-
 // Where the processes of a job find this launcher's store, unless the recipe says where: the
 // address of this host towards the first node of the job.
 std::string slurm_store_bind(const recipes::Recipe& recipe, const SlurmJob& job);

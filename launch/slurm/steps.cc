@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "launch/backends/exec_arguments.h"
 #include "launch/backends/find_program.h"
+#include "launch/join/carried_variables.h"
 #include "launch/slurm/task_ends.h"
 #include "launch/supervision/supervisor.h"
 
@@ -36,16 +37,16 @@ constexpr const char* kSignal = R"(ids=$(squeue --noheader --steps --jobs="$1" -
 [ -n "$ids" ] || exit 9
 exec scancel --signal="$3" $ids)";
 
-// What a launcher's own child gets, with the variables of the job.
+// What a launcher's own child gets, with the variables of the job and, for its tasks, the role's.
 std::vector<std::string> step_environment(const std::map<std::string, std::string>& variables) {
   std::vector<std::string> kept;
   for (const std::string& entry : own_environment()) {
     const std::string name = entry.substr(0, entry.find('='));
     const bool is_ours = name.starts_with("RETORT_") && name != "RETORT_LOG" &&
                          name != "RETORT_CUDA_MODULE" && name != "RETORT_OUTER_LIBRARY_PATH";
-    if (!is_ours && !variables.contains(name)) kept.push_back(entry);
+    if (!is_ours) kept.push_back(entry);
   }
-  for (const auto& [name, value] : variables)
+  for (const auto& [name, value] : carried_variables(variables))
     kept.push_back(name + "=" + value);
   return kept;
 }

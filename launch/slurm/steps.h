@@ -22,7 +22,8 @@ struct SlurmStepStart {
   std::string role;
   std::vector<std::string> arguments;  // of srun
   std::filesystem::path log;           // what srun itself says
-  // Of the tasks, beside the job's own; srun passes on what it has.
+  // Of the tasks, beside the job's own; srun passes them on under other names, which `retort join`
+  // takes (launch/join/carried_variables.h), and does not act by them itself.
   std::map<std::string, std::string> variables = {};
 };
 

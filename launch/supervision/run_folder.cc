@@ -79,6 +79,15 @@ void refuse_foreign(const fs::path& path, const std::vector<std::string>& names)
              "', which no run wrote; nothing was removed");
 }
 
+// None of a file that cannot be read: nothing of the run needs them.
+RoleValues values_of(const fs::path& recipe_file) {
+  try {
+    return read_role_values(recipe_file).value_or(RoleValues{});
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 }  // namespace
 
 fs::path run_folder_of(const recipes::Recipe& recipe) {
@@ -125,7 +134,10 @@ RunFolder::RunFolder(fs::path path, RunFolderMode mode, Duration lock_timeout,
   if (mode == RunFolderMode::kOverwrite) remove_run();
   if (mode == RunFolderMode::kResume) {
     resume_from_ = recipes::latest_checkpoint(path_);
-    if (resume_from_) recipe_before_ = read_file(resolved_recipe());
+    if (resume_from_) {
+      recipe_before_ = read_file(resolved_recipe());
+      values_before_ = values_of(resolved_recipe());
+    }
     if (check) check(recipe_before_);
     // Without a checkpoint the run begins again, with an evaluation of step 0 if one is asked for.
     recipes::cut_back_metrics(path_, resume_from_ ? resume_from_->step : -1);
@@ -173,6 +185,12 @@ void RunFolder::remove_run() const {
 
 void RunFolder::write_resolved_recipe(const std::string& yaml) const {
   write_file_atomically(resolved_recipe(), yaml);
+}
+
+void RunFolder::restore_recipe() const {
+  if (!recipe_before_) return;
+  write_role_values(resolved_recipe(), values_before_);
+  write_resolved_recipe(*recipe_before_);
 }
 
 }  // namespace retort::launch

@@ -61,6 +61,8 @@ class RunFolder {
   // The recipe of the start before, where the run is resumed from a checkpoint.
   const std::optional<std::string>& recipe_before() const { return recipe_before_; }
   void write_resolved_recipe(const std::string& yaml) const;
+  // That recipe again, with its values of roles.*.env; nothing where there is none.
+  void restore_recipe() const;
 
  private:
   void lock(Duration timeout);
@@ -71,6 +73,7 @@ class RunFolder {
   OwnedFd lock_;
   std::optional<recipes::CheckpointEntry> resume_from_;
   std::optional<std::string> recipe_before_;
+  RoleValues values_before_;
 };
 
 }  // namespace retort::launch

@@ -5,8 +5,8 @@
 
 namespace retort::launch {
 
-std::string read_secret(const std::filesystem::path& file) {
-  const std::string text = read_private_file(file);
+std::string read_secret(const std::filesystem::path& file, bool is_own) {
+  const std::string text = is_own ? read_own_private_file(file) : read_private_file(file);
   constexpr const char* kSpace = " \t\r\n";
   const size_t first = text.find_first_not_of(kSpace);
   const std::string secret = first == std::string::npos

@@ -7,10 +7,13 @@
 namespace retort::launch {
 
 inline constexpr size_t kFewestSecretCharacters = 16;
+// In the run's folder: what a launcher writes there for the steps of a job.
+inline constexpr const char* kStepSecret = ".secret";
 
 // What the file holds, without white space at its ends. kInvalidArgument, naming the file, when it
 // cannot be read, is readable for others (read_private_file) or holds less than
-// kFewestSecretCharacters: what can be guessed keeps nobody out.
-std::string read_secret(const std::filesystem::path& file);
+// kFewestSecretCharacters: what can be guessed keeps nobody out. With `is_own` the file is one that
+// Retort has written (read_own_private_file).
+std::string read_secret(const std::filesystem::path& file, bool is_own = false);
 
 }  // namespace retort::launch

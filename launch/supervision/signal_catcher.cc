@@ -49,11 +49,16 @@ void release_signals(std::initializer_list<int> signals) {
   ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
-bool holds_signal(std::initializer_list<int> signals) {
+int held_signal(std::initializer_list<int> signals) {
   sigset_t waiting;
-  if (::sigpending(&waiting) != 0) return false;
-  return std::ranges::any_of(signals,
-                             [&](int signal) { return ::sigismember(&waiting, signal) == 1; });
+  if (::sigpending(&waiting) != 0) return 0;
+  const auto waits = [&](int signal) {
+    struct sigaction action {};
+    return ::sigismember(&waiting, signal) == 1 && ::sigaction(signal, nullptr, &action) == 0 &&
+           action.sa_handler != SIG_IGN;
+  };
+  const auto* const found = std::ranges::find_if(signals, waits);
+  return found == signals.end() ? 0 : *found;
 }
 
 SignalCatcher::SignalCatcher(std::initializer_list<int> signals) {

@@ -46,8 +46,8 @@ class SignalCatcher {
 // be lost.
 void hold_signals(std::initializer_list<int> signals);
 void release_signals(std::initializer_list<int> signals);
-// Whether one of them waits.
-bool holds_signal(std::initializer_list<int> signals);
+// The first of them that waits and is not ignored (nohup); 0: none does.
+int held_signal(std::initializer_list<int> signals);
 // Those by which people and systems ask a program to end.
 inline constexpr std::initializer_list<int> kEndSignals{SIGINT, SIGTERM, SIGHUP};
 

@@ -18,8 +18,7 @@ namespace retort::launch {
 namespace {
 
 YamlNode read_tree(std::string_view text, const std::string& name,
-                   std::span<const std::string> overrides, const RoleValues& values,
-                   const LoadOptions& options) {
+                   std::span<const std::string> overrides) {
   YamlNode root = parse_yaml(text, name);
   for (const auto& assignment : overrides)
     apply_override(root, assignment);
@@ -27,7 +26,6 @@ YamlNode read_tree(std::string_view text, const std::string& name,
     throw Error(ErrorCode::kInvalidArgument, root.place.prefix() +
                                                  "expected a recipe (a block of keys), got " +
                                                  std::string(yaml_kind_name(root.kind)));
-  fill_role_values(root, values, options.env_values);
   return root;
 }
 
@@ -43,12 +41,16 @@ std::string unknown_name(std::string_view name) {
   return text;
 }
 
-recipes::Recipe checked_recipe(const YamlNode& root, const LoadOptions& options,
+recipes::Recipe checked_recipe(YamlNode root, const RoleValues& known, const LoadOptions& options,
                                std::vector<std::string>* warnings) {
+  const RoleValues elsewhere = fill_role_values(root, known, options.env_values);
   const YamlPlaces places(root);
   recipes::Recipe recipe;
   const YamlReader::LaterNames later = unknown_name;
   YamlReader(root, "", &later).read(recipe);
+  for (const auto& [role, variables] : elsewhere)
+    for (const auto& [variable, value] : variables)
+      recipe.roles.at(role).env_elsewhere.insert(variable);
   if (!places.written({"recipe"}))
     places.refuse({}, "`recipe` is missing; expected recipe: " +
                           choices_text(recipes::RecipeName::choices()));
@@ -77,16 +79,14 @@ recipes::Recipe load_recipe(const std::filesystem::path& path,
     throw Error(ErrorCode::kInvalidArgument,
                 path.string() + " is a folder; expected a recipe (YAML file)");
   RoleValues values;
-  if (options.env_values && path.filename() == kResolvedRecipe)
-    values = read_role_values(path.parent_path()).value_or(RoleValues{});
-  return checked_recipe(
-      read_tree(read_file_or_pipe(path), path.string(), overrides, values, options), options,
-      warnings);
+  if (options.env_values) values = read_role_values(path).value_or(RoleValues{});
+  return checked_recipe(read_tree(read_file_or_pipe(path), path.string(), overrides), values,
+                        options, warnings);
 }
 
 recipes::Recipe parse_recipe(std::string_view text, const std::string& name,
                              const LoadOptions& options) {
-  return checked_recipe(read_tree(text, name, {}, {}, options), options, nullptr);
+  return checked_recipe(read_tree(text, name, {}), {}, options, nullptr);
 }
 
 std::string resolved_yaml(const recipes::Recipe& recipe) {

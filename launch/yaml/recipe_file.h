@@ -17,14 +17,15 @@ struct LoadOptions {
   bool check_inputs = true;  // and are opened, as RecipeType::check_inputs says
   bool is_launched = true;   // by retort launch, which knows where each process of the run is
   // Whether a null of roles.*.env must have a value here: not for who starts no process of the run.
+  // Those are then RoleOptions::env_elsewhere, and no file of values is opened.
   bool env_values = true;
 };
 
 // Reads, overrides ("key.path=value", in order), resolves and checks a recipe; no process, no
 // device, nothing written. kInvalidArgument "file:line: ..." for anything wrong in it, kUnavailable
 // for a device that this build or machine lacks. `warnings` gets what is allowed but probably not
-// meant, each with its place. The resolved recipe of a run has the values of roles.*.env from the
-// file beside it (role_values.h).
+// meant, each with its place. The recipes that a launcher has written have the values of
+// roles.*.env from the files beside them (role_values.h).
 recipes::Recipe load_recipe(const std::filesystem::path& path,
                             std::span<const std::string> overrides, const LoadOptions& options = {},
                             std::vector<std::string>* warnings = nullptr);

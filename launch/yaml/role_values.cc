@@ -29,10 +29,19 @@ const std::string* known_value(const RoleValues& known, const std::string& role,
   return value == values->second.end() ? nullptr : &value->second;
 }
 
-void fill(YamlNode::Entry& variable, const std::string& role, const RoleValues& known,
+// "": a recipe that no launcher has written has none.
+fs::path values_beside(const fs::path& recipe_file) {
+  const fs::path folder = recipe_file.parent_path();
+  if (recipe_file.filename() == kResolvedRecipe) return folder / kRoleValues;
+  if (recipe_file.filename() == kSubmittedRecipe) return folder / kSubmittedValues;
+  return {};
+}
+
+// Whether it had none.
+bool fill(YamlNode::Entry& variable, const std::string& role, const RoleValues& known,
           bool needed) {
   YamlNode& node = variable.value;
-  if (node.kind != YamlNode::Kind::kNull) return;
+  if (node.kind != YamlNode::Kind::kNull) return false;
   const std::string* value = known_value(known, role, variable.key);
   const char* own = std::getenv(variable.key.c_str());
   if (value == nullptr && own == nullptr && needed)
@@ -44,6 +53,7 @@ void fill(YamlNode::Entry& variable, const std::string& role, const RoleValues& 
   node.kind = YamlNode::Kind::kScalar;
   node.quoted = true;
   node.scalar = value != nullptr ? *value : own != nullptr ? own : "";
+  return true;
 }
 
 }  // namespace
@@ -51,28 +61,30 @@ void fill(YamlNode::Entry& variable, const std::string& role, const RoleValues& 
 RoleValues role_values(const recipes::Recipe& recipe) {
   RoleValues values;
   for (const auto& [name, role] : recipe.roles)
-    if (!role.env.empty()) values[name] = role.env;
+    for (const auto& [variable, value] : role.env)
+      if (!role.env_elsewhere.contains(variable)) values[name][variable] = value;
   return values;
 }
 
-void write_role_values(const fs::path& run_folder, const recipes::Recipe& recipe) {
+void write_role_values(const fs::path& recipe_file, const RoleValues& values) {
   std::string text;
-  for (const auto& [role, variables] : role_values(recipe))
+  for (const auto& [role, variables] : values)
     for (const auto& [name, value] : variables)
       for (const std::string& part : {role, name, value})
         text.append(part).push_back('\0');
 
-  const fs::path file = run_folder / kRoleValues;
+  const fs::path file = values_beside(recipe_file);
+  RETORT_CHECK(!file.empty()) << recipe_file << " has no file of values";
   if (!text.empty()) return write_private_file(file, text);
   std::error_code missing;
   fs::remove(file, missing);
 }
 
-std::optional<RoleValues> read_role_values(const fs::path& run_folder) {
-  const fs::path file = run_folder / kRoleValues;
-  if (!fs::exists(file)) return std::nullopt;
+std::optional<RoleValues> read_role_values(const fs::path& recipe_file) {
+  const fs::path file = values_beside(recipe_file);
+  if (file.empty() || !fs::exists(file)) return std::nullopt;
   RoleValues values;
-  const std::string text = read_private_file(file);
+  const std::string text = read_own_private_file(file);
   for (std::string_view rest = text; !rest.empty();) {
     const std::string role = take_text(rest, file);
     const std::string name = take_text(rest, file);
@@ -81,25 +93,27 @@ std::optional<RoleValues> read_role_values(const fs::path& run_folder) {
   return values;
 }
 
-std::string without_role_values(const std::string& assignment) {
+bool has_role_values(const std::string& assignment) {
   const size_t equals = assignment.find('=');
   const std::string key = assignment.substr(0, equals);
-  if (equals == std::string::npos || !(key == "roles" || key.starts_with("roles.")))
-    return assignment;
+  if (equals == std::string::npos || !(key == "roles" || key.starts_with("roles."))) return false;
   // roles.student.env.A=, roles.student.env=, or a block with env in it.
   const bool names_env = key.find(".env.") != std::string::npos || key.ends_with(".env");
   const bool holds_env =
       std::ranges::count(key, '.') < 2 && assignment.find("env", equals) != std::string::npos;
-  return names_env || holds_env ? key + "=..." : assignment;
+  return names_env || holds_env;
 }
 
-void fill_role_values(YamlNode& recipe, const RoleValues& known, bool needed) {
+RoleValues fill_role_values(YamlNode& recipe, const RoleValues& known, bool needed) {
+  RoleValues elsewhere;
   auto* roles = recipe.find("roles");
-  if (roles == nullptr) return;
+  if (roles == nullptr) return elsewhere;
   for (YamlNode::Entry& role : roles->value.entries)
     if (auto* env = role.value.find("env"))
       for (YamlNode::Entry& variable : env->value.entries)
-        fill(variable, role.key, known, needed);
+        if (fill(variable, role.key, known, needed) && !needed)
+          elsewhere[role.key][variable.key] = variable.value.scalar;
+  return elsewhere;
 }
 
 }  // namespace retort::launch

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include "base/log.h"
 #include "tests/support/folder_fixture.h"
 #include "tests/support/thrown.h"
 
@@ -31,6 +32,30 @@ TEST_F(PrivateFile, OneThatOthersMayReadOrWriteIsRefused) {
   }
   EXPECT_NE(error_of([&] { read_private_file(folder_ / "none"); }).message().find("cannot open"),
             std::string::npos);
+}
+
+// Of this process, and nobody can change its mode.
+TEST_F(PrivateFile, WhereModesCannotBeChangedARemedyIsSaidAndOnesOwnIsRead) {
+  const fs::path file = "/proc/self/comm";
+  const Error error = error_of([&] { read_private_file(file); });
+  EXPECT_NE(error.message().find("keep it on another file system, or mount that one read-only"),
+            std::string::npos)
+      << error.message();
+  testing::internal::CaptureStderr();
+  const std::string text = read_own_private_file(file);
+  drain_log();
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(text, read_file(file));
+  EXPECT_NE(said.find("/proc/self/comm holds secrets, and its file system gives it mode 0644"),
+            std::string::npos)
+      << said;
+}
+
+// A volume's owner may have opened it meanwhile.
+TEST_F(PrivateFile, OnesOwnGetsItsModeBack) {
+  const fs::path file = with_mode(0660);
+  EXPECT_EQ(read_own_private_file(file), "a key");
+  EXPECT_EQ(fs::status(file).permissions(), fs::perms::owner_read | fs::perms::owner_write);
 }
 
 // A link counts as what it leads to, as a kubelet makes one.

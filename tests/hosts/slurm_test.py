@@ -180,8 +180,13 @@ class SlurmTest(runs.RunTest):
         keys = ("slurm: {partition: other, account: lab, time: '30', "
                 "args: [--nodes=2, --comment=ours], requeue: true}")
         file = self.recipe("run", runs.distill(200), keys)
-        job = self.submit(cluster, file)
+        job = self.submit(cluster, file,
+                          "roles.student.env={MY_KEY: hf_4711, LD_PRELOAD: /nowhere.so}")
         self.wait_for_job_steps(cluster, job, self.folder / "run", 3)
+        # A variable of a role has its value in the job, and is none of srun's.
+        self.assertIn("the role's environment has LD_PRELOAD, MY_KEY",
+                      (self.folder / "run/logs/student-0.log").read_text())
+        self.assertNotIn("/nowhere.so", (self.folder / "run/logs/srun-student.log").read_text())
         known = cluster.job(job)
         for key, value in (("Partition", "other"), ("Account", "lab"), ("TimeLimit", "00:30:00"),
                            ("NumNodes", "2"), ("Comment", "ours"), ("Requeue", "1")):

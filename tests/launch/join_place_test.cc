@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "base/process_name.h"
+#include "launch/join/carried_variables.h"
 #include "launch/join/meeting.h"
 #include "launch/supervision/secret_file.h"
 #include "tests/support/temporary_folder.h"
@@ -236,6 +239,19 @@ TEST(RunNetwork, TheRendezvousIsServedWhereItsNameLeads) {
   EXPECT_EQ(rpc::rendezvous_address("lo", "203.0.113.1", 7000), "127.0.0.1");
 }
 
+TEST(CarriedVariables, HaveTheirNamesAgainWhereTheyAreMeantFor) {
+  for (const auto& [name, value] :
+       launch::carried_variables({{"RETORT_TEST_PATH", "a=b:c"}, {"RETORT_TEST_EMPTY", ""}}))
+    ::setenv(name.c_str(), value.c_str(), 1);
+  EXPECT_EQ(std::getenv("RETORT_TEST_PATH"), nullptr);
+  launch::take_carried_variables();
+  EXPECT_STREQ(std::getenv("RETORT_TEST_PATH"), "a=b:c");
+  EXPECT_STREQ(std::getenv("RETORT_TEST_EMPTY"), "");
+  EXPECT_EQ(std::getenv("RETORT_ENV_RETORT_TEST_PATH"), nullptr);
+  ::unsetenv("RETORT_TEST_PATH");
+  ::unsetenv("RETORT_TEST_EMPTY");
+}
+
 TEST(SecretFile, IsReadWithoutSpaceAndHasALength) {
   const TemporaryFolder folder;
   const auto file = [&](const std::string& content) {
@@ -253,6 +269,7 @@ TEST(SecretFile, IsReadWithoutSpaceAndHasALength) {
   std::filesystem::permissions(open, std::filesystem::perms::others_read,
                                std::filesystem::perm_options::add);
   expect_refused("has mode 0604", [&] { launch::read_secret(open); });
+  EXPECT_EQ(launch::read_secret(open, /*is_own=*/true), "0123456789abcdef");
 }
 
 }  // namespace

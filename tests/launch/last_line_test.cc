@@ -70,10 +70,15 @@ TEST_F(LastLine, IsWhatAShellReadsAsTyped) {
 // What a shell has put in there may be a key, and stdout is a log of somebody's.
 TEST_F(LastLine, LeavesOutTheValuesOfVariables) {
   save(true);
-  command_.overrides = {"roles.student.env.HF_TOKEN=hf_4711", "seed=3"};
-  EXPECT_EQ(line(),
-            "stopped; continue with: retort launch r.yaml --resume roles.student.env.HF_TOKEN=... "
-            "seed=3");
+  command_.overrides = {"roles.student.env.HF_TOKEN=hf_4711", "seed=3",
+                        "roles.teacher={env: {A: hf_4711}}"};
+  const std::string text = line();
+  EXPECT_EQ(text,
+            "stopped; continue with: retort launch r.yaml --resume seed=3  # and with "
+            "roles.student.env.HF_TOKEN, roles.teacher, not shown here: give it again");
+  // Pasted, it takes no variable away.
+  EXPECT_EQ(shell_words(text.substr(text.find("retort"))),
+            "retort\nlaunch\nr.yaml\n--resume\nseed=3\n");
 }
 
 // A run that is stopped while it loads, or while its first checkpoint is written.

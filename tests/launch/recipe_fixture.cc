@@ -78,7 +78,7 @@ void RecipeTest::expect_loads_as_saved(const recipes::Recipe& recipe, launch::Lo
   const fs::path saved = folder_ / "recipe.resolved.yaml";
   const std::string text = launch::resolved_yaml(recipe);
   put(saved, text);
-  launch::write_role_values(folder_, recipe);
+  launch::write_role_values(saved, launch::role_values(recipe));
   try {
     EXPECT_EQ(launch::resolved_yaml(launch::load_recipe(saved, {}, options)), text);
   } catch (const Error& error) {

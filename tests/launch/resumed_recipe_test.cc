@@ -43,6 +43,15 @@ TEST_F(ResumedRecipe, TellsTheNamesOfVariablesAlone) {
                                       "roles.student.env: {} -> none"}));
 }
 
+TEST_F(ResumedRecipe, TellsThatAVariableHasAnotherValue) {
+  const launch::RoleValues before{{"student", {{"GONE", "a"}, {"HF_TOKEN", "hf_1"}, {"SAME", ""}}}};
+  const launch::RoleValues now{{"student", {{"HF_TOKEN", "hf_2"}, {"NEW", "a"}, {"SAME", ""}}},
+                               {"teacher", {{"HF_TOKEN", "hf_2"}}}};
+  EXPECT_EQ(launch::changed_values(before, now),
+            std::vector<std::string>{"roles.student.env.HF_TOKEN"});
+  EXPECT_TRUE(launch::changed_values(now, now).empty());
+}
+
 TEST_F(ResumedRecipe, RefusesWhatTheCheckpointDecides) {
   for (const char* change : {"seed=5", "data.shuffle=false", "data.train.0.weight=3"}) {
     SCOPED_TRACE(change);

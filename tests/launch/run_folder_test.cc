@@ -127,6 +127,20 @@ TEST_F(RunFolderTest, ResumeWithoutACheckpointBeginsAgain) {
   EXPECT_EQ(get(run_ / "metrics.jsonl"), "");
 }
 
+// Of a start that changed nothing but its recipe: what the checkpoint is of stands there again.
+TEST_F(RunFolderTest, TheRecipeBeforeComesBackWithItsValues) {
+  stopped_run();
+  const fs::path recipe = run_ / launch::kResolvedRecipe;
+  const launch::RoleValues values{{"student", {{"KEY", "before"}}}};
+  launch::write_role_values(recipe, values);
+  const RunFolder folder(run_, RunFolderMode::kResume);
+  launch::write_role_values(recipe, {{"student", {{"KEY", "now"}}}});
+  folder.write_resolved_recipe("recipe: dpo\n");
+  folder.restore_recipe();
+  EXPECT_EQ(get(recipe), "recipe: sft\n");
+  EXPECT_EQ(launch::read_role_values(recipe), values);
+}
+
 TEST_F(RunFolderTest, ResumeNeedsARun) {
   EXPECT_EQ(error_of(RunFolderMode::kResume), ErrorCode::kInvalidArgument);
   EXPECT_FALSE(fs::exists(run_)) << "nothing is made";
@@ -148,9 +162,9 @@ TEST_F(RunFolderTest, OverwriteRemovesTheRunAndNothingElse) {
 // What a crash leaves beside its place has the name of that, and an end of its own.
 TEST_F(RunFolderTest, OverwriteRemovesWhatACrashHasLeft) {
   stopped_run();
-  for (const char* name :
-       {"plan.json.tmp-71-0a1b2c3d", ".incarnation.tmp-71-0a1b2c3d", "checkpoint-4.tmp-71-0a1b2c3d",
-        "roles.env", "final.old-71-0a1b2c3d", "roles.env.tmp-71-0a1b2c3d"})
+  for (const char* name : {"plan.json.tmp-71-0a1b2c3d", ".incarnation.tmp-71-0a1b2c3d",
+                           "checkpoint-4.tmp-71-0a1b2c3d", "roles.env", "slurm.yaml",
+                           "slurm.roles.env", "final.old-71-0a1b2c3d", "roles.env.tmp-71-0a1b2c3d"})
     put(run_ / name, "half");
   { RunFolder folder(run_, RunFolderMode::kOverwrite); }
   EXPECT_EQ(std::distance(fs::directory_iterator(run_), fs::directory_iterator()), 1) << ".lock";

@@ -13,6 +13,7 @@
 #include "launch/commands/submit.h"
 #include "launch/slurm/job.h"
 #include "launch/slurm/run.h"
+#include "launch/slurm/steps.h"
 #include "launch/slurm/task_ends.h"
 #include "tests/support/command.h"
 #include "tests/support/folder_fixture.h"
@@ -265,6 +266,45 @@ TEST(TaskEnd, IsWhatSrunSaysOfThatTask) {
     EXPECT_EQ(launch::task_end_of(words, task), std::nullopt) << task;
   // What is said then of tasks there is a guess.
   EXPECT_EQ(launch::task_end_of("srun: error: Node failure on n2\n" + words, 1), std::nullopt);
+}
+
+// With a srun that writes down what it has.
+class StepVariables : public FolderTest {
+ protected:
+  StepVariables() : path_(std::getenv("PATH")) {
+    const fs::path srun = folder_ / "srun";
+    put(srun, "#!/bin/sh\nenv > " + (folder_ / "seen").string() + "\n");
+    fs::permissions(srun, fs::perms::owner_all);
+    ::setenv("PATH", (folder_.string() + ":" + path_).c_str(), 1);
+    ::setenv("SLURM_NTASKS", "4", 1);
+  }
+  ~StepVariables() override {
+    ::setenv("PATH", path_.c_str(), 1);
+    ::unsetenv("SLURM_NTASKS");
+  }
+
+ private:
+  const std::string path_;
+};
+
+TEST_F(StepVariables, AreForItsTasksAndNotForSrun) {
+  {
+    launch::SlurmSteps steps("17");
+    steps.start_step({.name = "retort-1-student",
+                      .role = "student",
+                      .arguments = {},
+                      .log = folder_ / "srun.log",
+                      .variables = {{"LD_LIBRARY_PATH", "/of/the/role"},
+                                    {"PATH", "/of/the/role"},
+                                    {"SLURM_NTASKS", "9"}}});
+  }
+  const std::string seen = "\n" + get(folder_ / "seen");
+  for (const char* passed :
+       {"LD_LIBRARY_PATH=/of/the/role", "PATH=/of/the/role", "SLURM_NTASKS=9"}) {
+    EXPECT_NE(seen.find("\nRETORT_ENV_" + std::string(passed)), std::string::npos) << seen;
+    EXPECT_EQ(seen.find("\n" + std::string(passed)), std::string::npos) << seen;
+  }
+  EXPECT_NE(seen.find("\nSLURM_NTASKS=4\n"), std::string::npos) << seen;
 }
 
 TEST(Nodes, TpRanksAreOnOne) {

@@ -160,11 +160,18 @@ TEST(Joined, AProcessWithoutARecipeTakesTheRuns) {
   JoinedRun run(folder / "joined");
   const fs::path recipe = distill(folder / "joined");
   run.start({.variables = {{"RETORT_RANK", "0"}},
-             .arguments = {recipe.string(), "roles.teacher.env={MY_KEY: hf_4711}"}});
-  run.start({.arguments = {"--role", "student", "--rank", "1"}});
+             .arguments = {recipe.string(), "roles.teacher.env={MY_KEY: hf_4711}",
+                           "roles.student.env={OTHER_KEY: null}"}});
   run.start(
-      {.variables = {{"MY_KEY", "hf_4711"}}, .arguments = {"--role", "teacher", "--rank", "0"}});
+      {.variables = {{"OTHER_KEY", "hf_4712"}}, .arguments = {"--role", "student", "--rank", "1"}});
+  // As a step of Slurm has it.
+  run.start({.variables = {{"RETORT_ENV_MY_KEY", "hf_4711"}},
+             .arguments = {"--role", "teacher", "--rank", "0"}});
   expect_done(run.wait());
+  // What was written down, and no stand-in for what others know.
+  const std::string values = read_file(folder / "joined" / "run" / "roles.env");
+  EXPECT_NE(values.find("hf_4711"), std::string::npos);
+  EXPECT_EQ(values.find("OTHER_KEY"), std::string::npos);
   EXPECT_EQ(timeless_metrics(folder / "joined" / "run"), launched());
 }
 

@@ -36,12 +36,12 @@ class UserCommands : public testing::Test {
     return path.string();
   }
 
-  // The value of a variable stands in one file of a run's folder, and that is the user's alone.
+  // The value of a variable stands in a file of the run's folder that is the user's alone.
   static void expect_kept_secret(const fs::path& run, const std::string& value) {
     for (const auto& entry : fs::recursive_directory_iterator(run)) {
       if (!entry.is_regular_file()) continue;
       const bool holds_it = read_file(entry.path()).find(value) != std::string::npos;
-      EXPECT_EQ(holds_it, entry.path().filename() == "roles.env") << entry.path();
+      EXPECT_EQ(holds_it, entry.path().filename().string().ends_with("roles.env")) << entry.path();
       if (holds_it) {
         EXPECT_EQ(entry.status().permissions(), fs::perms::owner_read | fs::perms::owner_write);
       }
@@ -82,6 +82,81 @@ TEST_F(UserCommands, EachCheckpointIsGivenAndFailuresChangeNothing) {
   EXPECT_EQ(missing.exit_code, 2) << missing.output;
   EXPECT_NE(missing.output.find("there is no program 'no-such-program"), std::string::npos)
       << missing.output;
+}
+
+// With programs in the place of Slurm's: the job begins later, and takes them from the folder.
+TEST_F(UserCommands, AJobThatIsSubmittedHasTheValuesOfVariables) {
+  fs::create_directory(folder_ / "bin");
+  script("bin/sbatch", "echo 17");
+  script("bin/scontrol", "printf '\\nKillWait = 30 sec\\n'");
+  const fs::path path = write_recipe(folder_ / "job", {});
+  const auto with_slurm = [&](const fs::path& recipe, const std::vector<std::string>& more) {
+    std::vector<std::string> argv{
+        "/usr/bin/env",  "-u",
+        "SLURM_JOB_ID",  "PATH=" + (folder_ / "bin").string() + ":/usr/bin:/bin",
+        retort_binary(), "launch",
+        recipe.string()};
+    argv.insert(argv.end(), more.begin(), more.end());
+    return Command(argv).wait();
+  };
+  const auto submit = [&](const std::string& value, std::vector<std::string> more) {
+    more.insert(more.end(),
+                {"launch.backend=slurm", "--submit", "roles.student.env={MY_KEY: " + value + "}"});
+    const CommandResult result = with_slurm(path, more);
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  };
+  submit("hf_4711", {});
+  expect_kept_secret(run("job"), "hf_4711");
+
+  // What has run has the value that it had; the job that waits has another.
+  submit("hf_4712", {"--resume"});
+  const auto holds = [&](const char* file, const std::string& value) {
+    return read_file(run("job") / file).find(value) != std::string::npos;
+  };
+  EXPECT_TRUE(holds("roles.env", "hf_4711"));
+  EXPECT_TRUE(holds("slurm.roles.env", "hf_4712"));
+  const CommandResult job = with_slurm(run("job") / "slurm.yaml", {"--resume", "--submitted"});
+  EXPECT_NE(job.output.find("this is no allocation"), std::string::npos) << job.output;
+}
+
+TEST_F(UserCommands, AnotherValueOfAVariableIsToldWithoutIt) {
+  const auto key = [](const std::string& value) {
+    return "roles.student.env={MY_KEY: " + value + "}";
+  };
+  ASSERT_EQ(launch("told", {key("hf_4711"), "train.exit_interval=3"}).exit_code, 4);
+  const CommandResult result = launch("told", {key("hf_4712"), "--resume"});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_NE(result.output.find("roles.student.env.MY_KEY: another value"), std::string::npos)
+      << result.output;
+  EXPECT_EQ(result.output.find("hf_47"), std::string::npos) << result.output;
+}
+
+TEST_F(UserCommands, WhoStartsNoProcessNeedsNoValueOfAVariable) {
+  const fs::path path = write_recipe(folder_ / "looked", {});
+  const std::string text = read_file(path);
+  std::ofstream(path) << text.substr(0, text.find("data:")) + "    env: {MY_KEY: null}\n" +
+                             text.substr(text.find("data:"));
+  for (const char* command : {"plan", "audit", "check", "doctor", "probe", "launch"}) {
+    const CommandResult result = retort({command, path.string()});
+    const bool is_missed =
+        result.output.find("MY_KEY has here, and it is not set") != std::string::npos;
+    EXPECT_EQ(is_missed, std::string(command) == "launch") << command << ": " << result.output;
+  }
+}
+
+// Whoever holds signals for it (the first process of a container is one that none ends): it ends by
+// itself, before it has made anything.
+TEST_F(UserCommands, ASignalBeforeItBeginsEndsIt) {
+  const fs::path path = write_recipe(folder_ / "early", {});
+  const CommandResult result =
+      Command({"sh", "-c",
+               "env --block-signal=TERM sh -c 'kill -TERM $$; exec \"$0\" launch \"$1\"' \"$0\" "
+               "\"$1\"; exit $?",
+               retort_binary(), path.string()})
+          .wait();
+  EXPECT_EQ(result.exit_code, 128 + SIGTERM) << result.output;
+  EXPECT_EQ(result.output.find("Terminated"), std::string::npos) << "it was ended by the signal";
+  EXPECT_FALSE(fs::exists(run("early")));
 }
 
 TEST_F(UserCommands, OneThatHangsIsKilledAndTold) {
