@@ -121,7 +121,8 @@ void compares_slowly() {
 // Equal is what has so many seconds.
 void compares_seconds() {
   for_each_request([](const Json& r) {
-    say(answer(r["id"], r["seconds"].get<double>() == std::stod(std::string(r["label"])) ? 1 : 0));
+    say(answer(r["id"],
+               r["seconds"].get<double>() == std::stod(r["label"].get<std::string>()) ? 1 : 0));
   });
 }
 

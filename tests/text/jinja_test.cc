@@ -104,12 +104,14 @@ TEST(Jinja, WhatHasNoEndIsRefused) {
       {"{% set n = namespace(l=[1]) %}{% for i in range(99) %}{% set n.l = n.l + n.l %}"
        "{% endfor %}",
        "more than 256 MiB of text and lists"},
-      {"{% set n = namespace(l=[]) %}{% for i in range(99) %}{% set n.l = [n.l, n.l] %}"
+      {"{% set n = namespace(l=['b' * 999]) %}{% for i in range(15) %}{% set n.l = [n.l, n.l] %}"
        "{% endfor %}{{ n.l }}",
        "a text of more than 16 MiB"},
       {"{{ ('a' * 9999999)|replace('a', 'aaaaaaaaaa') }}", "a text of more than 64 MiB"},
       {"{% set s = 'a' * 9999999 %}{% for i in range(99) %}{{ s }}{% endfor %}",
        "more than 256 MiB of text and lists"},
+      {"{% set n = namespace(l=[]) %}{% for i in range(99999) %}{% set n.l = [n.l] %}{% endfor %}",
+       "into each other, more than 200 deep"},
   };
   for (const auto& [source, reason] : cases) {
     const auto message = test::message_of([&] { jinja_text(source, "{}"); });

@@ -21,7 +21,7 @@ pub const SHORT: usize = 32;
 
 /// What a list's item and a dictionary's entry count for, about as much as they take.
 const ITEM: u64 = 32;
-const ENTRY: u64 = 64;
+pub const ENTRY: u64 = 64;
 
 #[derive(Debug, Default)]
 struct Spent(AtomicU64);

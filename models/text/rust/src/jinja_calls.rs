@@ -4,6 +4,7 @@ use minijinja::value::Rest;
 use minijinja::{Environment, Error, State, UndefinedBehavior, Value};
 
 use crate::budget::{built, charge, read};
+use crate::depth::kept;
 use crate::jinja_lookups::{attribute, item, method, slice};
 use crate::jinja_objects::{cycler, joiner};
 use crate::jinja_tests::test;
@@ -161,6 +162,8 @@ pub fn add_functions(environment: &mut Environment) {
             _ => built(state, Value::from(items(&value)?)),
         }
     });
+    // Whatever is assigned to a name.
+    environment.add_function("_kept", kept);
     // Whatever can be iterated over can be assigned to several names.
     environment.add_function("_unpacked", |state: &State, value: Value| {
         built(state, Value::from(items(&value)?))

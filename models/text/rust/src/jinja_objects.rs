@@ -9,6 +9,14 @@ use minijinja::{Error, State, Value};
 use crate::python_call::Arguments;
 use crate::python_value::invalid;
 
+/// The values that a joiner or a cycler holds; None for another value.
+pub fn held(value: &Value) -> Option<Vec<Value>> {
+    if let Some(joiner) = value.downcast_object_ref::<Joiner>() {
+        return Some(vec![joiner.separator.clone()]);
+    }
+    value.downcast_object_ref::<Cycler>().map(|cycler| cycler.items.clone())
+}
+
 /// Gives its separator but the first time that it is called.
 #[derive(Debug)]
 struct Joiner {

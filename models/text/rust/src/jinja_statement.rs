@@ -138,7 +138,7 @@ impl Translator {
             let value = parser.tuple(true, &[])?;
             let unpacks = target.contains(',');
             let value = if unpacks { format!("_unpacked({value})") } else { value };
-            return Ok(format!("set {target} = {value}"));
+            return Ok(format!("set {target} = _kept({value})"));
         }
         self.open.push("set:new".into());
         match parser.skip_operator("|") {

@@ -12,6 +12,7 @@ mod abi_tokenizer;
 mod abi_train;
 mod answers;
 mod budget;
+mod depth;
 mod environment;
 mod files;
 mod jinja_calls;

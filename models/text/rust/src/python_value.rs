@@ -47,10 +47,12 @@ pub fn type_of(value: &Value) -> Type {
 
 /// Whether a value with named parts is one of minijinja's own: a namespace, a loop, a macro.
 fn is_namespace(value: &Value) -> bool {
-    value.as_object().is_some_and(|object| {
-        let name = object.type_name();
-        ["::Namespace", "::Loop", "::Macro"].iter().any(|end| name.ends_with(end))
-    })
+    ["::Namespace", "::Loop", "::Macro"].iter().any(|end| is_own(value, end))
+}
+
+/// Whether a value is an object of minijinja's own whose type's name ends so.
+pub fn is_own(value: &Value, end: &str) -> bool {
+    value.as_object().is_some_and(|object| object.type_name().ends_with(end))
 }
 
 /// The name of a value's type in Python.
@@ -216,6 +218,11 @@ impl Generator {
 
     fn take(&self) -> Option<Value> {
         self.rest.lock().ok()?.pop_front()
+    }
+
+    /// Those that it has not given yet.
+    pub fn rest(&self) -> Vec<Value> {
+        self.rest.lock().map_or(Vec::new(), |rest| rest.iter().cloned().collect())
     }
 
     fn left(&self) -> usize {

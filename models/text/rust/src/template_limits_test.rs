@@ -38,19 +38,24 @@ fn what_grows_without_an_end_is_refused_before_it_is_made() {
             "MiB of text and lists",
         ),
         (
-            "{% set n = namespace(l=[]) %}{% for i in range(99) %}{% set n.l = [n.l, n.l] %}\
-          {% endfor %}{{ n.l }}",
+            "{% set n = namespace(l=['b' * 999]) %}{% for i in range(15) %}\
+          {% set n.l = [n.l, n.l] %}{% endfor %}{{ n.l }}",
             "a text of more than 16 MiB",
         ),
         (
-            "{% set n = namespace(l=[]) %}{% for i in range(99) %}{% set n.l = [n.l, n.l] %}\
-          {% endfor %}{{ n.l|tojson }}",
+            "{% set n = namespace(l=['b' * 999]) %}{% for i in range(15) %}\
+          {% set n.l = [n.l, n.l] %}{% endfor %}{{ n.l|tojson }}",
             "a text of more than 16 MiB",
         ),
         (
-            "{% set n = namespace(l=[], m=[]) %}{% for i in range(99) %}{% set n.l = [n.l, n.l] %}\
-          {% set n.m = [n.m, n.m] %}{% endfor %}{{ n.l == n.m }}",
+            "{% set n = namespace(l=[1] * 999, m=[1] * 999) %}{% for i in range(10) %}\
+          {% set n.l = [n.l, n.l] %}{% set n.m = [n.m, n.m] %}{% endfor %}{{ n.l == n.m }}",
             "compares lists",
+        ),
+        (
+            "{% set n = namespace(l=[]) %}{% for i in range(99) %}{% set n.l = [n.l, n.l] %}\
+          {% endfor %}",
+            "MiB of text and lists",
         ),
         ("{{ s|replace('a', 'aaaaaaaaaa') }}", "a text of more than 64 MiB"),
         ("{{ s.join(['b'] * 99) }}", "a text of more than 64 MiB"),
@@ -83,6 +88,43 @@ fn what_grows_without_an_end_is_refused_before_it_is_made() {
         "{{% for i in range(99) %}}{{% for j in range(9999) %}}{text}{{% endfor %}}{{% endfor %}}"
     );
     assert!(refusal(&source).contains("MiB of text and lists"));
+}
+
+#[test]
+fn what_holds_another_without_an_end_is_refused() {
+    // Each of them would overflow the stack when it is freed.
+    let deeper = [
+        "[n.l]",
+        "(n.l,)",
+        "{'a': n.l}",
+        "dict(a=n.l)",
+        "{'a': n.l}.items()",
+        "n.l | batch(1) | list",
+        "[n.l] + []",
+        "[n.l] | map('list')",
+        "namespace(a=n.l)",
+        "cycler(n.l)",
+        "joiner(n.l)",
+        "[n.l].index",
+    ];
+    for value in deeper {
+        let source = format!(
+            "{{% set n = namespace(l=[1]) %}}{{% for i in range(99999) %}}\
+             {{% set n.l = {value} %}}{{% endfor %}}done"
+        );
+        let told = refusal(&source);
+        assert!(told.contains("into each other, more than 200 deep"), "{value}: {told}");
+    }
+    let plain = format!("{{% set l = [1] %}}{}", "{% set l = [l] %}".repeat(2000));
+    assert!(refusal(&plain).contains("more than 200 deep"));
+
+    let macros = "{% set n = namespace(m=1) %}{% for i in range(99999) %}{% set before = n.m %}\
+        {% macro m() %}{{ before }}{% endmacro %}{% set n.m = m %}{% endfor %}";
+    assert!(refusal(macros).contains("more than 200 macros"), "{}", refusal(macros));
+
+    let source = "{% set n = namespace(l=[1]) %}{% for i in range(150) %}{% set n.l = [n.l] %}\
+        {% endfor %}{{ n.l|tojson|length }}";
+    assert_eq!(render_text(source), Ok("303".into()));
 }
 
 #[test]
