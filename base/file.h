@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,7 +15,12 @@
 namespace retort {
 
 // The whole file. kInvalidArgument if it cannot be opened, naming the path.
+// kUnavailable if it is there and cannot be read (a broken disk, a server that is gone).
 std::string read_file(const std::filesystem::path& path);
+// nullopt: there is no such file. kUnavailable for anything else, naming the path.
+std::optional<std::string> read_file_if_there(const std::filesystem::path& path);
+// Whether there is a regular file. kUnavailable, naming the path, if nobody can say.
+bool is_file_there(const std::filesystem::path& path);
 
 // What the name of a file that is not complete ends in: ".tmp-<pid>-<random>", another one at each
 // call and on every host that sees the folder.
