@@ -63,8 +63,8 @@ std::string page_cache_of(const fs::path& folder) {
   if (std::find(kCoherent.begin(), kCoherent.end(), type) != kCoherent.end())
     return "type " + std::to_string(type);
 
-  // A container has its host's kernel, and its own mounts have numbers of their own there. Copies of
-  // one virtual machine may have one boot id, but not one name.
+  // A container has its host's kernel, and its own mounts have numbers of their own there. Copies
+  // of one virtual machine may have one boot id, but not one name.
   return kernel_of(kBootId) + " of " + host_name() + " device " + std::to_string(info.st_dev);
 }
 

@@ -49,8 +49,8 @@ std::vector<CheckpointEntry> list_set_aside(const std::filesystem::path& output_
 void prune_checkpoints(const std::filesystem::path& output_dir, int64_t save_total_limit,
                        const std::set<int64_t>& kept = {});
 
-// Removes what is no checkpoint to go on from: all that crashes left under temporary names, and with
-// `damaged` what was set aside. Returns what it removed; what cannot be removed is a warning.
+// Removes what is no checkpoint to go on from: all that crashes left under temporary names, and
+// with `damaged` what was set aside. Returns what it removed; what cannot be removed is a warning.
 // Nobody saves meanwhile.
 std::vector<std::filesystem::path> drop_useless(const std::filesystem::path& output_dir,
                                                 bool damaged);

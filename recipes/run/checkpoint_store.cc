@@ -221,7 +221,7 @@ std::set<int64_t> CheckpointStore::kept_steps(int64_t best_step) const {
   return kept;
 }
 
-// What there is more room for now than before: nothing, or who took it. The same on all ranks.
+// What was removed for a save that found no room: nothing, or which kind. The same on all ranks.
 // First goes what nobody can go on from. Who keeps every checkpoint loses none, damaged or not.
 CheckpointStore::Room CheckpointStore::make_room(parallel::World& world, const Error& why,
                                                  int64_t best_step, bool may_drop_oldest) const {

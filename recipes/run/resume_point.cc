@@ -22,8 +22,8 @@ namespace {
 
 constexpr const char* kLoopFile = "state/loop.json";
 
-// Which checkpoint it is: where the loop stood, and with the checksums all that it holds. "": a file
-// is not there. kUnavailable: one cannot be read.
+// Which checkpoint it is: where the loop stood, and with the checksums all that it holds. "": a
+// file is not there. kUnavailable: one cannot be read.
 std::string digest_of(const fs::path& checkpoint) {
   const auto complete = read_file_if_there(checkpoint / models::kCompleteFile);
   const auto loop = read_file_if_there(checkpoint / kLoopFile);
