@@ -47,8 +47,12 @@ int write_at(int fd, uint64_t offset, std::span<const std::byte> bytes) {
   return 0;
 }
 
-// Two hosts, or two containers, may have a process of the same number.
-std::string unique_suffix() { return "-" + std::to_string(::getpid()) + "-" + random_hex(4); }
+// Whether a name is wrong, or what it names is not to be had now.
+ErrorCode read_error_code(int error) {
+  for (const int passing : {EIO, ESTALE, EMFILE, ENFILE, ENOMEM, ETIMEDOUT, EHOSTDOWN, ENOTCONN})
+    if (error == passing) return ErrorCode::kUnavailable;
+  return ErrorCode::kInvalidArgument;
+}
 
 const char* file_type_name(mode_t mode) {
   if (S_ISDIR(mode)) return "a folder";
@@ -56,6 +60,49 @@ const char* file_type_name(mode_t mode) {
   if (S_ISSOCK(mode)) return "a socket";
   return "a device";
 }
+
+// 0, or the error number. kInvalidArgument for what is there and is no regular file.
+int try_open(const fs::path& path, int& fd) {
+  // Without O_NONBLOCK, opening a pipe waits until somebody writes into it.
+  fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  const int error = fd < 0 ? errno : 0;
+  struct stat info {};
+  const bool known = fd < 0 ? ::stat(path.c_str(), &info) == 0 : ::fstat(fd, &info) == 0;
+  if (known && !S_ISREG(info.st_mode)) {
+    if (fd >= 0) ::close(fd);
+    throw Error(ErrorCode::kInvalidArgument,
+                path.string() + " is not a regular file but " + file_type_name(info.st_mode));
+  }
+  return error;
+}
+
+struct FailedRead {
+  int error = 0;  // errno; 0: it did not fail
+  std::string what;
+};
+
+FailedRead try_read(const fs::path& path, std::string& content) {
+  int fd = -1;
+  if (const int error = try_open(path, fd); error != 0)
+    return {.error = error, .what = "cannot open"};
+  char buffer[1 << 16];
+  for (;;) {
+    const ssize_t got = ::read(fd, buffer, sizeof buffer);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) {
+      const int error = errno;
+      ::close(fd);
+      return {.error = error, .what = "cannot read"};
+    }
+    if (got == 0) break;
+    content.append(buffer, to_size(got));
+  }
+  ::close(fd);
+  return {};
+}
+
+// Two hosts, or two containers, may have a process of the same number.
+std::string unique_suffix() { return "-" + std::to_string(::getpid()) + "-" + random_hex(4); }
 
 fs::path parent_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
@@ -66,40 +113,37 @@ fs::path parent_of(const fs::path& path) {
 std::string temporary_suffix() { return ".tmp" + unique_suffix(); }
 
 int open_regular_file(const fs::path& path) {
-  // Without O_NONBLOCK, opening a pipe waits until somebody writes into it.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-  const int error = errno;
-  struct stat info {};
-  const bool known = fd < 0 ? ::stat(path.c_str(), &info) == 0 : ::fstat(fd, &info) == 0;
-  if (known && !S_ISREG(info.st_mode)) {
-    if (fd >= 0) ::close(fd);
-    throw Error(ErrorCode::kInvalidArgument,
-                path.string() + " is not a regular file but " + file_type_name(info.st_mode));
-  }
-  if (fd < 0)
-    throw Error(ErrorCode::kInvalidArgument,
+  int fd = -1;
+  if (const int error = try_open(path, fd); error != 0)
+    throw Error(read_error_code(error),
                 "cannot open " + path.string() + ": " + std::strerror(error));
   return fd;
 }
 
 std::string read_file(const fs::path& path) {
-  const int fd = open_regular_file(path);
   std::string content;
-  char buffer[1 << 16];
-  for (;;) {
-    const ssize_t got = ::read(fd, buffer, sizeof buffer);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      const int error = errno;
-      ::close(fd);
-      throw Error(ErrorCode::kInvalidArgument,
-                  "cannot read " + path.string() + ": " + std::strerror(error));
-    }
-    if (got == 0) break;
-    content.append(buffer, to_size(got));
-  }
-  ::close(fd);
+  if (const FailedRead failed = try_read(path, content); failed.error != 0)
+    throw Error(read_error_code(failed.error),
+                failed.what + " " + path.string() + ": " + std::strerror(failed.error));
   return content;
+}
+
+std::optional<std::string> read_file_if_there(const fs::path& path) {
+  std::string content;
+  const FailedRead failed = try_read(path, content);
+  if (failed.error == ENOENT || failed.error == ENOTDIR) return std::nullopt;
+  if (failed.error != 0)
+    throw Error(ErrorCode::kUnavailable,
+                failed.what + " " + path.string() + ": " + std::strerror(failed.error));
+  return content;
+}
+
+bool is_file_there(const fs::path& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0) return S_ISREG(info.st_mode);
+  if (errno == ENOENT || errno == ENOTDIR) return false;
+  throw Error(ErrorCode::kUnavailable,
+              "cannot look at " + path.string() + ": " + std::strerror(errno));
 }
 
 void write_file_atomically(const fs::path& path, std::string_view content) {
@@ -237,8 +281,11 @@ void reserve_file(const fs::path& path, std::string_view head, uint64_t size_byt
 
   // The blocks are taken now, so that no later write finds the disk full.
   int failed = size_bytes == 0 ? 0 : EINTR;
-  while (failed == EINTR)
-    failed = ::posix_fallocate(fd, 0, static_cast<off_t>(size_bytes));
+  while (failed == EINTR) {
+    // What the C library wrote before a signal would be read by its next try, which cannot read.
+    failed = ::ftruncate(fd, 0) == 0 ? 0 : errno;
+    if (failed == 0) failed = ::posix_fallocate(fd, 0, static_cast<off_t>(size_bytes));
+  }
   if (failed != 0) drop("cannot reserve " + std::to_string(size_bytes) + " bytes for", failed);
 
   if (const int error = write_at(fd, 0, std::as_bytes(std::span(head))))

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,11 +16,16 @@ namespace retort {
 
 // A descriptor that reads a regular file, which the caller closes. kInvalidArgument, naming the
 // path, if it cannot be opened or is a pipe, a socket, a device or a folder: such a thing may hold
-// up whoever reads it, or have no end. Nobody is waited for.
+// up whoever reads it, or have no end. kUnavailable if it is there and cannot be read now (a broken
+// disk, a server that is gone). Nobody is waited for.
 int open_regular_file(const std::filesystem::path& path);
 
 // The whole file. Errors as open_regular_file.
 std::string read_file(const std::filesystem::path& path);
+// nullopt: there is no such file. kUnavailable for anything else, naming the path.
+std::optional<std::string> read_file_if_there(const std::filesystem::path& path);
+// Whether there is a regular file. kUnavailable, naming the path, if nobody can say.
+bool is_file_there(const std::filesystem::path& path);
 
 // What the name of a file that is not complete ends in: ".tmp-<pid>-<random>", another one at each
 // call and on every host that sees the folder.

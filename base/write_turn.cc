@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/host_name.h"
 
 namespace retort {
@@ -43,6 +44,15 @@ std::string writer_of(const fs::path& turn) {
 
 }  // namespace
 
+std::string kernel_of(const fs::path& boot_id) {
+  // Where it cannot be known every process counts as a host of its own: turns are slow, not wrong.
+  static const std::string own = "process " + random_hex(16);
+  std::ifstream in(boot_id);
+  std::string kernel;
+  in >> kernel;
+  return kernel.empty() ? own : kernel;
+}
+
 std::string page_cache_of(const fs::path& folder) {
   struct statfs mounted {};
   struct stat info {};
@@ -53,10 +63,9 @@ std::string page_cache_of(const fs::path& folder) {
   if (std::find(kCoherent.begin(), kCoherent.end(), type) != kCoherent.end())
     return "type " + std::to_string(type);
 
-  // A container has its host's kernel, and its own mounts have numbers of their own there.
-  std::string kernel = read_file(kBootId);
-  std::erase(kernel, '\n');
-  return kernel + " device " + std::to_string(info.st_dev);
+  // A container has its host's kernel, and its own mounts have numbers of their own there. Copies
+  // of one virtual machine may have one boot id, but not one name.
+  return kernel_of(kBootId) + " of " + host_name() + " device " + std::to_string(info.st_dev);
 }
 
 std::optional<WriteTurn> WriteTurn::try_take(const fs::path& file) {

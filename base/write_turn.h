@@ -15,10 +15,14 @@
 namespace retort {
 
 // Names the page cache through which this process sees `folder`: processes for which it is the same
-// text see each other's bytes at once. It is the kernel and the mounted file system; for those that
-// keep the caches of all hosts the same (Lustre, GPFS, CephFS) the file system alone.
+// text see each other's bytes at once. It is the host's name, its kernel and the mounted file
+// system; for those that keep the caches of all hosts the same (Lustre, GPFS, CephFS) the file
+// system alone.
 // kUnavailable naming the folder if that cannot be looked at.
 std::string page_cache_of(const std::filesystem::path& folder);
+// What `boot_id` says of the kernel that runs; where that cannot be read, another text in each
+// process.
+std::string kernel_of(const std::filesystem::path& boot_id);
 
 // The right to write `file` until it is given back: as long as `<file>.turn` is there, which one
 // process at a time can create on every file system, with or without locks.

@@ -22,9 +22,15 @@ namespace {
 
 constexpr int kFormat = 1;
 constexpr const char* kDamagedKey = "damaged";
-// What the file held before it had checksums. Whoever writes it there again has the checkpoint
-// taken as it is.
-constexpr std::string_view kWithoutChecksums = "complete\n";
+// Before the bytes that damage() names.
+constexpr std::string_view kBytesOf = "the checksum of its bytes ";
+
+// What the file held before it had checksums, "complete". Whoever writes it there again, or makes
+// it empty, by whatever editor, has the checkpoint taken as it is.
+bool is_without_checksums(const std::string& text) {
+  const size_t end = text.find_last_not_of(" \t\r\n");
+  return end == std::string::npos || text.substr(0, end + 1) == "complete";
+}
 
 std::string hexadecimal(uint64_t number) {
   char text[17];
@@ -65,10 +71,69 @@ FileChecksums parse_checksums(const nlohmann::json& files) {
 
 bool is_tensor_file(const std::string& name) { return name.ends_with(".safetensors"); }
 
+// Whether a run goes on with what is in it. The others it has from its recipe and the model.
+bool is_needed(const std::string& name) {
+  return name.starts_with("state/") || is_tensor_file(name) ||
+         name.ends_with(".safetensors.index.json");
+}
+
+// Whether a run must be able to read it, whatever somebody changed in it.
+bool is_config(const std::string& name) {
+  return name == "config.json" || name == "adapter_config.json";
+}
+
 void check_size(const fs::path& file, uint64_t size, const FileChecksum& saved) {
   if (size == saved.bytes) return;
   throw damage(file, "it has " + std::to_string(size) + " bytes, and was saved with " +
                          std::to_string(saved.bytes));
+}
+
+Error wrong_block(const fs::path& file, uint64_t begin, const FileChecksum& saved) {
+  const uint64_t end = std::min(begin + FileChecksum::kBlockBytes, saved.bytes);
+  return damage(file, std::string(kBytesOf) + std::to_string(begin) + " to " + std::to_string(end) +
+                          " is another one");
+}
+
+void compare_text(const fs::path& file, const std::optional<std::string>& text,
+                  const FileChecksum& saved) {
+  if (!text) throw damage(file, "it is missing");
+  check_size(file, text->size(), saved);
+  FileChecksum now(text->size());
+  now.add(std::as_bytes(std::span(*text)), 0);
+  for (size_t i = 0; i < saved.blocks.size(); ++i)
+    if (now.blocks[i] != saved.blocks[i])
+      throw wrong_block(file, i * FileChecksum::kBlockBytes, saved);
+}
+
+MappedFile map_tensors(const fs::path& file) {
+  if (!is_file_there(file)) throw damage(file, "it is missing");
+  try {
+    return MappedFile(file);
+  } catch (const Error& e) {
+    throw Error(ErrorCode::kUnavailable, e.message(), e.origin(), e.context());
+  }
+}
+
+// The bytes that a message about damage names; all of the file if it names none.
+std::pair<uint64_t, uint64_t> named_bytes(const std::string& message, uint64_t file_bytes) {
+  const std::pair<uint64_t, uint64_t> all(0, file_bytes);
+  const size_t at = message.find(kBytesOf);
+  if (at == std::string::npos) return all;
+  uint64_t begin = 0;
+  const char* first = message.data() + at + kBytesOf.size();
+  if (std::from_chars(first, message.data() + message.size(), begin).ec != std::errc()) return all;
+  if (begin >= file_bytes) return all;
+  return {begin, std::min(begin + FileChecksum::kBlockBytes, file_bytes)};
+}
+
+// In parts, so that damage near the beginning of a large file is known soon.
+void compare_named(const fs::path& file, const FileChecksum& saved, const std::string& message) {
+  constexpr uint64_t kPart = 256 * FileChecksum::kBlockBytes;
+  const MappedFile mapped = map_tensors(file);
+  BlockCheck check(mapped, saved);
+  const auto [begin, end] = named_bytes(message, saved.bytes);
+  for (uint64_t at = begin; at < end; at += kPart)
+    check.check(at, std::min(at + kPart, end));
 }
 
 }  // namespace
@@ -104,9 +169,9 @@ std::string write_checksums(const FileChecksums& files) {
 
 std::optional<FileChecksums> read_checksums(const fs::path& checkpoint) {
   const fs::path path = checkpoint / kCompleteFile;
-  if (!fs::exists(path)) return std::nullopt;
-  const std::string text = read_file(path);
-  if (text == kWithoutChecksums) return std::nullopt;
+  const std::optional<std::string> found = read_file_if_there(path);
+  if (!found || is_without_checksums(*found)) return std::nullopt;
+  const std::string& text = *found;
 
   int format = 0;
   FileChecksums files;
@@ -186,27 +251,56 @@ void BlockCheck::check(uint64_t begin, uint64_t end) {
   const std::lock_guard lock(mutex_);
   for (size_t i = 0; i < wanted.size(); ++i) {
     const auto block = static_cast<uint64_t>(wanted[i]);
-    if (right[i] == 0)
-      throw damage(file_.path(), "the checksum of its bytes " + std::to_string(block * kBytes) +
-                                     " to " +
-                                     std::to_string(std::min((block + 1) * kBytes, saved_.bytes)) +
-                                     " is another one");
+    if (right[i] == 0) throw wrong_block(file_.path(), block * kBytes, saved_);
     known_[block] = true;
   }
 }
 
-bool check_small_files(const fs::path& checkpoint) {
+SmallFiles check_small_files(const fs::path& checkpoint) {
   const std::optional<FileChecksums> files = read_checksums(checkpoint);
-  if (!files) return false;
+  if (!files) return {.has_checksums = false, .changed = {}};
+  SmallFiles found;
   for (const auto& [name, saved] : *files) {
     const fs::path path = checkpoint / name;
-    std::error_code failed;
-    if (!fs::is_regular_file(path, failed)) throw damage(path, "it is missing");
-    const MappedFile file(path);
-    BlockCheck check(file, saved);
-    if (!is_tensor_file(name)) check.check(0, saved.bytes);
+    if (is_tensor_file(name)) {
+      check_size(path, map_tensors(path).bytes().size(), saved);
+      continue;
+    }
+    std::optional<std::string> text;
+    try {
+      text = read_file_if_there(path);
+      compare_text(path, text, saved);
+    } catch (const Error& error) {
+      const bool is_readable = !is_config(name) || (text && nlohmann::json::accept(*text));
+      if (is_needed(name) || !is_readable) throw;
+      found.changed.push_back(error.message());
+    }
   }
-  return true;
+  return found;
+}
+
+bool is_still_damaged(const fs::path& checkpoint, const std::string& message) {
+  try {
+    const std::optional<FileChecksums> files = read_checksums(checkpoint);
+    if (!files) return true;
+    // The longest name: "model.safetensors" is the beginning of its index's, too.
+    const std::pair<const std::string, FileChecksum>* named = nullptr;
+    for (const auto& file : *files) {
+      if (message.find((checkpoint / file.first).string()) == std::string::npos) continue;
+      if (!named || file.first.size() > named->first.size()) named = &file;
+    }
+    if (!named) return message.find((checkpoint / kCompleteFile).string()) == std::string::npos;
+
+    const auto& [name, saved] = *named;
+    if (is_tensor_file(name))
+      compare_named(checkpoint / name, saved, message);
+    else
+      compare_text(checkpoint / name, read_file_if_there(checkpoint / name), saved);
+  } catch (const Error& error) {
+    if (!is_damage(error)) throw;
+    return true;
+  }
+  return false;
 }
 
 }  // namespace retort::models

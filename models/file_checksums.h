@@ -44,7 +44,8 @@ inline constexpr const char* kCompleteFile = "state/COMPLETE";
 // "files": {name: {"bytes": n, "blocks": [16 hexadecimal digits each]}}}.
 std::string write_checksums(const FileChecksums& files);
 // Of a checkpoint; nullopt: there is no such file, or it is one of before there were checksums,
-// which says "complete". kCorrupt naming the file if it is neither; kMismatch for a later format.
+// which says "complete", or nothing. kCorrupt naming the file if it is neither; kMismatch for a
+// later format; kUnavailable if it cannot be read.
 std::optional<FileChecksums> read_checksums(const std::filesystem::path& checkpoint);
 
 // Of a file as it is read now. kUnavailable if it cannot be read.
@@ -74,9 +75,25 @@ class BlockCheck {
   std::vector<bool> known_;  // blocks that were compared, and found right
 };
 
-// Compares files of a checkpoint as a whole, and that all are there in their size; but for that the
-// tensors of .safetensors files are not read, which their reader does. False: it has no checksums.
-// Errors: of read_checksums; damage().
-bool check_small_files(const std::filesystem::path& checkpoint);
+// What was found of a checkpoint that is whole as far as a run needs it to go on.
+struct SmallFiles {
+  bool has_checksums = true;
+  // Sentences that name files which are not what was saved, and that people and programs change on
+  // purpose: config.json, the tokenizer's, the chat template.
+  std::vector<std::string> changed;
+};
+
+// Compares the files of a checkpoint that a run goes on from: of state/ as a whole, and that those
+// of tensors have their size, whose elements their reader compares. config.json and that of an
+// adapter must be JSON.
+// Errors: of read_checksums; damage() for a file that is not there or differs, and no other reason;
+// kUnavailable for one that cannot be read.
+SmallFiles check_small_files(const std::filesystem::path& checkpoint);
+
+// Whether the damage that `message` of a process tells, with the path of a file of this checkpoint,
+// is there when the file is read again: a host's memory or network may have been at fault. Reads
+// the bytes that the message names, else the whole file. True also where nothing can be compared.
+// kUnavailable if the file cannot be read.
+bool is_still_damaged(const std::filesystem::path& checkpoint, const std::string& message);
 
 }  // namespace retort::models

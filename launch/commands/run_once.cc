@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <cstdio>
+#include <exception>
 #include <iostream>
 #include <optional>
 #include <string>
@@ -26,6 +27,7 @@
 #include "launch/supervision/status_file.h"
 #include "launch/yaml/recipe_file.h"
 #include "launch/yaml/role_values.h"
+#include "models/file_checksums.h"
 #include "recipes/external_roles.h"
 #include "recipes/recipe_type.h"
 #include "recipes/registry.h"
@@ -163,15 +165,27 @@ std::optional<recipes::CheckpointEntry> damaged_checkpoint(const SupervisorResul
   return from;
 }
 
-// Puts it out of the way of a start that follows, which then goes on from the one before. False:
-// there is none.
-bool fall_back(const recipes::CheckpointEntry& damaged, const RunFolder& folder,
-               std::vector<std::string>& remarks) {
-  const auto before = recipes::checkpoint_before(damaged.path);
-  if (!before) return false;
-  const fs::path aside = recipes::set_aside(folder.path(), damaged.step);
-  remarks.push_back(damaged.path.string() + " is damaged; it is now " + aside.string() +
-                    ", and the run goes on from " + before->path.filename().string());
+// Puts it out of the way of a start that follows, which then goes on from the one before; unless it
+// is whole where it is read again, because what a host's memory or network did is no damage of the
+// file. False: there is none before.
+bool fall_back(const recipes::CheckpointEntry& damaged, const std::string& message,
+               const RunFolder& folder, std::vector<std::string>& remarks) {
+  const std::string name = damaged.path.string();
+  try {
+    if (!models::is_still_damaged(damaged.path, message)) {
+      remarks.push_back(name + " was found damaged, but is what was saved when it is read again" +
+                        " here; the run goes on from it");
+      return true;
+    }
+    const auto before = recipes::checkpoint_before(damaged.path);
+    if (!before) return false;
+    const fs::path aside = recipes::set_aside(folder.path(), damaged.step);
+    remarks.push_back(name + " is damaged; it is now " + aside.string() +
+                      ", and the run goes on from " + before->path.filename().string());
+  } catch (const std::exception& error) {
+    remarks.push_back(name + " was found damaged and was not set aside: " + error.what() +
+                      "; the next start tries it again");
+  }
   return true;
 }
 
@@ -338,7 +352,8 @@ StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
   result.remarks.insert(result.remarks.end(), remarks.begin(), remarks.end());
   bool goes_on = options.restarts_left > 0 && may_resume(result, folder);
   const auto damaged = damaged_checkpoint(result, folder);
-  if (goes_on && damaged) goes_on = fall_back(*damaged, folder, result.remarks);
+  if (goes_on && damaged)
+    goes_on = fall_back(*damaged, result.cause->message, folder, result.remarks);
   progress.finish();
   status.finish(result, goes_on);
   print_end(options, result, folder);

@@ -29,6 +29,12 @@ std::optional<std::pair<int64_t, std::string>> parse_name(const std::string& nam
   return std::pair(step, std::string(rest, end));
 }
 
+// What follows the step in the name of a folder that a crash left (base/file.h: AtomicFolder).
+// Other names are somebody's own.
+bool is_temporary(const std::string& rest) {
+  return rest.starts_with(".tmp-") || rest.starts_with(".old-");
+}
+
 void remove_folder(const fs::path& path) {
   // Without its marker first, so that a crash in the middle leaves nothing that looks whole.
   std::error_code failed;
@@ -97,10 +103,11 @@ std::optional<CheckpointEntry> checkpoint_before(const fs::path& checkpoint) {
 
 fs::path set_aside(const fs::path& output_dir, int64_t step) {
   const fs::path path = checkpoint_path(output_dir, step);
-  const fs::path aside = path.string() + std::string(kSetAside);
-  // Of the same step, if a run came to it again.
-  std::error_code ignored;
-  fs::remove_all(aside, ignored);
+  const std::string first = path.string() + std::string(kSetAside);
+  // There is one of the same step if a run came to it again.
+  fs::path aside = first;
+  for (int next = 2; fs::symlink_status(aside).type() != fs::file_type::not_found; ++next)
+    aside = first + "-" + std::to_string(next);
   rename_file(path, aside);
   return aside;
 }
@@ -110,10 +117,11 @@ std::vector<CheckpointEntry> list_set_aside(const fs::path& output_dir) {
   if (!fs::is_directory(output_dir)) return found;
   for (const auto& entry : fs::directory_iterator(output_dir)) {
     const auto name = parse_name(entry.path().filename().string());
-    if (name && name->second == kSetAside) found.push_back({name->first, entry.path()});
+    if (name && name->second.starts_with(kSetAside)) found.push_back({name->first, entry.path()});
   }
-  std::sort(found.begin(), found.end(),
-            [](const auto& a, const auto& b) { return a.step < b.step; });
+  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.step, a.path) < std::pair(b.step, b.path);
+  });
   return found;
 }
 
@@ -125,7 +133,7 @@ void prune_checkpoints(const fs::path& output_dir, int64_t save_total_limit,
   for (const auto& entry : fs::directory_iterator(output_dir)) {
     const auto name = parse_name(entry.path().filename().string());
     if (name && name->first < complete.back().step && entry.is_directory() && !entry.is_symlink() &&
-        (!name->second.empty() || !is_complete(entry.path())))
+        (name->second.empty() ? !is_complete(entry.path()) : is_temporary(name->second)))
       doomed.push_back(entry.path());
   }
   // The newest first: those that are kept anyway do not count, unless one is the newest.
@@ -134,6 +142,10 @@ void prune_checkpoints(const fs::path& output_dir, int64_t save_total_limit,
     if (entry != complete.rbegin() && kept.contains(entry->step)) continue;
     if (++counted > save_total_limit) doomed.push_back(entry->path);
   }
+  const auto aside = list_set_aside(output_dir);
+  for (auto entry = aside.rbegin(); save_total_limit > 0 && entry != aside.rend(); ++entry)
+    if (++counted > save_total_limit && entry->step < complete.back().step)
+      doomed.push_back(entry->path);
   std::string failures;
   for (const auto& path : doomed) {
     try {
@@ -143,6 +155,30 @@ void prune_checkpoints(const fs::path& output_dir, int64_t save_total_limit,
     }
   }
   if (!failures.empty()) throw Error(ErrorCode::kUnavailable, failures);
+}
+
+std::vector<fs::path> drop_useless(const fs::path& output_dir, bool damaged) {
+  std::vector<fs::path> doomed;
+  if (!fs::is_directory(output_dir)) return doomed;
+  for (const auto& entry : fs::directory_iterator(output_dir)) {
+    const auto name = parse_name(entry.path().filename().string());
+    if (name && is_temporary(name->second) && entry.is_directory() && !entry.is_symlink())
+      doomed.push_back(entry.path());
+  }
+  if (damaged)
+    for (const CheckpointEntry& entry : list_set_aside(output_dir))
+      doomed.push_back(entry.path);
+
+  std::vector<fs::path> dropped;
+  for (const fs::path& path : doomed) {
+    try {
+      remove_folder(path);
+      dropped.push_back(path);
+    } catch (const Error& error) {
+      RETORT_LOG(kWarning) << error.message();
+    }
+  }
+  return dropped;
 }
 
 std::optional<fs::path> drop_oldest_checkpoint(const fs::path& output_dir,

@@ -34,19 +34,26 @@ std::optional<CheckpointEntry> latest_checkpoint(const std::filesystem::path& ou
 // The newest complete one of an earlier step in the same folder.
 std::optional<CheckpointEntry> checkpoint_before(const std::filesystem::path& checkpoint);
 
-// Renames checkpoint-<step> to checkpoint-<step>.damaged, which counts no more. It stays until a
-// newer one is complete, as what crashes leave. Returns where it is. Errors: as rename_file().
+// Renames checkpoint-<step> to checkpoint-<step>.damaged (.damaged-2 and so on where there is one),
+// which counts no more. Returns where it is. Errors: as rename_file().
 std::filesystem::path set_aside(const std::filesystem::path& output_dir, int64_t step);
 // Those that were set aside.
 std::vector<CheckpointEntry> list_set_aside(const std::filesystem::path& output_dir);
 
 // Removes all but the newest `save_total_limit` complete checkpoints (0: keeps all), and what
-// crashes left half done of older steps. Never removes the newest, nor those of the steps `kept`,
-// which do not count. The one process of a run that saves calls it. Errors: kUnavailable naming
-// what cannot be removed, after all others were; the next call tries it again.
+// crashes left half done of older steps. Those that were set aside count last: they go when as many
+// others are complete, and one of a later step is among these. Never removes the newest, nor those
+// of the steps `kept`, which do not count, nor folders under names of somebody else's. The one
+// process of a run that saves calls it. Errors: kUnavailable naming what cannot be removed, after
+// all others were; the next call tries it again.
 void prune_checkpoints(const std::filesystem::path& output_dir, int64_t save_total_limit,
                        const std::set<int64_t>& kept = {});
 
+// Removes what is no checkpoint to go on from: all that crashes left under temporary names, and
+// with `damaged` what was set aside. Returns what it removed; what cannot be removed is a warning.
+// Nobody saves meanwhile.
+std::vector<std::filesystem::path> drop_useless(const std::filesystem::path& output_dir,
+                                                bool damaged);
 // Removes the oldest complete checkpoint that can be removed and is not of a step of `kept`, if a
 // newer one stays, and returns where it was; nullopt: there is none to spare. As prune_checkpoints.
 std::optional<std::filesystem::path> drop_oldest_checkpoint(const std::filesystem::path& output_dir,

@@ -43,6 +43,44 @@ void run_phase(parallel::Group& all, const std::string& complaint, Fn&& fn) {
   parallel::run_on_all(all, files, complaint);
 }
 
+// How long a rank waits for its own work before it asks the others.
+constexpr std::chrono::milliseconds kBusyPause{500};
+
+// Waits until no rank works any more. Ranks may write for very different times, in turns the sum of
+// all others', so that none waits for them in one collective, which has its timeout.
+// Collectives: an all-reduce of 8 bytes at least every kBusyPause.
+template <class T>
+void wait_for_all(parallel::Group& all, const std::future<T>& work) {
+  if (all.size() == 1) return;
+  for (bool busy = true; busy;) {
+    const bool mine = work.wait_for(kBusyPause) == std::future_status::timeout;
+    busy = all.all_reduce(int64_t{mine}, parallel::ReduceOp::kMax) > 0;
+  }
+}
+
+// On a thread of its own if there is one to be had, else when the result is asked for. The work
+// makes no collectives.
+template <class Work>
+auto start_work(bool on_thread, Work&& work) {
+  if (on_thread) {
+    try {
+      return std::async(std::launch::async, work);
+    } catch (const std::system_error& e) {
+      RETORT_LOG(kWarning) << "no thread for a checkpoint, it is written now: " << e.what();
+    }
+  }
+  return std::async(std::launch::deferred, work);
+}
+
+// As run_phase, for work of files that may take longer than a collective: fn runs on a thread of
+// its own while this one says that it lives.
+template <class Fn>
+void run_long_phase(parallel::Group& all, const std::string& complaint, Fn&& fn) {
+  std::future<void> work = start_work(all.size() > 1, [&fn] { fn(); });
+  wait_for_all(all, work);
+  run_phase(all, complaint, [&] { work.get(); });
+}
+
 // What this rank has written.
 struct WrittenParts {
   uint64_t elements = 0;
@@ -109,22 +147,6 @@ void copy_pieces(models::CheckpointPart& part) {
     piece = models::snapshot(piece, part.files.at(piece.name).dtype);
 }
 
-// On a thread of its own if there is one to be had, else when the result is asked for.
-std::future<WrittenParts> start_writing(const fs::path& folder,
-                                        const std::vector<models::CheckpointPart>& parts,
-                                        bool async, bool in_turns) {
-  const auto write = [&folder, &parts, in_turns] { return write_parts(folder, parts, in_turns); };
-  if (async) {
-    try {
-      return std::async(std::launch::async, write);
-    } catch (const std::system_error& e) {
-      RETORT_LOG(kWarning) << "no thread for an asynchronous checkpoint, it is written now: "
-                           << e.what();
-    }
-  }
-  return std::async(std::launch::deferred, write);
-}
-
 // Whether a rank sees `folder` through another page cache than the first one does. The same on all.
 bool have_several_caches(parallel::Group& all, const fs::path& folder,
                          const std::string& complaint) {
@@ -165,23 +187,25 @@ std::unique_ptr<CheckpointStore::Pending> CheckpointStore::begin(const roles::Tr
   pending->folder = checkpoint_path(run_folder_, state.step);
   pending->step = state.step;
   pending->best_step = state.best.step;
+  run_phase(world.all(), pending->complaint(), [&] { pending->parts = parts_of(trainer, world); });
+  // Where a file system cannot reserve space, that alone writes to every page.
+  run_long_phase(world.all(), pending->complaint(), [&] {
+    if (world.rank() != 0) return;
+    pending->files = std::make_unique<AtomicFolder>(pending->folder);
+    pending->temporary = pending->files->temporary();
+    fs::create_directory(pending->temporary / "state");
+    for (const models::CheckpointPart& part : pending->parts)
+      models::create_safetensors(pending->temporary / part.folder, part.files);
+    models::write_trained_description(trainer.decoder(), trainer.decoder().dtype(), model_,
+                                      pending->temporary);
+    if (options_.chat_template)
+      models::write_chat_template(*options_.chat_template, pending->temporary);
+    write_file_atomically(pending->temporary / "state" / "loop.json", write_loop_state(state));
+  });
+  if (!options_.async) return pending;
   run_phase(world.all(), pending->complaint(), [&] {
-    pending->parts = parts_of(trainer, world);
-    if (world.rank() == 0) {
-      pending->files = std::make_unique<AtomicFolder>(pending->folder);
-      pending->temporary = pending->files->temporary();
-      fs::create_directory(pending->temporary / "state");
-      for (const models::CheckpointPart& part : pending->parts)
-        models::create_safetensors(pending->temporary / part.folder, part.files);
-      models::write_trained_description(trainer.decoder(), trainer.decoder().dtype(), model_,
-                                        pending->temporary);
-      if (options_.chat_template)
-        models::write_chat_template(*options_.chat_template, pending->temporary);
-      write_file_atomically(pending->temporary / "state" / "loop.json", write_loop_state(state));
-    }
-    if (options_.async)
-      for (models::CheckpointPart& part : pending->parts)
-        copy_pieces(part);
+    for (models::CheckpointPart& part : pending->parts)
+      copy_pieces(part);
   });
   return pending;
 }
@@ -197,37 +221,54 @@ std::set<int64_t> CheckpointStore::kept_steps(int64_t best_step) const {
   return kept;
 }
 
-// Whether there is more room now than before: the same on all ranks. Who keeps every checkpoint
-// loses none.
-bool CheckpointStore::make_room(parallel::World& world, const Error& why, int64_t best_step) const {
-  if (why.code() != ErrorCode::kResourceExhausted || options_.save_total_limit == 0) return false;
-  std::optional<fs::path> dropped;
-  run_phase(world.all(), "the oldest checkpoint was not removed for a new one: ", [&] {
-    if (world.rank() == 0) dropped = drop_oldest_checkpoint(run_folder_, kept_steps(best_step));
+// What was removed for a save that found no room: nothing, or which kind. The same on all ranks.
+// First goes what nobody can go on from. Who keeps every checkpoint loses none, damaged or not.
+CheckpointStore::Room CheckpointStore::make_room(parallel::World& world, const Error& why,
+                                                 int64_t best_step, bool may_drop_oldest) const {
+  if (why.code() != ErrorCode::kResourceExhausted) return Room::kNone;
+  const bool keeps_all = options_.save_total_limit == 0;
+  Room room = Room::kNone;
+  std::string dropped;
+  run_phase(world.all(), "nothing was removed for a new checkpoint: ", [&] {
+    if (world.rank() != 0) return;
+    for (const fs::path& useless : drop_useless(run_folder_, !keeps_all)) {
+      dropped += (dropped.empty() ? "" : ", ") + useless.string();
+      room = Room::kOfUseless;
+    }
+    if (room != Room::kNone || keeps_all || !may_drop_oldest) return;
+    const auto oldest = drop_oldest_checkpoint(run_folder_, kept_steps(best_step));
+    if (!oldest) return;
+    dropped = oldest->string() + ", the oldest checkpoint,";
+    room = Room::kOfOldest;
   });
-  if (dropped) {
-    RETORT_LOG(kWarning) << "removed " << dropped->string()
-                         << ", the oldest checkpoint, and saves again: " << why.what();
-  }
-  return world.all().broadcast(dropped ? dropped->string() : "", 0) != "";
+  if (room != Room::kNone)
+    RETORT_LOG(kWarning) << "removed " << dropped << " and saves again: " << why.what();
+  return static_cast<Room>(
+      world.all().all_reduce(static_cast<int64_t>(room), parallel::ReduceOp::kMax));
 }
 
 fs::path CheckpointStore::save(const roles::Trainer& trainer, parallel::World& world,
                                const LoopState& state) {
   finish(world);  // the checkpoint before this one
   std::unique_ptr<Pending> pending;
-  try {
-    pending = begin(trainer, world, state);
-  } catch (const Error& error) {
-    // All are of one size: where the room of one does not help nothing does.
-    if (!make_room(world, error, state.best.step)) throw;
-    pending = begin(trainer, world, state);
+  // All are of one size: where the room of one does not help nothing does.
+  for (bool may_drop_oldest = true; !pending;) {
+    try {
+      pending = begin(trainer, world, state);
+    } catch (const Error& error) {
+      const Room room = make_room(world, error, state.best.step, may_drop_oldest);
+      if (room == Room::kNone) throw;
+      if (room == Room::kOfOldest) may_drop_oldest = false;
+    }
   }
 
   // Every rank writes its slices into the folder that rank 0 has made.
   pending->temporary = world.all().broadcast(pending->temporary.string(), 0);
   const bool in_turns = have_several_caches(world.all(), pending->temporary, pending->complaint());
-  pending->written = start_writing(pending->temporary, pending->parts, options_.async, in_turns);
+  const bool on_thread = options_.async || world.all().size() > 1;
+  pending->written = start_work(on_thread, [begun = pending.get(), in_turns] {
+    return write_parts(begun->temporary, begun->parts, in_turns);
+  });
   pending_ = std::move(pending);
   const fs::path folder = pending_->folder;
   if (!options_.async) finish(world);
@@ -240,6 +281,7 @@ void CheckpointStore::finish(parallel::World& world) {
   const std::string complaint = pending->complaint();
   uint64_t expected = 0;
   WrittenParts written;
+  wait_for_all(world.all(), pending->written);
   run_phase(world.all(), complaint, [&] { written = pending->written.get(); });
   for (const models::CheckpointPart& part : pending->parts)
     expected += part.files.num_elements();
@@ -247,7 +289,7 @@ void CheckpointStore::finish(parallel::World& world) {
   RETORT_CHECK(total == static_cast<int64_t>(expected))
       << "the ranks wrote " << total << " elements of " << expected << " of " << pending->folder;
   models::FileChecksums files = sum_checksums(world, pending->parts, written.checksums);
-  run_phase(world.all(), complaint, [&] {
+  run_long_phase(world.all(), complaint, [&] {
     if (world.rank() != 0) return;
     mark_complete(pending->temporary, std::move(files));
     pending->files->commit();

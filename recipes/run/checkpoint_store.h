@@ -29,8 +29,11 @@ namespace retort::recipes {
 // points at it.
 // Threads: compute.
 // Collectives: on the world, in save() and finish(): every rank must call.
-// Full disk: it shows before anything is written. With save_total_limit the oldest checkpoint is
-//   removed, unless it is the only one, and the save is tried once more.
+// Slow disk: ranks whose files are ready wait for the others for as long as these write, whatever
+//   the timeout of a collective, also with `async`.
+// Full disk: it shows before anything is written. What crashes left is removed, with
+//   save_total_limit also what was set aside as damaged, and the save is tried again; then the
+//   oldest checkpoint, unless it is the only one, and it is tried once more.
 // Checksums of all files stand in the checkpoint (models/file_checksums.h): of what a rank writes
 //   they are of its memory, so that bytes which are lost on their way to the disk show, too.
 // Errors: the same on all ranks: kResourceExhausted when the disk is full and the like, naming the
@@ -85,7 +88,9 @@ class CheckpointStore {
   std::unique_ptr<Pending> begin(const roles::Trainer& trainer, parallel::World& world,
                                  const LoopState& state) const;
   void see_complete(const Pending& pending) const;
-  bool make_room(parallel::World& world, const Error& why, int64_t best_step) const;
+  enum class Room : int64_t { kNone, kOfUseless, kOfOldest };
+  Room make_room(parallel::World& world, const Error& why, int64_t best_step,
+                 bool may_drop_oldest) const;
   std::set<int64_t> kept_steps(int64_t best_step) const;
 
   std::filesystem::path run_folder_, model_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <optional>
 #include <string_view>
 #include <thread>
 
@@ -21,17 +22,12 @@ namespace {
 
 constexpr const char* kLoopFile = "state/loop.json";
 
-// Which checkpoint it is: where the loop stood, and with the checksums all that it holds. "": not
-// to be read, or not yet.
+// Which checkpoint it is: where the loop stood, and with the checksums all that it holds. "": a
+// file is not there. kUnavailable: one cannot be read.
 std::string digest_of(const fs::path& checkpoint) {
-  std::error_code failed;
-  if (!fs::is_regular_file(checkpoint / models::kCompleteFile, failed)) return "";
-  try {
-    return sha256_hex(read_file(checkpoint / models::kCompleteFile) + '\0' +
-                      read_file(checkpoint / kLoopFile));
-  } catch (const Error&) {
-    return "";
-  }
+  const auto complete = read_file_if_there(checkpoint / models::kCompleteFile);
+  const auto loop = read_file_if_there(checkpoint / kLoopFile);
+  return complete && loop ? sha256_hex(*complete + '\0' + *loop) : "";
 }
 
 // What the first rank says of where it goes on.
@@ -61,12 +57,22 @@ SaidPoint own_point(const fs::path& run_folder) {
 void wait_until_it_shows(const fs::path& checkpoint, const SaidPoint& said, Duration patience) {
   constexpr std::chrono::milliseconds kAgain{100};
   const Deadline deadline = Deadline::after(patience);
-  std::string mine = digest_of(checkpoint);
-  while (mine != said.digest && !deadline.expired()) {
+  std::string mine;
+  for (;;) {
+    // What cannot be read may pass, too.
+    std::optional<Error> failed;
+    try {
+      mine = digest_of(checkpoint);
+    } catch (const Error& error) {
+      failed = error;
+    }
+    if (!failed && mine == said.digest) return;
+    if (deadline.expired()) {
+      if (failed) throw *failed;
+      break;
+    }
     std::this_thread::sleep_for(kAgain);
-    mine = digest_of(checkpoint);
   }
-  if (mine == said.digest) return;
 
   const auto latest = latest_checkpoint(checkpoint.parent_path());
   const std::string seen =
@@ -91,15 +97,20 @@ fs::path agree_on_checkpoint(
   const SaidPoint said = SaidPoint::parse(all.broadcast(mine.text(), 0));
   const fs::path checkpoint = said.step < 0 ? fs::path() : checkpoint_path(run_folder, said.step);
 
-  bool has_checksums = true;
+  models::SmallFiles files;
   parallel::run_on_all(all, [&] {
     if (checkpoint.empty()) return;
     wait_until_it_shows(checkpoint, said, patience);
-    read_checkpoint(checkpoint, [&] { has_checksums = models::check_small_files(checkpoint); });
+    read_checkpoint(checkpoint, [&] { files = models::check_small_files(checkpoint); });
   });
   if (world.rank() != 0) return checkpoint;
 
-  if (!has_checksums) {
+  for (const std::string& changed : files.changed) {
+    const std::string what = changed + "; the run goes on without what it says";
+    RETORT_LOG(kWarning) << what;
+    if (warn) warn(said.step, what);
+  }
+  if (!files.has_checksums) {
     RETORT_LOG(kInfo) << checkpoint.string()
                       << " has no checksums, so that damage to it may go unseen: an earlier "
                          "version saved it, or somebody wrote its "

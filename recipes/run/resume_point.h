@@ -20,10 +20,12 @@ inline constexpr Duration kLateFolder{90'000};
 // The newest complete checkpoint that the first rank sees; empty: it sees none, and the run begins
 // anew. Every rank waits up to `patience` until it sees that one, the same to the byte, compares
 // its small files with their checksums, and is sure that all are there. What was set aside as
-// damaged since is told on the first rank by `warn`.
+// damaged since, and what somebody changed that the run does not go on with (a tokenizer), is told
+// on the first rank by `warn`.
 // Collectives on the world: two votes and a broadcast.
 // Errors, on every rank: kMismatch naming the rank's folder, where it does not show the checkpoint;
-// damage() with the checkpoint before, as with_checkpoint_before() says it.
+// damage() with the checkpoint before, as with_checkpoint_before() says it; kUnavailable for a file
+// that is there and cannot be read.
 std::filesystem::path agree_on_checkpoint(
     parallel::World& world, const std::filesystem::path& run_folder, Duration patience,
     const std::function<void(int64_t step, const std::string& what)>& warn = {});

@@ -71,6 +71,21 @@ TEST_F(Files, ReplacingLeavesOneFile) {
             ErrorCode::kUnavailable);
 }
 
+// A link to itself is there, and cannot be read.
+TEST_F(Files, WhatIsNotThereIsToldFromWhatCannotBeRead) {
+  write_file_atomically(folder_ / "a", "content");
+  fs::create_symlink("loop", folder_ / "loop");
+  EXPECT_EQ(read_file_if_there(folder_ / "a"), "content");
+  EXPECT_TRUE(is_file_there(folder_ / "a"));
+  for (const fs::path& none : {folder_ / "none", folder_ / "a" / "below"}) {
+    EXPECT_EQ(read_file_if_there(none), std::nullopt);
+    EXPECT_FALSE(is_file_there(none));
+  }
+  EXPECT_EQ(code_of([&] { read_file_if_there(folder_ / "loop"); }, "loop"),
+            ErrorCode::kUnavailable);
+  EXPECT_EQ(code_of([&] { is_file_there(folder_ / "loop"); }, "loop"), ErrorCode::kUnavailable);
+}
+
 TEST_F(Files, ReadNamesTheMissingFile) {
   EXPECT_EQ(code_of([&] { read_file(folder_ / "missing"); }, "missing"),
             ErrorCode::kInvalidArgument);

@@ -79,6 +79,9 @@ TEST_F(WriteTurns, PageCachesOfOneFolderAreOne) {
   fs::create_directory(folder_ / "b");
   EXPECT_EQ(page_cache_of(folder_), page_cache_of(folder_ / "b"));
   EXPECT_NE(page_cache_of(folder_), page_cache_of("/proc"));
+  EXPECT_NE(kernel_of("/proc/sys/kernel/random/boot_id"), "");
+  EXPECT_EQ(kernel_of(folder_ / "none"), kernel_of(folder_ / "none"));
+  EXPECT_TRUE(kernel_of(folder_ / "none").starts_with("process ")) << "of nobody else's kernel";
   EXPECT_EQ(test::error_of([&] { page_cache_of(folder_ / "none"); }).code(),
             ErrorCode::kUnavailable);
 }

@@ -67,9 +67,11 @@ TEST_F(FileChecksumsTest, AreReadAsTheyWereWrittenOrNotAtAll) {
   EXPECT_TRUE(read_checksums(checkpoint_));
 
   // Those of before there were any, and of later.
-  write_file_atomically(complete, "complete\n");
-  EXPECT_FALSE(read_checksums(checkpoint_));
-  EXPECT_FALSE(check_small_files(checkpoint_));
+  for (const char* text : {"complete\n", "complete", "complete\r\n", "", "\n"}) {
+    write_file_atomically(complete, text);
+    EXPECT_FALSE(read_checksums(checkpoint_)) << text;
+  }
+  EXPECT_FALSE(check_small_files(checkpoint_).has_checksums);
   write_file_atomically(complete, "{\"format\": 2}\n");
   EXPECT_EQ(test::code_of([&] { read_checksums(checkpoint_); }), ErrorCode::kMismatch);
   fs::remove(complete);
@@ -107,7 +109,8 @@ TEST_F(FileChecksumsTest, AreTheSumsOfTheirWriters) {
 TEST_F(FileChecksumsTest, TellWhatIsDamagedWhereItIsRead) {
   const uint64_t in_b = fs::file_size(weights_) - kChecksumMiB / 2;
   flip(weights_, in_b);
-  EXPECT_TRUE(check_small_files(checkpoint_)) << "tensors are compared when they are read";
+  EXPECT_TRUE(check_small_files(checkpoint_).has_checksums)
+      << "tensors are compared when they are read";
   const SafetensorsReader reader(checkpoint_);
   EXPECT_EQ(reader.dtype("b"), at::kFloat) << "nothing is read for that";
   EXPECT_TRUE(at::equal(reader.rows("b", 0, 512), table_.narrow(0, 0, 512)));
@@ -144,7 +147,7 @@ TEST_F(FileChecksumsTest, TellOfHeadersCutFilesAndMissingOnes) {
   flip(loop, 3);
   damaged(loop, [&] { check_small_files(checkpoint_); });
   flip(loop, 3);
-  EXPECT_TRUE(check_small_files(checkpoint_));
+  EXPECT_TRUE(check_small_files(checkpoint_).has_checksums);
   fs::resize_file(weights_, fs::file_size(weights_) - 1);
   damaged(weights_, [&] { check_small_files(checkpoint_); });
   damaged(weights_, [&] { SafetensorsReader reader(checkpoint_); });
@@ -153,7 +156,81 @@ TEST_F(FileChecksumsTest, TellOfHeadersCutFilesAndMissingOnes) {
 
   // Whoever says that it is complete, and no more, has it taken as it is.
   write_file_atomically(checkpoint_ / kCompleteFile, "complete\n");
-  EXPECT_FALSE(check_small_files(checkpoint_));
+  EXPECT_FALSE(check_small_files(checkpoint_).has_checksums);
+}
+
+// A link to itself is there, and cannot be read, whoever asks.
+TEST_F(FileChecksumsTest, TellWhatCannotBeReadFromWhatIsDamaged) {
+  const std::vector<fs::path> files{weights_, checkpoint_ / "state/loop.json",
+                                    checkpoint_ / kCompleteFile};
+  for (const fs::path& file : files) {
+    const fs::path kept = file.string() + ".kept";
+    fs::rename(file, kept);
+    fs::create_symlink(file.filename(), file);
+    for (const Error& error :
+         {test::error_of([&] { check_small_files(checkpoint_); }), test::error_of([&] {
+            is_still_damaged(checkpoint_, damage(file, "it is missing").message());
+          })}) {
+      EXPECT_EQ(error.code(), ErrorCode::kUnavailable) << error.message();
+      EXPECT_FALSE(is_damage(error));
+      EXPECT_NE(error.message().find(file.string()), std::string::npos) << error.message();
+    }
+    fs::rename(kept, file);
+  }
+}
+
+TEST_F(FileChecksumsTest, LetPeopleChangeWhatNoRunGoesOnWith) {
+  const std::vector<std::string> names{"config.json", "chat_template.jinja"};
+  FileChecksums files = *read_checksums(checkpoint_);
+  for (const std::string& name : names) {
+    write_file_atomically(checkpoint_ / name, "{}");
+    files.emplace(name, checksum_of_file(checkpoint_ / name));
+  }
+  write_file_atomically(checkpoint_ / kCompleteFile, write_checksums(files));
+  EXPECT_TRUE(check_small_files(checkpoint_).changed.empty());
+
+  write_file_atomically(checkpoint_ / "config.json", "{\"architectures\": []}");
+  fs::remove(checkpoint_ / "chat_template.jinja");
+  const SmallFiles found = check_small_files(checkpoint_);
+  EXPECT_TRUE(found.has_checksums);
+  ASSERT_EQ(found.changed.size(), 2U);
+  EXPECT_NE(found.changed[0].find("chat_template.jinja is not what was saved: it is missing"),
+            std::string::npos)
+      << found.changed[0];
+  EXPECT_NE(found.changed[1].find("config.json is not what was saved"), std::string::npos)
+      << found.changed[1];
+
+  write_file_atomically(checkpoint_ / "config.json", "{\"architectures\":");
+  EXPECT_TRUE(is_damage(test::error_of([&] { check_small_files(checkpoint_); })));
+}
+
+// What one process saw, and what is there.
+TEST_F(FileChecksumsTest, AreComparedOnceMore) {
+  const uint64_t last = fs::file_size(weights_) - 1;
+  flip(weights_, last);
+  const std::string seen =
+      test::error_of([&] { SafetensorsReader(checkpoint_).get("b"); }).message();
+  EXPECT_TRUE(is_still_damaged(checkpoint_, seen));
+  flip(weights_, last);
+  EXPECT_FALSE(is_still_damaged(checkpoint_, seen));
+  flip(weights_, kChecksumMiB);
+  EXPECT_FALSE(is_still_damaged(checkpoint_, seen)) << "these are others than the message names";
+  EXPECT_TRUE(is_still_damaged(checkpoint_, damage(weights_, "it is missing").message()));
+  flip(weights_, kChecksumMiB);
+
+  const fs::path loop = checkpoint_ / "state/loop.json";
+  const std::string missing = damage(loop, "it is missing").message();
+  EXPECT_FALSE(is_still_damaged(checkpoint_, missing));
+  fs::remove(loop);
+  EXPECT_TRUE(is_still_damaged(checkpoint_, missing));
+
+  const fs::path complete = checkpoint_ / kCompleteFile;
+  const std::string own = damage(complete, "its own checksum is another one").message();
+  EXPECT_FALSE(is_still_damaged(checkpoint_, own));
+  flip(complete, 30);
+  EXPECT_TRUE(is_still_damaged(checkpoint_, own));
+  write_file_atomically(complete, "complete\n");
+  EXPECT_TRUE(is_still_damaged(checkpoint_, seen)) << "nobody can say";
 }
 
 }  // namespace

@@ -89,26 +89,51 @@ TEST_F(CheckpointsTest, PruningRemovesWhatCrashesLeft) {
   EXPECT_TRUE(std::filesystem::exists(folder_ / "notes.txt"));
 }
 
-// What is damaged makes room for the one before it, and goes with the crashes' rest.
-TEST_F(CheckpointsTest, OneThatIsSetAsideCountsNoMore) {
+// What is damaged makes room for the one before it. It may be whole after all, so it is the last to
+// count among those that are kept.
+TEST_F(CheckpointsTest, OneThatIsSetAsideCountsLast) {
   for (int64_t step : {1, 2, 3})
     checkpoint(step);
   EXPECT_EQ(recipes::checkpoint_before(folder_ / "checkpoint-3")->step, 2);
   EXPECT_EQ(recipes::checkpoint_before(folder_ / "checkpoint-1"), std::nullopt);
-  for (int again = 0; again < 2; ++again) {
-    const auto aside = recipes::set_aside(folder_, 3);
-    EXPECT_EQ(aside, folder_ / "checkpoint-3.damaged");
-    EXPECT_TRUE(std::filesystem::exists(aside / "config.json"));
-    EXPECT_EQ(steps(), (std::vector<int64_t>{1, 2}));
-    ASSERT_EQ(recipes::list_set_aside(folder_).size(), 1U);
-    EXPECT_EQ(recipes::list_set_aside(folder_)[0].step, 3);
-    if (again == 0) checkpoint(3);
-  }
-  recipes::prune_checkpoints(folder_, 0);
-  EXPECT_EQ(recipes::list_set_aside(folder_).size(), 1U);
+  EXPECT_EQ(recipes::set_aside(folder_, 3), folder_ / "checkpoint-3.damaged");
+  checkpoint(3);
+  EXPECT_EQ(recipes::set_aside(folder_, 3), folder_ / "checkpoint-3.damaged-2");
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "checkpoint-3.damaged-2/config.json"));
+  EXPECT_EQ(steps(), (std::vector<int64_t>{1, 2}));
+  const auto num_aside = [&] { return recipes::list_set_aside(folder_).size(); };
+  ASSERT_EQ(num_aside(), 2U);
+  EXPECT_EQ(recipes::list_set_aside(folder_)[0].step, 3);
+
+  recipes::prune_checkpoints(folder_, 1);
+  EXPECT_EQ(num_aside(), 2U) << "there is nothing newer";
   checkpoint(4);
   recipes::prune_checkpoints(folder_, 0);
-  EXPECT_TRUE(recipes::list_set_aside(folder_).empty());
+  EXPECT_EQ(num_aside(), 2U) << "0 keeps all";
+  recipes::prune_checkpoints(folder_, 3);
+  EXPECT_EQ(num_aside(), 1U) << "two are complete";
+  checkpoint(5);
+  recipes::prune_checkpoints(folder_, 3);
+  EXPECT_EQ(num_aside(), 0U);
+  EXPECT_EQ(steps(), (std::vector<int64_t>{2, 4, 5}));
+}
+
+// On a full disk nobody loses a good one for one that nobody can go on from, nor what is his own.
+TEST_F(CheckpointsTest, UselessOnesMakeRoomFirst) {
+  for (int64_t step : {1, 2, 3})
+    checkpoint(step);
+  recipes::set_aside(folder_, 3);
+  const std::vector<std::filesystem::path> left{folder_ / "checkpoint-7.tmp-99-ab"};
+  put(left[0] / "config.json", "{}");
+  put(folder_ / "checkpoint-1.mine" / "config.json", "{}");
+  EXPECT_EQ(recipes::drop_useless(folder_, false), left);
+  EXPECT_EQ(recipes::drop_useless(folder_, true),
+            std::vector<std::filesystem::path>{folder_ / "checkpoint-3.damaged"});
+  EXPECT_TRUE(recipes::drop_useless(folder_, true).empty());
+  EXPECT_TRUE(recipes::drop_useless(folder_ / "none", true).empty());
+  recipes::prune_checkpoints(folder_, 1);
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "checkpoint-1.mine"));
+  EXPECT_EQ(steps(), (std::vector<int64_t>{2}));
 }
 
 TEST_F(CheckpointsTest, FinalPointsAtTheLastAndMovesWithTheFolder) {

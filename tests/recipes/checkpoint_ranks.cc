@@ -38,7 +38,8 @@ std::vector<std::string> arguments(const Ranks::Options& options, int64_t rank, 
           options.load.value_or(options.source).string(),
           options.load ? "1" : "0",
           options.async ? "1" : "0",
-          std::to_string(options.save_total_limit)};
+          std::to_string(options.save_total_limit),
+          std::to_string(options.timeout.count())};
 }
 
 parallel::World::Options world_options(const std::vector<std::string>& args) {
@@ -53,7 +54,7 @@ parallel::World::Options world_options(const std::vector<std::string>& args) {
                     .threads = 1};
   options.store_port = static_cast<uint16_t>(std::stoi(args.at(6)));
   options.store_prefix = "run/student/0/";
-  options.timeout = std::chrono::seconds(60);
+  options.timeout = std::chrono::milliseconds(std::stoll(args.at(13)));
   return options;
 }
 

@@ -35,6 +35,7 @@ class Ranks {
     std::optional<fs::path> load;  // a checkpoint to start from
     bool async = false;
     int64_t save_total_limit = 0;
+    std::chrono::milliseconds timeout{60'000};  // of a collective
   };
   explicit Ranks(const Options& options);
 

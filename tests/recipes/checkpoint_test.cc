@@ -19,6 +19,7 @@
 #include "models/safetensors.h"
 #include "recipes/run/checkpoint_folder.h"
 #include "tests/recipes/checkpoint_ranks.h"
+#include "tests/support/caching_mount.h"
 #include "tests/support/folder_fixture.h"
 #include "tests/support/source_folder.h"
 #include "tests/support/thrown.h"
@@ -221,6 +222,30 @@ TEST_F(Checkpoints, OldestMakesRoomOnAFullDisk) {
   EXPECT_EQ(names_in(run), (std::vector<std::string>{"checkpoint-1", "checkpoint-2"}));
 }
 
+// The disk stands still for longer than a collective may take, and no rank is lost.
+TEST_F(Checkpoints, WaitForADiskThatIsSlowerThanACollective) {
+  if (!test::CachingMount::available()) GTEST_SKIP() << "needs root and /dev/fuse";
+  const fs::path source = model("qwen3", at::kFloat);
+  const parallel::Layout layout{.tp = 2};
+  const fs::path expected = reference(source, 1, layout);
+  fs::create_directories(folder_ / "disk");
+  const test::CachingMount disk(folder_ / "disk", folder_ / "seen");
+  Ranks ranks({.layout = layout,
+               .source = source,
+               .run_folder = disk.path() / "run",
+               .timeout = std::chrono::seconds(4)});
+  ranks.expect_ok("train");
+
+  disk.stall();
+  std::thread server([&] {
+    std::this_thread::sleep_for(std::chrono::seconds(6));
+    disk.resume();
+  });
+  ranks.expect_ok("save");
+  server.join();
+  EXPECT_EQ(difference(expected / "checkpoint-1", folder_ / "disk/run/checkpoint-1"), "");
+}
+
 // A rank is killed at a random moment of the save of its third checkpoint, or before or after it.
 TEST_F(Checkpoints, SurviveARankThatIsKilled) {
   const fs::path source = model("qwen3", at::kFloat, 256);
@@ -271,7 +296,10 @@ TEST_F(Checkpoints, AnyByteThatChangesIsToldWithItsFile) {
   const fs::path checkpoint = reference(source, 1, layout) / "checkpoint-1";
   parallel::World world({.role = "student", .layout = {}});
   const auto read = [&] {
-    ASSERT_TRUE(models::check_small_files(checkpoint));
+    const models::SmallFiles files = models::check_small_files(checkpoint);
+    ASSERT_TRUE(files.has_checksums);
+    // What a run does not go on with is told, and no error.
+    if (!files.changed.empty()) throw Error(ErrorCode::kCorrupt, files.changed.front());
     roles::Trainer trainer(models::load_decoder(checkpoint, at::kBFloat16), world, {});
     trainer.load_state(checkpoint / "state");
   };

@@ -96,6 +96,17 @@ TEST_F(ResumePoint, ThatIsDamagedNamesTheOneBefore) {
   expect_all(agree("run"), ErrorCode::kCorrupt, file.string() + " is not what was saved");
   expect_all(agree("run"), ErrorCode::kCorrupt, "go on from checkpoint-6 before it");
 
+  // What somebody changed on purpose is told, and what cannot be read is no damage.
+  put(file, "{\"of\": \"a person\"}");
+  const Agreed changed = agree("run");
+  EXPECT_EQ(changed.checkpoints, std::vector<fs::path>(3, folder_ / "run/checkpoint-9"));
+  ASSERT_EQ(changed.warnings.size(), 1U);
+  EXPECT_NE(changed.warnings[0].find(file.string()), std::string::npos) << changed.warnings[0];
+  const fs::path loop = folder_ / "run/checkpoint-9/state/loop.json";
+  fs::rename(loop, loop.string() + ".kept");
+  fs::create_symlink("loop.json", loop);
+  expect_all(agree("run"), ErrorCode::kUnavailable, loop.string());
+
   // Set aside it is told, and the one before is taken.
   set_aside(folder_ / "run", 9);
   const Agreed agreed = agree("run");
