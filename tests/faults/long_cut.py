@@ -106,6 +106,6 @@ def trial(bench, seed, kind):
     if outcome == "same":
         shutil.rmtree(folder)
     return {"seed": seed, "build": bench.build, "kind": kind, "scenario": name, "weather": words,
-            "losses": [], "cuts": [], "met": lasted > 0, "cut_seconds": round(lasted, 2),
+            "losses": [], "cuts": [], "met": lasted > CUT - 1, "cut_seconds": round(lasted, 2),
             "seconds": round(run.seconds, 2), "descriptors": {"compared": False, "grown": {}},
             "outcome": outcome, "left": {"processes": left}}
