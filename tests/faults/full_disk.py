@@ -319,8 +319,13 @@ def attempt(bench, draw, folder, name, settings, expected):
         return disk, met, judge(run, expected, whole=bool(returns and returns.room)), words
     if code != 3:
         return disk, met, f"exit code {code}", words
-    if not NAMED.search(said(run)):
+    # On the screen: the logs are on the same disk.
+    lines = (folder / "output.txt").read_text(errors="replace").splitlines()
+    named = [line for line in lines if NAMED.search(line) and "goes on" not in line]
+    if not named:
         return disk, met, "not named", words
+    error = re.split("error: |code 3: ", named[-1])[-1].replace(str(folder / "run"), "")
+    words += f" ({error[:90]})"
     outcome, how = resume(bench, folder, settings + more, disk, expected, watch.complete)
     return disk, met, outcome, f"{words}, {how}" if how else words
 
