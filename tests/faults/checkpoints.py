@@ -11,7 +11,7 @@ from scenarios import GOLDENS, recipe
 KINDS = ("damage", "mixed")
 STEPS, STOP = 15, 12  # of the run, and where it is stopped first: a checkpoint every 3 steps
 PATIENCE = 3.0  # half of launch.collective_timeout: for a folder that shows late
-LIMIT = 120  # seconds for one start: a hang
+LIMIT = 300  # seconds for one start: a hang
 
 
 class Trial:

@@ -16,7 +16,7 @@ import time
 
 from relay import HOST, LISTEN
 
-STALL = 90  # seconds without a step, a change of state or an end: a hang
+STALL = 240  # seconds without a step, a change of state or an end: a hang
 PEER_TIMEOUT = 2.0
 SETTINGS = ["rpc.heartbeat_interval=200ms", f"rpc.peer_timeout={PEER_TIMEOUT:.0f}s"]
 NUM_PORTS = 24

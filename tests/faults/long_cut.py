@@ -21,7 +21,7 @@ from strikes import ON_THE_WIRE, draw_strike
 KINDS = ("long cut",)
 CUT = 45.0
 SETTINGS = ["rpc.peer_timeout=150s"]
-STALL = 240.0  # more than the cut, and TCP's longest interval after it
+STALL = 400.0  # more than the cut, and TCP's longest interval after it
 NETWORK = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
 # What cuts a loopback, and what mends it.
 WAYS = {
