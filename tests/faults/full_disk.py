@@ -319,9 +319,10 @@ def attempt(bench, draw, folder, name, settings, expected):
         return disk, met, judge(run, expected, whole=bool(returns and returns.room)), words
     if code != 3:
         return disk, met, f"exit code {code}", words
-    # On the screen: the logs are on the same disk.
+    # On the screen, beside the last lines of the log, which is on the same disk.
     lines = (folder / "output.txt").read_text(errors="replace").splitlines()
-    named = [line for line in lines if NAMED.search(line) and "goes on" not in line]
+    named = [line for line in lines if NAMED.search(line) and "goes on" not in line
+             and not line.startswith("  | ")]
     if not named:
         return disk, met, "not named", words
     error = re.split("error: |code 3: ", named[-1])[-1].replace(str(folder / "run"), "")
