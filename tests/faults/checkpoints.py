@@ -11,7 +11,7 @@ from scenarios import GOLDENS, recipe
 KINDS = ("damage", "mixed")
 STEPS, STOP = 15, 12  # of the run, and where it is stopped first: a checkpoint every 3 steps
 PATIENCE = 3.0  # half of launch.collective_timeout: for a folder that shows late
-LIMIT = 120  # seconds for one start: a hang
+LIMIT = 300  # seconds for one start: a hang
 
 
 class Trial:
@@ -43,8 +43,8 @@ class Trial:
     def launch(self, *settings):
         return self.finish([popen([self.program, "launch", str(self.recipe), *settings])])[0]
 
-    def join(self, draw, before, *settings):
-        """Two ranks; the second behind the command `before`."""
+    def join(self, draw, before, *settings, first=()):
+        """Two ranks; the second behind the command `before`, the first behind `first`."""
         secret = self.folder / "secret"
         secret.write_text("ab" * 32 + "\n")
         secret.chmod(0o600)
@@ -56,7 +56,7 @@ class Trial:
                 RETORT_RENDEZVOUS=f"127.0.0.1:{port}")
             command = [self.program, "join", str(self.recipe),
                        f"launch.collective_timeout={2 * PATIENCE:.0f}s", *settings]
-            processes.append(popen((before if rank == 1 else []) + command, environment))
+            processes.append(popen([*(before if rank == 1 else first), *command], environment))
         return self.finish(processes)
 
     def steps(self):

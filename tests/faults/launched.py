@@ -16,7 +16,7 @@ import time
 
 from relay import HOST, LISTEN
 
-STALL = 90  # seconds without a step, a change of state or an end: a hang
+STALL = 240  # seconds without a step, a change of state or an end: a hang
 PEER_TIMEOUT = 2.0
 SETTINGS = ["rpc.heartbeat_interval=200ms", f"rpc.peer_timeout={PEER_TIMEOUT:.0f}s"]
 NUM_PORTS = 24
@@ -45,6 +45,27 @@ def kill(pid, number=signal.SIGKILL):
         return False
 
 
+def processes_of(folder):
+    """All whose command line names the folder."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and str(folder) in (entry / "cmdline").read_text():
+                found.append(int(entry.name))
+        except OSError:
+            pass
+    return found
+
+
+def wait_for(condition, seconds):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
 def free_ports(draw):
     """A range below the ephemeral ports in which nobody listens."""
     while True:
@@ -60,13 +81,21 @@ def free_ports(draw):
             continue
 
 
-def result_of(folder):
-    """What must repeat of a run: the metrics without times, and the model."""
-    digest = hashlib.sha256()
+def rows_of(folder):
+    """The metrics that must repeat, a text for each row."""
+    rows = []
     for line in (folder / "metrics.jsonl").read_text().splitlines():
         row = json.loads(line)
         kept = {k: v for k, v in row.items() if k not in TIMES and not k.startswith("rpc/")}
-        digest.update(json.dumps(kept, sort_keys=True).encode())
+        rows.append(json.dumps(kept, sort_keys=True))
+    return rows
+
+
+def result_of(folder):
+    """What must repeat of a run: the metrics without times, and the model."""
+    digest = hashlib.sha256()
+    for row in rows_of(folder):
+        digest.update(row.encode())
     digest.update((folder / "final/model.safetensors").read_bytes())
     return digest.hexdigest()
 
@@ -74,23 +103,26 @@ def result_of(folder):
 class Run:
     """A launch of a recipe in a folder of its own. With `ports` its connections pass a relay, which
     must listen there before, and `shim` is preloaded. Without a text another start of the run that
-    the folder has. `output`, `errors`: descriptors instead of a file in the folder."""
+    the folder has. `output`, `errors`: descriptors instead of a file in the folder. `before`: a
+    command that becomes the launcher; `variables`: of its environment. `timeouts`: settings that a
+    recipe with one role refuses."""
 
     def __init__(self, program, folder, text, ports=None, shim=None, settings=(), output=None,
-                 errors=None):
+                 errors=None, before=(), variables=None, timeouts=SETTINGS):
         folder.mkdir(parents=True, exist_ok=text is None)
         self.folder, self.run = folder, folder / "run"
         if text is not None:
             (folder / "recipe.yaml").write_text(text + f"output_dir: {self.run}\n")
         self.output = open(folder / "output.txt", "a")
-        environment = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
-        more = list(SETTINGS) + list(settings)
+        environment = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1",
+                           **(variables or {}))
+        more = [*timeouts, *settings]
         self.ports = ports
         if ports:
             environment["LD_PRELOAD"] = str(shim)
             more += [f"rpc.port={ports[0]}-{ports[-1]}", f"rpc.advertise={LISTEN}"]
         self.began = time.monotonic()
-        self.command = [program, "launch", str(folder / "recipe.yaml"), *more]
+        self.command = [*before, program, "launch", str(folder / "recipe.yaml"), *more]
         self.environment = environment
         self.process = subprocess.Popen(
             self.command, stdout=self.output if output is None else output,
@@ -130,15 +162,7 @@ class Run:
         return steps, self.states()
 
     def processes(self):
-        """All whose command line names the folder."""
-        found = []
-        for entry in pathlib.Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and str(self.folder) in (entry / "cmdline").read_text():
-                    found.append(int(entry.name))
-            except OSError:
-                pass
-        return found
+        return processes_of(self.folder)
 
     def sockets(self):
         """Connections at the run's ports that have not ended."""
@@ -161,6 +185,21 @@ class Run:
         except (OSError, ValueError):
             return {}
         return {f"{p['role']}/{p['rank']}": (p["state"], p["pid"]) for p in status["processes"]}
+
+    def restarts(self):
+        """"teacher/0" -> how often it was started again."""
+        try:
+            status = json.loads((self.run / "status.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        return {f"{p['role']}/{p['rank']}": p["restarts"] for p in status["processes"]}
+
+    def steps(self):
+        """Of how many metrics.jsonl has a row."""
+        try:
+            return (self.run / "metrics.jsonl").read_text().count("\n")
+        except OSError:
+            return 0
 
     def log(self, name):
         return self.run / "logs" / (name.replace("/", "-") + ".log")

@@ -19,7 +19,7 @@ import subprocess
 import threading
 import time
 
-from launched import Run, free_ports, kill
+from launched import Run, free_ports, kill, processes_of, wait_for
 from scenarios import SCENARIOS
 
 KINDS = ("pipes", "helpers", "two launches")
@@ -48,33 +48,6 @@ def trial(bench, seed, kind):
             "losses": [], "cuts": [], "seconds": round(time.monotonic() - begin, 2),
             "descriptors": {"compared": False, "grown": {}}, "outcome": outcome,
             "left": {"processes": left}}
-
-
-def processes_of(folder):
-    found = []
-    for entry in pathlib.Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and str(folder) in (entry / "cmdline").read_text():
-                found.append(int(entry.name))
-        except OSError:
-            pass
-    return found
-
-
-def wait_for(condition, seconds):
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-def steps_of(run):
-    try:
-        return (run.run / "metrics.jsonl").read_text().count("\n")
-    except OSError:
-        return 0
 
 
 # ---- a reader that does not read -------------------------------------------------------------
@@ -138,7 +111,7 @@ def pipes(bench, draw, folder, text, reference):
                        else "same" if run.result() == reference["result"] else "other numbers")
             return outcome, words
         after = draw.randrange(1, 20)
-        wait_for(lambda: steps_of(run) >= after or not run.running(), 120)
+        wait_for(lambda: run.steps() >= after or not run.running(), 120)
         asked = time.monotonic()
         run.process.send_signal(signal.SIGINT)
         ended = wait_for(lambda: not run.running(), STOP)
@@ -189,7 +162,7 @@ def helpers(bench, draw, folder, text, reference):
     run = Run(bench.program, folder, text, settings=settings)
     try:
         after = draw.randrange(4, 20)
-        wait_for(lambda: steps_of(run) >= after or not run.running(), 120)
+        wait_for(lambda: run.steps() >= after or not run.running(), 120)
         run.process.kill()
         run.wait()
         if not wait_for(lambda: not processes_of(folder), END):

@@ -68,6 +68,27 @@ class Cut:
 
 
 @dataclasses.dataclass
+class Hold:
+    """Lets nothing pass, and loses nothing, for `seconds` from the `ordinal`th message of `phase`
+    on: the connections to `victim`, old and new, are still and whole."""
+
+    victim: str
+    phase: str
+    ordinal: int
+    path: str  # as a Cut's
+    direction: str
+    seconds: float
+    began: float = 0.0
+
+    def left(self, connection, way):
+        """Seconds for which nothing may pass that way."""
+        hits = connection.target == self.victim and self.path in ("all", connection.purpose)
+        if not self.began or not hits or self.direction not in (way, "both"):
+            return 0.0
+        return self.began + self.seconds - time.monotonic()
+
+
+@dataclasses.dataclass
 class Weather:
     """What every connection suffers. Seconds, and bytes a second in each direction."""
 
@@ -76,6 +97,7 @@ class Weather:
     rate: float = 0.0
     cuts: list = dataclasses.field(default_factory=list)
     closes: list = dataclasses.field(default_factory=list)  # (victim, phase, ordinal, path)
+    holds: list = dataclasses.field(default_factory=list)
 
 
 class Connection:
@@ -212,10 +234,12 @@ class Relay:
             due, data, tail = await chunks.get()
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             if not data:
+                await self.wait_for_holds(connection, way)
                 break
             if self.weather.rate:
                 await asyncio.sleep(len(data) / self.weather.rate)
             strike = self.look(connection, way, data, tail)
+            await self.wait_for_holds(connection, way)
             if connection.lost[way] or not open_end:
                 continue
             try:
@@ -228,6 +252,10 @@ class Relay:
                 writer.write_eof() if writer.can_write_eof() else writer.close()
             except OSError:
                 pass
+
+    async def wait_for_holds(self, connection, way):
+        for hold in self.weather.holds:
+            await asyncio.sleep(max(0.0, hold.left(connection, way)))
 
     @staticmethod
     async def deliver(strike, data, writer):
@@ -280,6 +308,10 @@ class Relay:
             cut.connections = [c for c in self.connections if c.ended is None and cut.hits(c)]
             for connection in cut.connections:
                 self.spoil(cut, connection)
+        for hold in self.weather.holds:
+            if not hold.began and (victim, phase, ordinal) == (
+                    hold.victim, hold.phase, hold.ordinal):
+                hold.began = time.monotonic()
         for close in self.weather.closes:
             if (victim, phase, ordinal) != close[:3]:
                 continue

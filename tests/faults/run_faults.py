@@ -15,12 +15,17 @@ Each trial draws a recipe from its seed, and one of these:
     pipes, helpers, two launches
               nobody reads what the launcher says, commands leave programs behind, another launch of
               the same folder: outside.py
+    long cut  nothing passes for 45 s, with rpc.peer_timeout above that (long_cut.py); needs root
+    clock     the wall clock is set back by an hour, and processes start again (clock.py)
+    full disk the run's folder has no room from some write on (full_disk.py); needs root
 
 The run must end with exit code 0 within the restart limit, with the metrics and the model of a run
 of that recipe without a fault, bit for bit; whoever was cut off must notice within
 rpc.peer_timeout; no process, socket, descriptor or shared memory may be left.
 
     ./dev faults --trials 50 --seed 1000 --report build/faults
+    ./dev faults --trials 3 --kind damage clock full-disk      one of each, in turn
+    ./dev faults --short                three trials that CI has time for
     ./dev faults --table --report build/faults
     ./dev faults --overload             many requests, slow teachers, slow readers (overload.py)
 
@@ -43,6 +48,9 @@ import threading
 import time
 
 import checkpoints
+import clock
+import full_disk
+import long_cut
 import outside
 from flood import Flood
 from launched import Descriptors, PEER_TIMEOUT, Run, SaveWatch, free_ports, kill
@@ -55,7 +63,11 @@ KINDS = {
     "loss": 46, "series": 14, "delay": 8, "cut": 14, "close": 6, "flood": 6, "damage": 4, "mixed": 2,
     # Drawn by --kind alone, so that trials of a seed stay what they were.
     "pipes": 0, "helpers": 0, "two launches": 0,
+    "long cut": 0, "clock": 0, "full disk": 0,
 }
+NEED_ROOT = {"mixed", "long cut", "full disk"}
+# One trial each of what the same small run shows without a relay: a recipe of two ranks.
+SHORT = {"damage": 1041, "clock": 1042, "full disk": 1043}
 # A connection that is cut before it is a session has the time of the set-up (docs/transport.md).
 SETUP_TIMEOUT = 15.0
 # What noticing may take besides: the check of the clock, and a busy machine.
@@ -79,11 +91,11 @@ class Bench:
         self.build = hashlib.sha256(pathlib.Path(program).read_bytes()).hexdigest()[:12]
         self.references = {}
 
-    def launch(self, folder, text, draw, **options):
+    def launch(self, folder, text, draw, settings=(), **options):
         """A run through a relay, and the relay."""
         ports = free_ports(draw)
         relay = Relay(ports, seed=draw.randrange(1 << 30), **options)
-        return Run(self.program, folder, text, ports, self.shim), relay
+        return Run(self.program, folder, text, ports, self.shim, settings), relay
 
     def reference(self, name):
         """What an undisturbed run shows, alone and through a relay."""
@@ -191,13 +203,16 @@ def draw_weather(draw, kind, roles, reference):
     return Weather(closes=closes), f"{path}, {len(closes)} times"
 
 
-def trial(bench, seed, wanted_kind, wanted_phase):
+def trial(bench, seed, wanted_kinds, wanted_phase):
     draw = random.Random(seed)
-    kind = wanted_kind or draw.choices(list(KINDS), KINDS.values())[0]
+    kind = draw.choices(list(KINDS), KINDS.values())[0]
+    if wanted_kinds:
+        draw, kind = random.Random(seed), wanted_kinds[seed % len(wanted_kinds)]
     if kind in checkpoints.KINDS:
         return checkpoints.trial_row(bench, seed, kind)
-    if kind in outside.KINDS:
-        return outside.trial(bench, seed, kind)
+    for module in (outside, long_cut, clock, full_disk):
+        if kind in module.KINDS:
+            return module.trial(bench, seed, kind)
     names = sorted(SCENARIOS)
     if wanted_phase in ("push", "commit"):
         names = [n for n in names if "generator" in SCENARIOS[n][1]]
@@ -356,6 +371,9 @@ def print_table(rows):
               f"{max(loads, default=0.0):.2f} s at most")
     print_counts("trials by kind and outcome",
                  collections.Counter((row["kind"], row["outcome"]) for row in rows))
+    idle = collections.Counter(row["kind"] for row in rows if not row.get("met", True))
+    if idle:
+        print_counts("trials that ended before what was drawn", idle)
     compared = sum(row["descriptors"]["compared"] for row in rows)
     missed = sum(1 for row in rows for loss in row["losses"] if not loss["phase"])
     print(f"{len(rows)} trials, {len(losses)} losses ({missed} drawn but not met), "
@@ -376,7 +394,10 @@ def main():
     parser.add_argument("--seed", type=int, default=0, help="of the first trial")
     parser.add_argument("--report", type=pathlib.Path, default=ROOT / "build/faults",
                         help="folder, to which trials are added")
-    parser.add_argument("--kind", choices=list(KINDS), help="only such trials")
+    parser.add_argument("--kind", nargs="+", choices=list(KINDS), metavar="KIND",
+                        type=lambda text: text.replace("-", " "),
+                        help="only such trials, in turn: " + ", ".join(KINDS))
+    parser.add_argument("--short", action="store_true", help="fixed trials: " + ", ".join(SHORT))
     parser.add_argument("--phase", choices=PHASES, help="losses in this phase only")
     parser.add_argument("--table", action="store_true", help="prints what there is, and ends")
     parser.add_argument("--overload", action="store_true", help="many requests, slow roles")
@@ -387,11 +408,18 @@ def main():
         import overload
         sys.exit(overload.main(options.program, options.report))
 
+    wanted = [(seed, options.kind) for seed in range(options.seed, options.seed + options.trials)]
+    if options.short:
+        wanted = [(seed, [kind]) for kind, seed in SHORT.items()
+                  if os.geteuid() == 0 or kind not in NEED_ROOT]
+    if os.geteuid() != 0 and (kinds := NEED_ROOT & set(options.kind or [])):
+        parser.error(f"{', '.join(sorted(kinds))}: needs root")
+
     bad = 0
     if not options.table:
         bench = Bench(options.program, options.report.resolve())
-        for seed in range(options.seed, options.seed + options.trials):
-            row = trial(bench, seed, options.kind, options.phase)
+        for seed, kinds in wanted:
+            row = trial(bench, seed, kinds, options.phase)
             with open(report, "a") as file:
                 file.write(json.dumps(row) + "\n")
             bad += row["outcome"] != "same"
@@ -399,7 +427,7 @@ def main():
                   f"{row['outcome']}, {row['seconds']} s", flush=True)
     print_table([json.loads(line) for line in open(report)])
     if bad:
-        sys.exit(f"{bad} of {options.trials} trials went wrong; see {options.report}")
+        sys.exit(f"{bad} of {len(wanted)} trials went wrong; see {options.report}")
 
 
 if __name__ == "__main__":
