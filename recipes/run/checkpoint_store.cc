@@ -241,8 +241,9 @@ CheckpointStore::Room CheckpointStore::make_room(parallel::World& world, const E
     dropped = oldest->string() + ", the oldest checkpoint,";
     room = Room::kOfOldest;
   });
-  if (room != Room::kNone)
+  if (room != Room::kNone) {
     RETORT_LOG(kWarning) << "removed " << dropped << " and saves again: " << why.what();
+  }
   return static_cast<Room>(
       world.all().all_reduce(static_cast<int64_t>(room), parallel::ReduceOp::kMax));
 }
