@@ -39,9 +39,9 @@ namespace retort::engines {
 // taken from the rest; target_logps of such a model are refused.
 // Use: serve(agent, queue), then work() between jobs.
 // Errors: an answer that cannot be fails its request. What is asked for callers that are gone is
-//   cancelled, and asked anew for who wants a part of it later. An engine that is not there any more
-//   ends the teacher: work() throws, the process begins anew and waits for it, and meanwhile other
-//   replicas answer.
+//   cancelled, and asked anew for who wants a part of it later. An engine that is gone ends the
+//   teacher: work() throws, the process begins anew and waits for it, and meanwhile other replicas
+//   answer.
 // Memory: of each open request its answer: R * K * 8 bytes, or R * H * 4.
 // Threads: compute; answers are formed on the engine's thread.
 class EngineTeacher {

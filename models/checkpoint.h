@@ -54,8 +54,8 @@ struct CheckpointPart {
 // copies the tokenizer and generation files (tokenizer.json, tokenizer_config.json,
 // special_tokens_map.json, chat_template.jinja, additional_chat_templates/, generation_config.json,
 // vocab.json, merges.txt, added_tokens.json, tokenizer.model) of `tokenizer_source`, so that
-// transformers loads the folder as is. A checkpoint that was sharded or single stays so. `folder` must exist (callers wrap this
-// in write_folder_atomically).
+// transformers loads the folder as is. A checkpoint that was sharded or single stays so. `folder`
+// must exist (callers wrap this in write_folder_atomically).
 // Use: for a whole model in one process. Else in three steps: one process calls create_safetensors,
 // every process writes the pieces of its decoder_part with a SafetensorsSliceWriter, one process
 // calls write_decoder_description.

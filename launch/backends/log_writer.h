@@ -15,8 +15,8 @@
 namespace retort::launch {
 
 // How long one thread waits for file systems, over all of its LogWriters together: a second, and a
-// tenth of the time that has passed since. So one that hangs holds up a launcher of many hosts once,
-// and not for a second each.
+// tenth of the time that has passed since. So one that hangs holds up a launcher of many hosts
+// once, and not for a second each.
 class LogPatience {
  public:
   using Clock = std::chrono::steady_clock;

@@ -42,6 +42,8 @@ std::string type_text() {
     return "number";
   } else if constexpr (std::is_same_v<T, Duration>) {
     return "duration";
+
+    // What is written with a unit.
   } else if constexpr (std::is_same_v<T, ShortDuration>) {
     return "short duration";
   } else if constexpr (std::is_same_v<T, ByteSize>) {

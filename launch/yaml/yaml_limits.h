@@ -15,7 +15,7 @@ inline constexpr uint64_t kMaxYamlBytes = uint64_t{1} << 20;
 inline constexpr uint64_t kMaxYamlTextBytes = 8 * kMaxYamlBytes;
 
 // The line, from 0, in which `text` comes to more than 2 * kMaxYamlNodes keys and values, aliases
-// not written out; -1 if it does not. Keeps nothing of them in memory, which the tree of a parser does.
+// not written out; -1 if it does not. Keeps nothing of them in memory, as a parser's tree does.
 // YAML::Exception where the text is not valid.
 int line_of_too_many_nodes(std::string_view text);
 

@@ -29,7 +29,8 @@ _FUNCTIONS = {
 _GREEK = ("alpha", "beta", "gamma", "delta", "epsilon", "theta", "lambda", "mu", "nu", "rho",
           "sigma", "tau", "phi", "varphi", "psi", "omega", "chi", "xi", "eta", "kappa", "zeta")
 # No products of letters.
-_WORDS = {"or", "and", "to", "of", "is", "in", "if", "at", "by", "as", "an", "no", "so", "we", "the",
+_WORDS = {"or", "and", "to", "of", "is", "in", "if", "at", "by", "as", "an", "no", "so", "we",
+          "the",
           "for", "are", "all", "not", "yes", "any", "one", "two", "six", "ten", "per", "day", "cm",
           "mm", "km", "kg", "ft"}
 _SETTING = re.compile(

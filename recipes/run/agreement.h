@@ -13,7 +13,7 @@ namespace retort::recipes {
 // on the world. Errors: kMismatch on every rank, naming those that differ from rank 0.
 void check_same_rows(parallel::World& world, const std::string& fingerprint);
 
-// Every rank begins after the same step. Collectives: one all-gather of 8 bytes a rank on the world.
+// Every rank begins after the same step. Collectives: one all-gather of 8 bytes a rank, world.
 // Errors: kMismatch on every rank, naming those that do not begin where rank 0 does.
 void check_same_start(parallel::World& world, int64_t step);
 

@@ -69,8 +69,8 @@ struct TrainLoopResult {
 // `final`. A run whose start.best has used it up does no step.
 // With options.stop_if_diverged a run that DivergenceWatch finds diverged or dead is stopped with a
 // checkpoint, too; without, it is told and goes on.
-// With options.continue_on_save_error a checkpoint that cannot be saved (is_save_error) is told, and
-// the run goes on; but for the one that it ends with, which nothing follows.
+// With options.continue_on_save_error a checkpoint that cannot be saved (is_save_error) is told,
+// and the run goes on; but for the one that it ends with, which nothing follows.
 // Collectives on the world: the trainer's, the objective's, and for each step two votes (three on a
 // device), one all-reduce of the sums and one of the stop flag; those of CheckpointStore::save and
 // finish: a checkpoint that is written meanwhile is finished after the step in which every rank has

@@ -98,7 +98,8 @@ class Load(threading.Thread):
         while self.run_.running():
             slowed = []
             states = self.run_.states()
-            serving = {n.split("/")[0] for n, (s, _) in states.items() if s in ("ready", "serving", "training")}
+            working = ("ready", "serving", "training")
+            serving = {n.split("/")[0] for n, (s, _) in states.items() if s in working}
             for name, (state, pid) in states.items():
                 self.note(name, pid)
                 busy = state in ("ready", "serving", "training", "saving") and "student" in serving

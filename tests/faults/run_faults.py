@@ -60,7 +60,8 @@ from strikes import ON_THE_WIRE, PHASES, Striker, draw_strike
 
 # How many trials of a hundred are of a kind.
 KINDS = {
-    "loss": 46, "series": 14, "delay": 8, "cut": 14, "close": 6, "flood": 6, "damage": 4, "mixed": 2,
+    "loss": 46, "series": 14, "delay": 8, "cut": 14, "close": 6, "flood": 6, "damage": 4,
+    "mixed": 2,
     # Drawn by --kind alone, so that trials of a seed stay what they were.
     "pipes": 0, "helpers": 0, "two launches": 0,
     "long cut": 0, "clock": 0, "full disk": 0,

@@ -261,6 +261,7 @@ TEST(ChatTemplate, LoadsFromAFolder) {
 
   // No default among them, or no text.
   std::filesystem::remove(folder.path() / "chat_template.jinja");
+  std::filesystem::remove_all(folder.path() / "additional_chat_templates");
   write_file_atomically(config, R"({"chat_template": [{"name": "rag", "template": "T"}]})");
   EXPECT_NE(test::message_of([&] { ChatTemplate::load(folder.path()); }).find("rag"),
             std::string::npos);

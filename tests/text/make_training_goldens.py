@@ -5,9 +5,9 @@
 # (needs transformers 5 and TRL 1.16; no model is downloaded)
 #
 # Published templates of language models are in the file as TRL ships them (Apache 2.0), because our
-# variants are edits of them. Of TRL's others (with pictures, and of families that retort has not) it
-# has names and hashes: the test reads their text in the folder that RETORT_TRL_TEMPLATES names. Of
-# renderings it has hashes and spans.
+# variants are edits of them. Of TRL's others (with pictures, and of families that retort has not)
+# it has names and hashes: the test reads their text in the folder that RETORT_TRL_TEMPLATES
+# names. Of renderings it has hashes and spans.
 import datetime
 import hashlib
 import json
