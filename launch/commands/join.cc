@@ -122,7 +122,7 @@ rpc::RendezvousServer serve(const recipes::Recipe& recipe, const MeetingAccess& 
                        rpc::rendezvous_address(recipe.rpc.bind, access.host, access.port),
                        access.port);
   } catch (const Error& error) {
-    if (!error.message().starts_with("cannot listen")) throw;
+    if (error.message().find("cannot listen") == std::string::npos) throw;
     throw Error(error.code(), "student/0 cannot serve the run at " + access.host + ":" +
                                   std::to_string(access.port) + ": " + error.message() +
                                   "; is there another student/0?");

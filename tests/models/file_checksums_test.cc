@@ -148,11 +148,11 @@ TEST_F(FileChecksumsTest, TellOfHeadersCutFilesAndMissingOnes) {
   damaged(loop, [&] { check_small_files(checkpoint_); });
   flip(loop, 3);
   EXPECT_TRUE(check_small_files(checkpoint_).has_checksums);
+  fs::remove(loop);
+  damaged(loop, [&] { check_small_files(checkpoint_); });
   fs::resize_file(weights_, fs::file_size(weights_) - 1);
   damaged(weights_, [&] { check_small_files(checkpoint_); });
   damaged(weights_, [&] { SafetensorsReader reader(checkpoint_); });
-  fs::remove(loop);
-  damaged(loop, [&] { check_small_files(checkpoint_); });
 
   // Whoever says that it is complete, and no more, has it taken as it is.
   write_file_atomically(checkpoint_ / kCompleteFile, "complete\n");

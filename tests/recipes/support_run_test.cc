@@ -149,7 +149,7 @@ TEST_P(SupportRun, OfDrawnBatchesIsThatOfOneProcessInOtherLayouts) {
 // All ids, from whichever side: the divergence itself.
 TEST_P(SupportRun, OfAllIdsIsTheFullPayload) {
   TemporaryFolder folder;
-  const fs::path named = launch_supported(folder / "named", supported(GetParam(), "4096"));
+  const fs::path named = launch_supported(folder / "named", supported(GetParam(), "64"));
   expect_near_columns(named, of_full_payload(), 1e-4);
 }
 
