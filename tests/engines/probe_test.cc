@@ -124,6 +124,7 @@ TEST_F(ProbeTest, AnEngineThatOnlyDrawsIsComparedWithTheCopy) {
 TEST_F(ProbeTest, HiddenStatesOfAnEngineWithoutThem) {
   Contract contract = probed(Lies{});
   contract.engine = EngineKind::kLlamacpp;
+  contract.gives_hidden_states = false;
   contract.ids = IdProof::kUnproven;
   Needs needs = given();
   needs.what = Purpose::kHiddenStates;
