@@ -138,6 +138,21 @@ std::optional<std::string> read_file_if_there(const fs::path& path) {
   return content;
 }
 
+// (A stream would throw when a read fails of what was opened: a file that another host has removed.)
+std::string read_what_is_there(const fs::path& path) {
+  std::string content;
+  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  if (fd < 0) return content;
+  char buffer[4096];
+  for (ssize_t got = 1; got > 0;) {
+    got = ::read(fd, buffer, sizeof buffer);
+    if (got > 0) content.append(buffer, to_size(got));
+    if (got < 0 && errno == EINTR) got = 1;
+  }
+  ::close(fd);
+  return content;
+}
+
 bool is_file_there(const fs::path& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) == 0) return S_ISREG(info.st_mode);

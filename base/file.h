@@ -24,6 +24,9 @@ int open_regular_file(const std::filesystem::path& path);
 std::string read_file(const std::filesystem::path& path);
 // nullopt: there is no such file. kUnavailable for anything else, naming the path.
 std::optional<std::string> read_file_if_there(const std::filesystem::path& path);
+// What can be read of a file, of /proc too, that may go away meanwhile; empty if nothing can. For
+// words and comparisons that do without.
+std::string read_what_is_there(const std::filesystem::path& path);
 // Whether there is a regular file. kUnavailable, naming the path, if nobody can say.
 bool is_file_there(const std::filesystem::path& path);
 

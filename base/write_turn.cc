@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "base/error.h"
@@ -34,12 +33,6 @@ fs::path turn_of(const fs::path& file) { return file.string() + ".turn"; }
   const bool full = error == ENOSPC || error == EDQUOT;
   throw Error(full ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable,
               what + " " + path.string() + ": " + std::strerror(error));
-}
-
-// What the turn's file says: its writer. Empty where there is none, or nothing in it.
-std::string writer_of(const fs::path& turn) {
-  std::ifstream in(turn, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 }  // namespace
@@ -97,7 +90,7 @@ void TurnWatch::see(const fs::path& file) {
     seen_.erase(file);
     return;
   }
-  const std::string writer = writer_of(turn);
+  const std::string writer = read_what_is_there(turn);
   const std::string sign = writer + " " + std::to_string(info.st_mtim.tv_sec) + "." +
                            std::to_string(info.st_mtim.tv_nsec);
 

@@ -43,12 +43,6 @@ std::string holder_of(const fs::path& file) {
   return "";
 }
 
-std::string command_of(const fs::path& process) {
-  std::ifstream in(process / "cmdline");
-  std::string text((std::istreambuf_iterator<char>(in)), {});
-  return text;
-}
-
 // Whether the arguments, which end in a zero each, are those of a process of the run
 // (role_arguments, run_once.h).
 bool is_of_run(const std::string& arguments, const fs::path& folder) {
@@ -162,7 +156,8 @@ std::optional<Finding> check_leftovers(const HostShare& share) {
   for (const auto& entry : fs::directory_iterator("/proc")) {
     const std::string pid = entry.path().filename().string();
     if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
-    if (is_of_run(command_of(entry.path()), run_folder_of(*share.recipe))) found += " " + pid;
+    const std::string arguments = read_what_is_there(entry.path() / "cmdline");
+    if (is_of_run(arguments, run_folder_of(*share.recipe))) found += " " + pid;
   }
   if (found.empty()) return fine("no process of this run is here");
   return problem("processes of this run are here:" + found,

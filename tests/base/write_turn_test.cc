@@ -75,6 +75,15 @@ TEST_F(WriteTurns, AreWatchedForSignsOfLife) {
   impatient.see(file_);
 }
 
+// Its file may be gone once it is opened: another host has removed it. This one can be opened, too,
+// and not read.
+TEST_F(WriteTurns, ATurnThatCannotBeReadIsWatchedAllTheSame) {
+  fs::create_symlink("/proc/self/mem", file_.string() + ".turn");
+  TurnWatch watch(Duration(60'000));
+  watch.see(file_);
+  watch.see(file_);
+}
+
 TEST_F(WriteTurns, PageCachesOfOneFolderAreOne) {
   fs::create_directory(folder_ / "b");
   EXPECT_EQ(page_cache_of(folder_), page_cache_of(folder_ / "b"));

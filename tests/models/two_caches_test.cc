@@ -2,7 +2,7 @@
 #include <ATen/ops/arange.h>
 #include <gtest/gtest.h>
 
-#include <thread>
+#include <future>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -98,9 +98,9 @@ TEST_F(TwoCaches, LoseBytesUnlessFilesAreWrittenInTurns) {
     const std::string name = "kept-" + std::to_string(trial);
     fs::create_directories(disk / name);
     create_safetensors(here.path() / name, files_);
-    std::thread other([&] { write(there.path() / name, 1); });
+    auto other = std::async(std::launch::async, [&] { write(there.path() / name, 1); });
     write(here.path() / name, 0);
-    other.join();
+    other.get();
     EXPECT_EQ(wrong_files(disk / name), "") << name;
     EXPECT_EQ(wrong_files(here.path() / name), "") << name << ", as the first host sees it";
     for (const auto& entry : fs::directory_iterator(disk / name))
@@ -125,10 +125,10 @@ TEST_F(TwoCaches, NeverWriteOneFileAtOnce) {
   EXPECT_FALSE(turn_at(1));
 
   // The second one writes meanwhile what is free, and waits for the rest.
-  std::thread second([&] { write(folder, 1); });
+  auto second = std::async(std::launch::async, [&] { write(folder, 1); });
   first.write(pieces[2]);
   first.finish();
-  second.join();
+  second.get();
   EXPECT_EQ(wrong_files(folder), "");
 }
 
