@@ -172,8 +172,14 @@ fill_cuda() {
     [[ -e $1/nvidia/cu13/include/cuda_runtime_api.h && -e $1/nvidia/cu13/lib/libnvrtc.so.13 ]]
 }
 
+# cmd_setup [hosts]
 cmd_setup() {
   local packages=("${PACKAGES[@]}")
+  case ${1:-} in
+    "") ;;
+    hosts) packages+=("${HOSTS_PACKAGES[@]}") ;;
+    *) usage "setup knows hosts, not '$1'" ;;
+  esac
   use_cargo || packages+=(cargo-web rustc-web)
   install_packages "${packages[@]}"
   use_cargo || die "cargo $CARGO_MINIMUM or later is needed; found: $(
@@ -282,5 +288,6 @@ setup_llama_server() {
   make_once "$folder" fill_llama_server
   export RETORT_LLAMA_SERVER=$folder/llama-server
 }
+setup_hosts() { install_packages "${HOSTS_PACKAGES[@]}"; }
 setup_kubernetes() { setup_venv RETORT_KUBERNETES_PYTHON kubernetes 15 "${KUBERNETES_WHEELS[@]}"; }
 setup_llamacpp() { setup_venv RETORT_ENGINES_PYTHON engines 34 "${ENGINE_WHEELS[@]}"; }
