@@ -21,6 +21,8 @@ size_t utf8_size_at(std::string_view text, size_t at) {
   return size;
 }
 
+}  // namespace
+
 void append_escape(std::string& to, char c) {
   constexpr const char* kHexDigits = "0123456789abcdef";
   if (c == '\n') {
@@ -36,8 +38,6 @@ void append_escape(std::string& to, char c) {
     to += kHexDigits[byte & 15];
   }
 }
-
-}  // namespace
 
 bool is_utf8(std::string_view text) {
   for (size_t at = 0; at < text.size();) {

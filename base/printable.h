@@ -16,4 +16,7 @@ enum class LineEnds { kEscaped, kKept };
 // of lines and tabs stay as they are.
 std::string printable(std::string_view text, LineEnds line_ends = LineEnds::kEscaped);
 
+// Appends the escape of one byte, whatever it is: \n, \r, \t, \x41.
+void append_escape(std::string& to, char c);
+
 }  // namespace retort

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <type_traits>
 
 #include "base/shared_module.h"
@@ -76,5 +77,21 @@ void launch_kernel(DeviceKernels& kernels, const at::Device& device, Launch laun
   launch.argument_bytes = kBytes;
   kernels.launch(launch, device);
 }
+
+// Launches, on a device that has kernels, that of a name which is there for each dtype:
+// `name`_bf16, or else `name`_f32.
+template <class... Arguments>
+void launch_kernel_for(at::ScalarType dtype, const std::string& name, const at::Device& device,
+                       Launch launch, const Arguments&... arguments) {
+  const std::string kernel = name + (dtype == at::kBFloat16 ? "_bf16" : "_f32");
+  launch.name = kernel.c_str();
+  launch_kernel(*device_kernels(device), device, launch, arguments...);
+}
+
+// A tensor as the argument of a kernel; null for one that is undefined.
+inline const void* read_address(const at::Tensor& t) {
+  return t.defined() ? t.const_data_ptr() : nullptr;
+}
+inline void* write_address(at::Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; }
 
 }  // namespace retort::kernels

@@ -17,6 +17,8 @@ namespace {
 using at::Tensor;
 using kernels::device_kernels;
 using kernels::Launch;
+using kernels::read_address;
+using kernels::write_address;
 using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
@@ -27,21 +29,14 @@ constexpr int64_t kWarp = 32;
 constexpr int64_t kMaxBlocks = 528;
 constexpr int64_t kMaxNormWidth = 8192;  // of the gradient, whose threads have 8 or 16 columns
 
-const void* read_address(const Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
-void* write_address(Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; }
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 float offset_of(bool unit_offset) { return unit_offset ? 1.0f : 0.0f; }
 
-// "retort_<name>_bf16": a kernel's name for the dtype of x.
-std::string kernel_of(const char* name, const Tensor& x) {
-  return std::string("retort_") + name + (x.scalar_type() == at::kBFloat16 ? "_bf16" : "_f32");
-}
-
+// "retort_<name>_bf16" or "_f32", by the dtype of x.
 template <class... Arguments>
 void launch(const char* name, const Tensor& x, Launch shape, const Arguments&... arguments) {
-  const std::string kernel = kernel_of(name, x);
-  shape.name = kernel.c_str();
-  kernels::launch_kernel(*device_kernels(x.device()), x.device(), shape, arguments...);
+  kernels::launch_kernel_for(x.scalar_type(), std::string("retort_") + name, x.device(), shape,
+                             arguments...);
 }
 
 // Threads of a row of a norm, and rows of a block.

@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
 #include "base/network_interfaces.h"
 #include "rpc/detail/bind_address.h"
 #include "rpc/detail/peer_address.h"
@@ -61,6 +60,12 @@ int64_t count_free_ports(const std::string& ports, const std::string& address, i
     }
   }
   return static_cast<int64_t>(open.size());
+}
+
+bool is_port_taken(const Error& error) {
+  return std::ranges::any_of(error.context(), [](const auto& pair) {
+    return pair.first == transport::kListenCause && pair.second == transport::kPortTaken;
+  });
 }
 
 HostPort parse_host_port(const std::string& address) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/error.h"
 #include "rpc/options.h"
 
 namespace retort::rpc {
@@ -31,6 +32,9 @@ Encryption settled_encryption(Encryption encryption, const std::string& rendezvo
 // How many of the ports of `ports` (RpcOptions::port) can be listened at here and now; counted up
 // to `wanted`. kInvalidArgument for ports that are none.
 int64_t count_free_ports(const std::string& ports, const std::string& address, int64_t wanted);
+
+// Whether it is of a port, or of a range of them, that other processes listen at: another one does.
+bool is_port_taken(const Error& error);
 
 // "host:port" or "[ipv6]:port" in two; kInvalidArgument.
 struct HostPort {

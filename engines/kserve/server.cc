@@ -113,6 +113,8 @@ Future<ServedModel> Server::look(Deadline deadline) {
                    }
                    return Empty{};
                  })
+
+      // What the program is, and whether it speaks the binary form that all else is asked in.
       .then([this, look](Empty) { return ask_json(http::Method::kGet, "/v2", "", look->deadline); })
       .then([this, look](const Json& answer) {
         look->program =
@@ -124,6 +126,8 @@ Future<ServedModel> Server::look(Deadline deadline) {
                       look->program + " does not have the extension binary_tensor_data");
         return find_model(look);
       })
+
+      // The model is described only once it is there.
       .then([this, look](Empty) {
         return expect_ready(model_path(look->model) + "/ready", "model " + in_quotes(look->model),
                             look->deadline);

@@ -1,29 +1,17 @@
 #include "http/detail/shown.h"
 
-#include <algorithm>
 #include <cstddef>
+
+#include "base/printable.h"
 
 namespace retort::http::detail {
 namespace {
 
 constexpr size_t kShownCharacters = 200;
-constexpr char kHexDigits[] = "0123456789abcdef";
 
-void append_escaped(std::string& to, char c) {
-  const auto byte = static_cast<unsigned char>(c);
-  if (c == '\n') {
-    to += "\\n";
-  } else if (c == '\r') {
-    to += "\\r";
-  } else if (c == '\t') {
-    to += "\\t";
-  } else if (byte >= 0x20 && byte < 0x7f) {
-    to += c;
-  } else {
-    to += "\\x";
-    to += kHexDigits[byte >> 4];
-    to += kHexDigits[byte & 15];
-  }
+// A server's bytes are of no encoding that is known: what is not ASCII is an escape.
+bool is_plain(char c) {
+  return c >= 0x20 && c < 0x7f;
 }
 
 }  // namespace
@@ -40,8 +28,12 @@ std::string shown(std::string_view text, std::string_view secret) {
   if (text.empty()) return "nothing";
   const std::string safe = without(secret, std::string(text));
   std::string escaped = "'";
-  for (const char c : safe.substr(0, kShownCharacters))
-    append_escaped(escaped, c);
+  for (const char c : safe.substr(0, kShownCharacters)) {
+    if (is_plain(c))
+      escaped += c;
+    else
+      append_escape(escaped, c);
+  }
   return escaped + (safe.size() > kShownCharacters ? "'..." : "'");
 }
 

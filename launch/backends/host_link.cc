@@ -27,6 +27,7 @@ constexpr std::chrono::milliseconds kConnect{30'000};
 // For one process to be spawned, which takes a host milliseconds.
 constexpr std::chrono::milliseconds kSpawn{60'000};
 constexpr std::chrono::milliseconds kLinkTick{100};
+constexpr std::chrono::milliseconds kEndTick{20};
 
 // Nobody is asked for anything, and the connection is this launcher's alone: it ends with the
 // client. A host that is cut off ends the client soon after it ends the run.
@@ -135,9 +136,7 @@ HostLink::HostLink(HostLinkOptions options)
   stream_.emplace(std::move(from_host.out), std::move(to_host.in));
 }
 
-HostLink::~HostLink() {
-  if (stream_->out() >= 0 && !lost_) finish(Deadline::after(Duration(10'000)));
-}
+HostLink::~HostLink() { end_all({this}, Deadline::after(kEndOfHosts)); }
 
 void HostLink::check() const {
   if (lost_) throw *lost_;
@@ -280,16 +279,35 @@ std::unique_ptr<RoleProcess> HostLink::start(const ProcessStart& start,
   return process;
 }
 
-void HostLink::finish(Deadline deadline) {
-  tell({.kind = ToHostKind::kEnd});
-  while (!ssh_->try_reap() && !deadline.expired()) {
-    if (!lost_ && !stream_->flush()) lose(Error(ErrorCode::kUnavailable, name() + " is gone"));
-    stream_->fill();
-    stream_->drop();
-    pollfd entry{ssh_->pidfd(), POLLIN, 0};
-    ::poll(&entry, 1, 20);
+// Whether its client has; until then it is listened to, because what it writes nobody else takes.
+bool HostLink::has_ended() {
+  if (ssh_->try_reap()) return true;
+  if (!lost_ && !stream_->flush()) lose(Error(ErrorCode::kUnavailable, name() + " is gone"));
+  stream_->fill();
+  stream_->drop();
+  return false;
+}
+
+void HostLink::end_all(const std::vector<HostLink*>& links, Deadline deadline) {
+  std::vector<HostLink*> open;
+  for (HostLink* link : links)
+    if (link->stream_->out() >= 0 && !link->lost_) open.push_back(link);
+  for (HostLink* link : open)
+    link->tell({.kind = ToHostKind::kEnd});
+
+  // One that hangs keeps none of the others waiting.
+  std::vector<HostLink*> waiting = open;
+  for (;;) {
+    std::erase_if(waiting, [](HostLink* link) { return link->has_ended(); });
+    if (waiting.empty() || deadline.expired()) break;
+    std::vector<pollfd> entries;
+    for (const HostLink* link : waiting)
+      entries.push_back({link->ssh_->pidfd(), POLLIN, 0});
+    ::poll(entries.data(), entries.size(), static_cast<int>(kEndTick.count()));
   }
-  if (!lost_) lose(Error(ErrorCode::kUnavailable, name() + " has finished"));
+
+  for (HostLink* link : open)
+    if (!link->lost_) link->lose(Error(ErrorCode::kUnavailable, link->name() + " has finished"));
 }
 
 }  // namespace retort::launch

@@ -42,12 +42,15 @@ struct HostFacts {
   int64_t cores = 1;
 };
 
+// For the hosts of a run to end their parts once nothing runs there; of all of them together.
+inline constexpr Duration kEndOfHosts{10'000};
+
 // Threads: one. Outlives the processes that it started.
 class HostLink {
  public:
   // Begins to connect. kInvalidArgument when there is no ssh.
   explicit HostLink(HostLinkOptions options);
-  ~HostLink();  // ends the host's part of the run if finish() did not
+  ~HostLink();  // ends the host's part of the run if end_all() did not
   HostLink(const HostLink&) = delete;
   HostLink& operator=(const HostLink&) = delete;
 
@@ -73,8 +76,9 @@ class HostLink {
 
   // Waits until what has come for the logs is written.
   void drain_logs(Duration patience) { logs_.drain(patience); }
-  // Nothing runs any more: the host's part ends. What is not done at the deadline is cut off.
-  void finish(Deadline deadline);
+  // Nothing runs any more: the hosts' parts end, all of them at the same time. What is not done at
+  // the deadline, which is one for all, is cut off.
+  static void end_all(const std::vector<HostLink*>& links, Deadline deadline);
 
  private:
   class Process;
@@ -83,6 +87,7 @@ class HostLink {
   void take(FromHost frame);
   void take_here(const FromHost& frame);
   void lose(Error why);
+  bool has_ended();
   void tell(const ToHost& frame);
   std::string name() const { return "host " + options_.host.host; }
 
@@ -98,6 +103,20 @@ class HostLink {
   uint64_t next_id_ = 1;
   LogWriter logs_;
   std::map<uint64_t, Process*> processes_;
+};
+
+// Ends links as end_all() does when it is destroyed, which must be before they are.
+class EndOfLinks {
+ public:
+  EndOfLinks() = default;
+  ~EndOfLinks() { HostLink::end_all(links_, Deadline::after(kEndOfHosts)); }
+  EndOfLinks(const EndOfLinks&) = delete;
+  EndOfLinks& operator=(const EndOfLinks&) = delete;
+
+  void add(HostLink& link) { links_.push_back(&link); }
+
+ private:
+  std::vector<HostLink*> links_;
 };
 
 }  // namespace retort::launch

@@ -9,7 +9,8 @@
 namespace retort::launch {
 
 // Those of `env`, the form of log lines, and on a device with `deterministic: true` the switches of
-// the libraries that read them from the environment, unless `env` sets them.
+// the libraries that read them from the environment, unless `env` sets them. One that is null in
+// the recipe of `retort join` is this process's own: where that has none, the role has none.
 std::map<std::string, std::string> role_variables(const recipes::Recipe& recipe,
                                                   const recipes::RoleOptions& role);
 

@@ -39,6 +39,7 @@ SshBackend::SshBackend(std::vector<HostLinkOptions> hosts, HostsWanted wanted,
   for (HostLinkOptions& host : hosts) {
     names_.push_back(host.host.host);
     links_.push_back(std::make_unique<HostLink>(std::move(host)));
+    end_.add(*links_.back());
   }
 
   // Each link has a deadline of its own.

@@ -53,6 +53,7 @@ class SshBackend final : public Backend {
  private:
   std::vector<std::string> names_;
   std::vector<std::unique_ptr<HostLink>> links_;
+  EndOfLinks end_;
 };
 
 }  // namespace retort::launch

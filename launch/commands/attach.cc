@@ -91,7 +91,7 @@ StartEnd attach(const LaunchCommand& command, const Recipe& recipe, const RunFol
   std::optional<HostPlaces> places;
   if (recipe.launch.backend == recipes::Backend::kSsh) {
     const std::string mark = read_run_mark(folder.path()).text;
-    hosts = connect_hosts(recipe, folder, mark, HostsWanted::kThoseLeft, signals);
+    hosts = connect_hosts(recipe, folder.path(), mark, HostsWanted::kThoseLeft, signals);
     places.emplace(recipe, *hosts, placement_of(recipe, status));
   }
 

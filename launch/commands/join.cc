@@ -122,10 +122,13 @@ rpc::RendezvousServer serve(const recipes::Recipe& recipe, const MeetingAccess& 
                        rpc::rendezvous_address(recipe.rpc.bind, access.host, access.port),
                        access.port);
   } catch (const Error& error) {
-    if (error.message().find("cannot listen") == std::string::npos) throw;
-    throw Error(error.code(), "student/0 cannot serve the run at " + access.host + ":" +
-                                  std::to_string(access.port) + ": " + error.message() +
-                                  "; is there another student/0?");
+    if (error.code() != ErrorCode::kUnavailable) throw;
+    const std::string question =
+        rpc::is_port_taken(error) ? "; is there another student/0?" : std::string();
+    throw Error(error.code(),
+                "student/0 cannot serve the run at " + access.host + ":" +
+                    std::to_string(access.port) + ": " + error.message() + question,
+                error.origin(), error.context());
   }
 }
 

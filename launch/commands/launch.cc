@@ -9,6 +9,7 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -60,7 +61,7 @@ struct Start {
 // Processes of a host that was cut off hold the folder until they have ended by themselves; those
 // of one without power until the file server takes their locks away (NFS: 90 s by default).
 RunFolder open_folder(const recipes::Recipe& recipe, const Start& how,
-                      const std::function<void()>& when_locked) {
+                      const RunFolder::WhenLocked& when_locked) {
   if (!how.by_itself) return open_run_folder(recipe, how.mode, kEndOfRun, when_locked);
   const Duration until_ended = recipe.launch.stop_timeout + recipe.rpc.peer_timeout;
   return open_run_folder(recipe, how.mode, std::max(until_ended, kLocksOfALostHost) + kEndOfRun,
@@ -103,8 +104,10 @@ StartEnd start_in_job(const LaunchCommand& command, const recipes::Recipe& recip
       .encryption = rpc::settled_encryption(recipe.rpc.encryption, bind),
       .meeting = kMeetingRun};
   StorePtr opened;
-  const RunFolder folder =
-      open_folder(recipe, how, [&] { opened = make_store(recipe, access, bind); });
+  const RunFolder folder = open_folder(recipe, how, [&] {
+    opened = make_store(recipe, access, bind);
+    return std::set<fs::path>{};
+  });
   const StorePtr store = std::move(opened);
   SlurmRun run(recipe, folder, job, access, signals);
 
@@ -120,8 +123,7 @@ StartEnd start_in_job(const LaunchCommand& command, const recipes::Recipe& recip
 }
 
 // A run that goes on by itself does so on the hosts that are left.
-recipes::Recipe recipe_for(const recipes::Recipe& recipe, const RunFolder& folder,
-                           const SshBackend& hosts) {
+recipes::Recipe recipe_for(const recipes::Recipe& recipe, const SshBackend& hosts) {
   for (const size_t host : hosts.lost())
     std::cerr << "note: " << hosts.why_lost(host) << "; the run goes on without it" << std::endl;
   recipes::Recipe result = fit_to_hosts(recipe, hosts.lost());
@@ -130,8 +132,27 @@ recipes::Recipe recipe_for(const recipes::Recipe& recipe, const RunFolder& folde
   std::cerr << "note: roles.student.world.dp is " << now << " instead of " << before
             << " (launch.min_dp), and train.gradient_accumulation_steps "
             << result.train.gradient_accumulation_steps << std::endl;
-  describe_run(result, folder);
   return result;
+}
+
+// What a start has besides its folder. Hosts are asked in the folder, which they must see, and say
+// where the store is to listen.
+struct Surroundings {
+  std::unique_ptr<SshBackend> hosts;  // null where every rank is a child of this process
+  StorePtr store;
+  recipes::Recipe recipe = {};  // for the hosts that are there
+};
+
+Surroundings find_surroundings(const recipes::Recipe& written, const rpc::RendezvousAccess& access,
+                               HostsWanted wanted, SignalCatcher& signals) {
+  Surroundings found;
+  if (written.launch.backend == recipes::Backend::kSsh) {
+    const fs::path folder = run_folder_of(written);
+    found.hosts = connect_hosts(written, folder, make_run_mark(folder, kEndOfRun), wanted, signals);
+  }
+  found.recipe = found.hosts ? recipe_for(written, *found.hosts) : written;
+  found.store = make_store(found.recipe, access, store_bind(found.recipe, found.hosts.get()));
+  return found;
 }
 
 // One start of the run, to its end.
@@ -140,27 +161,28 @@ StartEnd start_run(const LaunchCommand& command, const recipes::Recipe& written,
   const rpc::RendezvousAccess access{.run = new_run_id(run_folder_of(written)),
                                      .secret = run_secret(written),
                                      .encryption = written.rpc.encryption};
-  // Its port is free, or the run that --overwrite replaces stays. Hosts are asked in the folder.
   const bool has_hosts = written.launch.backend == recipes::Backend::kSsh;
-  StorePtr opened;
+  const HostsWanted wanted = how.by_itself ? HostsWanted::kThoseLeft : HostsWanted::kAll;
+  // Its port is free and its hosts answer, or the run that --overwrite replaces stays. Else hosts
+  // are asked when the folder has the run's recipe, so that --resume begins what they kept waiting.
+  const bool asks_first = !has_hosts || how.mode == RunFolderMode::kOverwrite;
+  Surroundings found;
   const RunFolder folder = open_folder(written, how, [&] {
-    if (!has_hosts) opened = make_store(written, access, store_bind(written, nullptr));
+    if (asks_first) found = find_surroundings(written, access, wanted, signals);
+    return has_hosts ? files_of_hosts(written) : std::set<fs::path>{};
   });
   fs::remove(folder.path() / kLauncherAddress);  // of a start that is over
   keep_run_id(folder.path(), access.run);
   const LauncherLock lock(folder.path());
-  // Hosts are asked for in the folder, and say where the store is to listen.
-  const HostsWanted wanted = how.by_itself ? HostsWanted::kThoseLeft : HostsWanted::kAll;
-  std::unique_ptr<SshBackend> hosts;
-  if (has_hosts)
-    hosts =
-        connect_hosts(written, folder, make_run_mark(folder.path(), kEndOfRun), wanted, signals);
-  const recipes::Recipe recipe = hosts ? recipe_for(written, folder, *hosts) : written;
+  if (!asks_first) found = find_surroundings(written, access, wanted, signals);
+
+  // They end before the folder is free for others.
+  const std::unique_ptr<SshBackend> hosts = std::move(found.hosts);
+  const StorePtr store = std::move(found.store);
+  const recipes::Recipe recipe = std::move(found.recipe);
+  if (recipe.student().world.dp != written.student().world.dp) describe_run(recipe, folder);
   std::optional<HostPlaces> places;
   if (hosts) places.emplace(recipe, *hosts);
-
-  const StorePtr store =
-      has_hosts ? make_store(recipe, access, store_bind(recipe, hosts.get())) : std::move(opened);
 
   StartOptions options{.recipe = recipe, .folder = folder, .store = *store, .access = access};
   options.resume = how.mode == RunFolderMode::kResume;

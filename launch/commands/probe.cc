@@ -84,17 +84,20 @@ int probe_recipe(const ProbeCommand& command) {
   refuse_beside_recipe(command);
   // An engine's key is read from this process's environment, not from that of a role.
   const recipes::Recipe recipe = load_recipe(command.url, {}, {.cuda = true, .env_values = false});
+
   int64_t probed = 0;
   for (const auto& [name, role] : recipe.roles) {
     if (!role.external || (!command.role.empty() && command.role != name)) continue;
     for (const std::string& url : role.external->url) {
       if (!command.json) std::printf("%s %s\n", name.c_str(), url.c_str());
+
       // What a generator's engine serves now is not the student yet: it is shown, not judged.
       const bool follows = recipe.is_generator(name);
       const engines::Needs needs = recipes::engine_needs(recipe, name);
       // Rewards cannot be compared with a decoder's numbers.
       const bool compared = !follows && needs.what != engines::Purpose::kRewards &&
                             needs.what != engines::Purpose::kWords;
+
       probe_target({.external = *role.external,
                     .url = url,
                     .local = compared ? role.external->tokenizer : "",
@@ -104,6 +107,8 @@ int probe_recipe(const ProbeCommand& command) {
       ++probed;
     }
   }
+
+  // A name that is spelt wrong would pass, having probed nothing.
   if (probed == 0)
     throw Error(ErrorCode::kInvalidArgument,
                 command.url + " has no external role" +

@@ -1,13 +1,25 @@
 #include "launch/commands/run_hosts.h"
 
-namespace retort::launch {
+#include "launch/backends/run_mark.h"
+#include "launch/supervision/run_folder.h"
 
-std::unique_ptr<SshBackend> connect_hosts(const recipes::Recipe& recipe, const RunFolder& folder,
+namespace retort::launch {
+namespace fs = std::filesystem;
+
+std::unique_ptr<SshBackend> connect_hosts(const recipes::Recipe& recipe, const fs::path& run_folder,
                                           const std::string& mark, HostsWanted wanted,
                                           const SignalCatcher& signals) {
-  std::filesystem::create_directories(folder.logs());
-  return std::make_unique<SshBackend>(links_to_hosts(recipe, folder.path(), mark, folder.logs()),
-                                      wanted, signals);
+  const fs::path logs = run_folder / kLogsFolder;
+  fs::create_directories(logs);
+  return std::make_unique<SshBackend>(links_to_hosts(recipe, run_folder, mark, logs), wanted,
+                                      signals);
+}
+
+std::set<fs::path> files_of_hosts(const recipes::Recipe& recipe) {
+  std::set<fs::path> files{kRunMark};
+  for (const HostLinkOptions& link : links_to_hosts(recipe, {}, {}, kLogsFolder))
+    files.insert(link.log);
+  return files;
 }
 
 std::string store_bind(const recipes::Recipe& recipe, const SshBackend* hosts) {

@@ -1,20 +1,25 @@
 // The hosts of a run that is launched by ssh.
 #pragma once
 
+#include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "launch/backends/ssh_backend.h"
-#include "launch/supervision/run_folder.h"
+#include "launch/supervision/signal_catcher.h"
 #include "recipes/recipe.h"
 
 namespace retort::launch {
 
 // Connects to the hosts of `launch.hosts`, which must read `mark` in the run's folder
 // (run_mark.h). Errors of SshBackend.
-std::unique_ptr<SshBackend> connect_hosts(const recipes::Recipe& recipe, const RunFolder& folder,
+std::unique_ptr<SshBackend> connect_hosts(const recipes::Recipe& recipe,
+                                          const std::filesystem::path& run_folder,
                                           const std::string& mark, HostsWanted wanted,
                                           const SignalCatcher& signals);
+// The files in the run's folder that they then use, the mark among them; relative to it.
+std::set<std::filesystem::path> files_of_hosts(const recipes::Recipe& recipe);
 
 // Where the run's store listens: where the recipe says, or else where the hosts reach this one.
 // `hosts`: null where the run is on this one alone.

@@ -192,7 +192,7 @@ bool fall_back(const recipes::CheckpointEntry& damaged, const std::string& messa
 }  // namespace
 
 RunFolder check_run_folder(const recipes::Recipe& recipe, RunFolderMode mode, Duration lock_timeout,
-                           const std::function<void()>& when_locked) {
+                           const RunFolder::WhenLocked& when_locked) {
   const fs::path path = run_folder_of(recipe);
   const auto check = [&](const std::optional<std::string>& before) {
     if (before) {
@@ -205,7 +205,7 @@ RunFolder check_run_folder(const recipes::Recipe& recipe, RunFolderMode mode, Du
 }
 
 RunFolder open_run_folder(const recipes::Recipe& recipe, RunFolderMode mode, Duration lock_timeout,
-                          const std::function<void()>& when_locked) {
+                          const RunFolder::WhenLocked& when_locked) {
   const fs::path path = run_folder_of(recipe);
   RunFolder folder = check_run_folder(recipe, mode, lock_timeout, when_locked);
   describe_run(recipe, folder);

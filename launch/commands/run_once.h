@@ -69,7 +69,7 @@ struct StartEnd {
 // that of the start before.
 RunFolder check_run_folder(const recipes::Recipe& recipe, RunFolderMode mode,
                            Duration lock_timeout = Duration(15'000),
-                           const std::function<void()>& when_locked = {});
+                           const RunFolder::WhenLocked& when_locked = {});
 
 // The folder of the recipe's run, with what is known of that before it starts. Of a run that goes
 // on from a checkpoint what changed in the recipe is told. Errors of RunFolder; kInvalidArgument
@@ -78,7 +78,7 @@ RunFolder check_run_folder(const recipes::Recipe& recipe, RunFolderMode mode,
 // begin, such as ports, is asked for there, before the run that --overwrite replaces is removed.
 RunFolder open_run_folder(const recipes::Recipe& recipe, RunFolderMode mode,
                           Duration lock_timeout = Duration(15'000),
-                          const std::function<void()>& when_locked = {});
+                          const RunFolder::WhenLocked& when_locked = {});
 // Writes what is known of the run into its folder, for its processes and for people.
 void describe_run(const recipes::Recipe& recipe, const RunFolder& folder);
 

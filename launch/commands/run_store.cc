@@ -1,11 +1,9 @@
 #include "launch/commands/run_store.h"
 
-#include <cerrno>
-#include <cstring>
-
 #include "base/error.h"
 #include "base/hash.h"
 #include "launch/supervision/secret_file.h"
+#include "rpc/listen_address.h"
 
 namespace retort::launch {
 
@@ -18,12 +16,11 @@ rpc::RendezvousServer serve_store(const recipes::Recipe& recipe,
                                   .limit = recipe.rpc.peer_timeout});
   } catch (const Error& error) {
     // An address that is not this host's is another key's.
-    const bool is_taken = error.message().find(std::strerror(EADDRINUSE)) != std::string::npos;
-    if (port == 0 || !is_taken) throw;
-    throw Error(error.code(), "launch.rendezvous.port: " + error.message() + " (port " +
-                                  std::to_string(port) +
-                                  "); write another one, or 0, with which the system chooses one "
-                                  "that is free");
+    if (port == 0 || !rpc::is_port_taken(error)) throw;
+    throw Error(error.code(),
+                "launch.rendezvous.port: " + error.message() + " (port " + std::to_string(port) +
+                    "); write another one, or 0, with which the system chooses one that is free",
+                error.origin(), error.context());
   }
 }
 

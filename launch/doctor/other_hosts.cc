@@ -50,6 +50,7 @@ class Visit {
         link_(std::move(options)) {}
 
   const std::string& name() const { return name_; }
+  HostLink& link() { return link_; }
   bool done() const { return done_; }
   const std::optional<HostFacts>& facts() const { return link_.facts(); }
   const std::vector<Finding>& findings() const { return findings_; }
@@ -141,9 +142,10 @@ OtherHosts examine_hosts(const recipes::Recipe& recipe, const SignalCatcher& sig
   const ScratchFolder scratch;
   const Placement placement = place_processes(recipe);
   std::list<Visit> visits;
+  EndOfLinks end;
   size_t host = 0;
   for (HostLinkOptions& link : links_to_hosts(recipe, run_folder, mark.text(), scratch.path()))
-    visits.emplace_back(recipe, placement.ranks_on(host++), std::move(link));
+    end.add(visits.emplace_back(recipe, placement.ranks_on(host++), std::move(link)).link());
   visit_all(visits, signals);
 
   std::map<std::string, std::map<std::string, std::string>> prints;

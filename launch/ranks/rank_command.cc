@@ -209,10 +209,13 @@ std::optional<int> Rank::run(LauncherLink& launcher) {
     work(launcher);
     return 0;
   } catch (const Error& e) {
+    // Who was asked to stop ends well, however the work was left.
     if (e.code() == ErrorCode::kCancelled && is_stopping()) {
       RETORT_LOG(kInfo) << e.what();
       return std::nullopt;
     }
+
+    // An error of ours keeps its code; another rank's names that rank, which is the cause.
     RETORT_LOG(kError) << e.what() << " at " << e.origin();
     return failed(launcher,
                   {.state = "failed",
@@ -222,6 +225,7 @@ std::optional<int> Rank::run(LauncherLink& launcher) {
                    .of_another_rank = parallel::failed_rank(e, command_.role).has_value()},
                   exit_code_for(e.code()));
   } catch (const std::exception& e) {
+    // LibTorch's have a stack of calls behind their first line, which is for the log alone.
     const std::string text = e.what();
     RETORT_LOG(kError) << text;
     return failed(launcher,

@@ -28,7 +28,7 @@ namespace {
 constexpr std::array<std::string_view, 29> kNames{
     kResolvedRecipe, kDrivingLock,    kRunMark,         kLauncherAddress, ".launcher.",
     ".incarnation",  "plan.json",     "receipts.jsonl", "contracts",      "status.json",
-    "status.json.",  "metrics.jsonl", "metrics.jsonl.", "tensorboard",    "logs",
+    "status.json.",  "metrics.jsonl", "metrics.jsonl.", "tensorboard",    kLogsFolder,
     "trace",         "templates",     "checkpoint-",    "final",          "final.tmp-",
     "cache",         "kept",          "samples",        kRunLock,         "recipe.resolved.yaml.",
     ".secret",       "slurm.",        "slurm-",         kRoleValues,
@@ -88,6 +88,25 @@ RoleValues values_of(const fs::path& recipe_file) {
   }
 }
 
+// Removes `name` of the folder with all that is in it, but for files that are spared.
+void remove_but(const std::set<fs::path>& spared, const fs::path& folder, const fs::path& name) {
+  if (spared.contains(name)) return;
+  const fs::path entry = folder / name;
+  const bool holds_one =
+      std::ranges::any_of(spared, [&](const fs::path& file) { return file.parent_path() == name; });
+  if (holds_one) {
+    for (const std::string& inside : entries_of(entry))
+      remove_but(spared, folder, name / inside);
+    return;
+  }
+
+  std::error_code failed;
+  fs::remove_all(entry, failed);
+  if (failed)
+    throw Error(ErrorCode::kUnavailable,
+                "cannot remove " + entry.string() + ": " + failed.message());
+}
+
 }  // namespace
 
 fs::path run_folder_of(const recipes::Recipe& recipe) {
@@ -100,7 +119,7 @@ RunFolderMode run_folder_mode(bool resume, bool overwrite) {
 }
 
 RunFolder::RunFolder(fs::path path, RunFolderMode mode, Duration lock_timeout,
-                     const CheckBefore& check, const std::function<void()>& when_locked)
+                     const CheckBefore& check, const WhenLocked& when_locked)
     : path_(std::move(path)) {
   refuse_no_utf8(path_);
   if (fs::exists(path_) && !fs::is_directory(path_))
@@ -130,8 +149,8 @@ RunFolder::RunFolder(fs::path path, RunFolderMode mode, Duration lock_timeout,
   if (const auto now = entries_of(path_); mode == RunFolderMode::kFresh && !now.empty())
     refuse_not_empty(path_, now.front());
 
-  if (when_locked) when_locked();
-  if (mode == RunFolderMode::kOverwrite) remove_run();
+  const auto made = when_locked ? when_locked() : std::set<fs::path>{};
+  if (mode == RunFolderMode::kOverwrite) remove_run(made);
   if (mode == RunFolderMode::kResume) {
     resume_from_ = recipes::latest_checkpoint(path_);
     if (resume_from_) {
@@ -171,16 +190,11 @@ void RunFolder::join_lock() {
   resume_from_ = recipes::latest_checkpoint(path_);
 }
 
-void RunFolder::remove_run() const {
+void RunFolder::remove_run(const std::set<fs::path>& spared) const {
   const auto names = entries_of(path_);
   refuse_foreign(path_, names);
-  for (const auto& name : names) {
-    std::error_code failed;
-    fs::remove_all(path_ / name, failed);
-    if (failed)
-      throw Error(ErrorCode::kUnavailable,
-                  "cannot remove " + (path_ / name).string() + ": " + failed.message());
-  }
+  for (const auto& name : names)
+    remove_but(spared, path_, name);
 }
 
 void RunFolder::write_resolved_recipe(const std::string& yaml) const {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "base/units.h"
@@ -18,6 +19,9 @@ namespace retort::launch {
 
 // The file that RunFolder locks.
 inline constexpr const char* kRunLock = ".lock";
+
+// The folder in it for what processes write on stdout and stderr.
+inline constexpr const char* kLogsFolder = "logs";
 
 // Where a recipe's run is: its output_dir, absolute.
 std::filesystem::path run_folder_of(const recipes::Recipe& recipe);
@@ -39,20 +43,22 @@ class RunFolder {
  public:
   // May refuse, by throwing, to resume a run whose recipe was that (recipe_before()).
   using CheckBefore = std::function<void(const std::optional<std::string>& recipe_before)>;
+  // Makes what the run needs to begin; returns what of that lies in the folder: relative paths.
+  using WhenLocked = std::function<std::set<std::filesystem::path>()>;
   // kInvalidArgument: the path is no UTF-8, the folder is not empty (kFresh), holds no run
   // (kResume), or holds something that no run wrote (kOverwrite, which removes nothing then).
   // kUnavailable: it cannot be made, or another run holds its lock for longer than `lock_timeout`.
   // kResume also cuts metrics and TensorBoard back to the checkpoint's step, all of them if there
   // is no checkpoint yet; not if `check` throws, which it calls first. `when_locked` is called when
   // the folder is this run's and nothing in it has been changed: what it throws leaves it as it
-  // was. Not in kAttach.
+  // was, and kOverwrite spares the files that it returns. Not in kAttach.
   RunFolder(std::filesystem::path path, RunFolderMode mode,
             Duration lock_timeout = Duration(15'000), const CheckBefore& check = {},
-            const std::function<void()>& when_locked = {});
+            const WhenLocked& when_locked = {});
 
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path resolved_recipe() const { return path_ / kResolvedRecipe; }
-  std::filesystem::path logs() const { return path_ / "logs"; }
+  std::filesystem::path logs() const { return path_ / kLogsFolder; }
   std::filesystem::path metrics() const { return path_ / "metrics.jsonl"; }
   int lock_fd() const { return lock_.get(); }
 
@@ -67,7 +73,7 @@ class RunFolder {
  private:
   void lock(Duration timeout);
   void join_lock();
-  void remove_run() const;
+  void remove_run(const std::set<std::filesystem::path>& spared) const;
 
   std::filesystem::path path_;
   OwnedFd lock_;

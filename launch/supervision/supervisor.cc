@@ -39,6 +39,8 @@ void Supervisor::Impl::start(Watched& child) {
   // Only its first life is one that somebody else started.
   if (child.restarts > 0) child.spec->joined.reset();
   const bool is_elsewhere = child.spec->joined && !child.spec->joined->is_replaceable;
+
+  // Each life has a number: what is told of an earlier one is not taken for this one's.
   ChildContext context = child.spec->context;
   context.stop_timeout = options.stop_timeout;
   context.restart = child.spec->context.restart + child.restarts;
@@ -47,6 +49,8 @@ void Supervisor::Impl::start(Watched& child) {
   child.last = {};
   child.served = child.connected = child.silent = false;
   child.life = context.life;
+
+  // Its log may hold earlier lives: what it says in this one begins behind them.
   const auto& joined = child.spec->joined;
   child.log = options.log_folder / (context.role + "-" + std::to_string(context.rank) + ".log");
   if (is_elsewhere) child.log = joined->log;
@@ -54,6 +58,8 @@ void Supervisor::Impl::start(Watched& child) {
   std::error_code missing;
   const auto size = fs::file_size(child.log, missing);
   child.log_offset = missing ? 0 : static_cast<int64_t>(size);
+
+  // It is expected before it starts, since it dials at once.
   options.supervision->expect(child.spec->name(), child.life);
   child.joined = nullptr;
   child.process.reset();
@@ -66,6 +72,7 @@ void Supervisor::Impl::start(Watched& child) {
                                    .arguments = child.spec->arguments,
                                    .env = child.spec->env,
                                    .log = child.log});
+
   child.exit_status.reset();
   child.reaped.reset();
   observer->on_start(*child.spec, child.process->pid());
@@ -126,11 +133,15 @@ std::vector<std::pair<Watched*, int>> Supervisor::Impl::take_ends() {
 
 void Supervisor::Impl::ended(Watched& child, int status) {
   child.exit_status = status;
+
+  // Exit code 0 is a good end, but too early for a serving process that nobody has asked to end.
+  // One that died of the signal that it was sent has obeyed.
   const bool good = WIFEXITED(status) && WEXITSTATUS(status) == 0;
   const bool was_seen = child.process->lost().empty();
   const bool obeyed = child.asked_to_stop && was_seen && WIFSIGNALED(status) &&
                       (WTERMSIG(status) == SIGTERM || WTERMSIG(status) == SIGKILL);
   const bool early = good && !child.spec->driving && !child.asked_to_stop;
+
   ProcessFailure words{
       .exit_code = WIFEXITED(status) ? std::optional(WEXITSTATUS(status)) : std::nullopt,
       .signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0,
@@ -138,6 +149,8 @@ void Supervisor::Impl::ended(Watched& child, int status) {
   observer->on_end(*child.spec, {.status = status, .as_asked = (good && !early) || obeyed});
   observer->on_exit(*child.spec, good && !early ? "done" : words.what());
   if (phase == Phase::kKilled || (good && !early)) return;
+
+  // Nobody misses it any more: the recipe is done.
   const bool is_needed = child.spec->driving || !drivers_are_over();
   if (phase == Phase::kFinishing || !is_needed) {
     if (!obeyed)
@@ -145,6 +158,8 @@ void Supervisor::Impl::ended(Watched& child, int status) {
                                " after the recipe was done; see " + child.log.string());
     return;
   }
+
+  // What is missed is replaced, or ends the run.
   if (obeyed && phase == Phase::kFailing) return;
   if (restart_replica(child, words)) return;
   if (obeyed && phase == Phase::kStopping) {

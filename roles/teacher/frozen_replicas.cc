@@ -115,6 +115,8 @@ void FrozenReplicas::check_same_model(const TeacherReplica& replica,
 void FrozenReplicas::check_same_numbers(const TeacherInfo& info) const {
   const ProbeNumbers &mine = info_.numbers, &its = info.numbers;
   const size_t count = mine.values.size();
+
+  // Two limits: rounding may move one number far, other weights move all of them.
   bool same = its.values.size() == count;
   double largest = 0, sum = 0;
   for (size_t i = 0; same && i < count; ++i) {
@@ -128,6 +130,8 @@ void FrozenReplicas::check_same_numbers(const TeacherInfo& info) const {
                most_mean = std::max(mine.mean, its.mean);
   same = same && largest <= most && mean <= most_mean;
   if (same) return;
+
+  // Which of the two is the wrong one nobody can tell, so both are named.
   throw Error(ErrorCode::kMismatch,
               "replicas of role '" + options_.role +
                   "' give the same tokens other numbers: one of the addresses serves another "

@@ -1,12 +1,11 @@
 #include "rpc/detail/tcp_network.h"
 
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "base/error.h"
 #include "rpc/detail/bind_address.h"
 #include "rpc/detail/wire_schema.h"
+#include "rpc/listen_address.h"
 
 namespace retort::rpc::detail {
 namespace {
@@ -46,8 +45,7 @@ void TcpNetwork::open_port(OnControl on_control) {
                                                       std::move(handlers));
   } catch (const Error& error) {
     // A free port is the system's to find; a taken one the user's.
-    const bool is_taken = error.message().find(std::strerror(EADDRINUSE)) != std::string::npos;
-    if (!is_taken || options.ports.first == 0) throw;
+    if (!is_port_taken(error) || options.ports.first == 0) throw;
     throw Error(error.code(), "rpc.port: no port of " + options_.rpc.port + " is free at " + host_ +
                                   " (" + error.message() +
                                   "); write a wider range, one port for each process of a host, "

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <boost/asio/error.hpp>
 #include <boost/asio/ip/v6_only.hpp>
 #include <set>
 
@@ -83,10 +84,13 @@ Acceptors open_ports(boost::asio::io_context& io, const std::vector<std::string>
     auto acceptors = listen_at_port(io, addresses, port, code);
     if (!code) return acceptors;
   }
-  throw Error(ErrorCode::kUnavailable, "cannot listen on the control port: " + code.message())
-      .with("bind_host", hosts.front())
-      .with("port", ports.first)
-      .with("last_port", last);
+  const auto error =
+      Error(ErrorCode::kUnavailable, "cannot listen on the control port: " + code.message())
+          .with("bind_host", hosts.front())
+          .with("port", ports.first)
+          .with("last_port", last);
+  if (code == boost::asio::error::address_in_use) throw error.with(kListenCause, kPortTaken);
+  throw error;
 }
 
 }  // namespace retort::rpc::transport

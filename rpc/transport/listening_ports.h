@@ -14,6 +14,10 @@ struct PortRange {
   uint16_t last = 0;   // 0: the same as first
 };
 
+// The context pair of open_ports()'s error where another process has the port, or all of a range.
+inline constexpr const char* kListenCause = "cause";
+inline constexpr const char* kPortTaken = "port_taken";
+
 // Listens on one port at every address of every host: IPv4, IPv6, or names, which are resolved here
 // and now. With a range, the first port that is free at all of them.
 // Errors: kInvalidArgument for no host or a range that ends before it begins, kUnavailable

@@ -18,6 +18,14 @@ TEST(Printable, WhatActsOnATerminalIsAnEscape) {
   EXPECT_EQ(printable(std::string_view("\0", 1)), "\\x00");
 }
 
+// For whoever shows bytes of no known encoding, and decides itself which of them are escapes.
+TEST(Printable, AByteHasAnEscape) {
+  std::string text = "bytes ";
+  for (const char byte : {'\0', '\n', '\r', '\t', 'A', '\x7f', '\xff'})
+    append_escape(text, byte);
+  EXPECT_EQ(text, "bytes \\x00\\n\\r\\t\\x41\\x7f\\xff");
+}
+
 TEST(Printable, KnowsWhatIsUtf8) {
   for (const char* good : {"", "a", "\xc2\x80", "\xed\x9f\xbf", "\xf4\x8f\xbf\xbf"})
     EXPECT_TRUE(is_utf8(good)) << printable(good);

@@ -53,6 +53,8 @@ TEST(Answer, StandsBehindTheMarkOrInABoxOrLast) {
                {"It is 42!", "42"},
                {"answer \u2192 5", "5"},
                {"\u7b54\u6848\u662f42\u4e2a", "42"}});
+
+  // A mark or a box without a number is no answer, whatever stands before it.
   expect_different({{"12 #### none", "12"}, {"\\boxed{}", "5"}, {"#### 12", "120"}});
   EXPECT_FALSE(has_answer("12 #### none"));
   EXPECT_FALSE(has_answer(""));
@@ -150,6 +152,8 @@ TEST(Answer, FractionsPowersAndRootsAreExact) {
                {"2\\sqrt{3}", "\\sqrt{12}"},
                {"\\frac{\\sqrt{2}}{2}", "\\frac{1}{\\sqrt{2}}"},
                {"\\boxed{2\\pi}", "2\u03c0"}});
+
+  // Other values, and what only looks like a number that it ends with.
   expect_different({{"3/4", "1/4"},
                     {"#### 3/4", "3/5"},
                     {"1/3", "0.3333333333"},

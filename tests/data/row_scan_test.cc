@@ -100,6 +100,7 @@ TEST_F(RowScanTest, ChecksAreThoseOfTheMakers) {
   const models::Tokenizer tokenizer = test::word_tokenizer(folder_.path());
   const models::ChatTemplate chat = test::chat_template();
   const Source source{.path = "rows.jsonl"};
+
   const char* rows[] = {
       R"({"text": "w1 w2"})",
       R"({"text": 4})",
@@ -131,6 +132,8 @@ TEST_F(RowScanTest, ChecksAreThoseOfTheMakers) {
       R"({"prompt": 3, "answer": 4})",
       R"({"unknown": 1})",
   };
+
+  // What the check says of a row, beside what its maker does.
   const auto passes = [](auto&& call) { return !test::thrown(call); };
   const SampleOptions options;
   int seen = 0;

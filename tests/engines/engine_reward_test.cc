@@ -199,6 +199,8 @@ TEST(RewardReplicas, OfOtherModelsAreRefused) {
     return roles::ProbeNumbers{.values = std::move(values), .largest = 0.5, .mean = 0.1};
   };
   Replica first("judge/0", by_rule, numbers({-1, -2, -3, none}));
+
+  // A student that asks both compares them at the first meeting.
   int askers = 0;
   const auto compare = [&](std::vector<double> values) {
     Replica other("judge/1", by_rule, numbers(std::move(values)));
@@ -213,6 +215,7 @@ TEST(RewardReplicas, OfOtherModelsAreRefused) {
          .why_same_ids = "they are compared"},
         &tokenizer());
   };
+
   EXPECT_NO_THROW(compare({-1.3, -2, -3, none})) << "rounding";
   const std::vector<std::vector<double>> others{{-1.6, -2, -3, none},
                                                 {-1.2, -2.2, -3.2, none},  // on average

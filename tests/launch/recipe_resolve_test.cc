@@ -3,6 +3,7 @@
 #include <fstream>
 
 #include "base/file.h"
+#include "launch/backends/role_variables.h"
 #include "launch/yaml/role_values.h"
 #include "tests/launch/recipe_fixture.h"
 #include "tests/support/thrown.h"
@@ -298,6 +299,18 @@ TEST_F(RecipeTest, TheResolvedRecipeHasTheNamesOfVariablesAndNotTheirValues) {
   const launch::RoleValues known = launch::role_values(launch::load_recipe(
       folder_ / "copy.yaml", written, {.check_inputs = false, .env_values = false}));
   EXPECT_EQ(known, (launch::RoleValues{{"student", {{"EMPTY", ""}}}}));
+
+  // A null that is not set here is not set there either: an empty text is another value.
+  const auto passed_on = [](const Recipe& of) {
+    return launch::role_variables(of, of.roles.at("student"));
+  };
+  EXPECT_FALSE(passed_on(names).contains("EMPTY"));
+  EXPECT_EQ(passed_on(recipe).at("EMPTY"), "");
+  ::setenv("EMPTY", "of this process", 1);
+  const Recipe set =
+      launch::load_recipe(folder_ / "copy.yaml", {}, {.check_inputs = false, .env_values = false});
+  EXPECT_EQ(passed_on(set).at("EMPTY"), "of this process");
+  ::unsetenv("EMPTY");
 
   // One that is cut short, and none where there is no variable.
   std::ofstream(folder_ / launch::kRoleValues, std::ios::trunc) << "student";

@@ -177,12 +177,30 @@ TEST_F(RunFolderTest, OverwriteRemovesWhatACrashHasLeft) {
 TEST_F(RunFolderTest, OverwriteRemovesNothingBeforeTheNextRunCanBegin) {
   stopped_run();
   const Error error = test::error_of([&] {
-    RunFolder(run_, RunFolderMode::kOverwrite, Duration(100), {},
-              [] { throw Error(ErrorCode::kUnavailable, "cannot listen"); });
+    RunFolder(run_, RunFolderMode::kOverwrite, Duration(100), {}, []() -> std::set<fs::path> {
+      throw Error(ErrorCode::kUnavailable, "cannot listen");
+    });
   });
   EXPECT_EQ(error.message(), "cannot listen");
   EXPECT_TRUE(fs::exists(run_ / "checkpoint-2" / "config.json"));
   EXPECT_TRUE(fs::exists(run_ / "metrics.jsonl"));
+}
+
+// The mark that hosts hold, and the logs of their connections: they are asked before.
+TEST_F(RunFolderTest, OverwriteSparesWhatTheNextRunHasMade) {
+  stopped_run();
+  put(run_ / "logs" / "student-0.log", "before");
+  const RunFolder folder(run_, RunFolderMode::kOverwrite, Duration(100), {}, [&] {
+    EXPECT_TRUE(fs::exists(run_ / "checkpoint-2" / "config.json"));
+    put(run_ / ".hosts", "mark");
+    put(run_ / "logs" / "host-a.log", "connected");
+    return std::set<fs::path>{".hosts", "logs/host-a.log", "logs/host-b.log"};
+  });
+  EXPECT_EQ(get(run_ / ".hosts"), "mark");
+  EXPECT_EQ(get(run_ / "logs" / "host-a.log"), "connected");
+  EXPECT_FALSE(fs::exists(run_ / "logs" / "student-0.log"));
+  EXPECT_FALSE(fs::exists(run_ / "checkpoint-2"));
+  EXPECT_FALSE(fs::exists(run_ / "metrics.jsonl"));
 }
 
 TEST_F(RunFolderTest, ASecondRunInTheSameFolderIsRefused) {

@@ -3,6 +3,7 @@
 
 #include "launch/commands/run_store.h"
 #include "recipes/recipe.h"
+#include "rpc/listen_address.h"
 #include "tests/support/thrown.h"
 
 namespace retort::launch {
@@ -12,8 +13,11 @@ TEST(TakenPort, NamesTheKeyThatChoosesAnother) {
   const recipes::Recipe recipe;
   const rpc::RendezvousAccess access{.name = {}, .run = "run", .secret = "do-not-show-this"};
   const rpc::RendezvousServer first = serve_store(recipe, access, "127.0.0.1", 0);
-  const std::string message = test::message_of(
-      [&] { serve_store(recipe, access, "127.0.0.1", first.port()); }, ErrorCode::kUnavailable);
+  const Error error =
+      test::error_of([&] { serve_store(recipe, access, "127.0.0.1", first.port()); });
+  EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
+  EXPECT_TRUE(rpc::is_port_taken(error)) << "`retort join` asks";
+  const std::string message = error.message();
   EXPECT_TRUE(message.starts_with("launch.rendezvous.port: cannot listen on the control port"))
       << message;
   for (const std::string& part :

@@ -201,6 +201,24 @@ TEST(Overwrite, RefusesToRemoveWhatTheRunReads) {
   EXPECT_EQ(retort({"launch", path.string(), "--overwrite"}).exit_code, 0);
 }
 
+// A host that does not answer is heard of while the run is still there that was to be replaced.
+TEST(Overwrite, RemovesNothingWhereAHostIsMissing) {
+  TemporaryFolder folder;
+  const fs::path path = write_recipe(folder.path(), {.steps = 2});
+  ASSERT_EQ(retort({"launch", path.string()}).exit_code, 0);
+  std::ofstream(folder / "ssh") << "#!/bin/sh\necho 'no route to host' >&2\nexit 255\n";
+  fs::permissions(folder / "ssh", fs::perms::owner_all);
+  Command run({"sh", "-c", "PATH=\"$0:$PATH\" exec \"$@\"", folder.path().string(), retort_binary(),
+               "launch", path.string(), "--overwrite", "launch.backend=ssh",
+               "launch.hosts=[{host: gone}]"});
+  const auto result = run.wait(kDeadline);
+  EXPECT_EQ(result.exit_code, 3) << result.output;
+  EXPECT_NE(result.output.find("host gone could not be reached"), std::string::npos)
+      << result.output;
+  EXPECT_TRUE(fs::exists(folder / "run/final/model.safetensors"));
+  EXPECT_TRUE(fs::exists(folder / "run/metrics.jsonl"));
+}
+
 TEST(DiskFull, AtACheckpointKeepsTheLastGoodOne) {
   TemporaryFolder folder;
   GoldenRecipe recipe{.steps = 4};

@@ -270,7 +270,7 @@ TEST(Joined, TwoProcessesOfOneRankAreTold) {
   const auto keeper =
       run.start({.variables = {{"RETORT_RANK", "0"}}, .arguments = {recipe.string()}}).wait();
   EXPECT_EQ(keeper.exit_code, 3) << keeper.output;
-  EXPECT_NE(keeper.output.find("student/0"), std::string::npos) << keeper.output;
+  EXPECT_NE(keeper.output.find("is there another student/0?"), std::string::npos) << keeper.output;
 
   run.start({.variables = {{"RETORT_RANK", "2"}}, .arguments = {recipe.string()}});
   EXPECT_EQ(run[0].wait().exit_code, 0);

@@ -17,9 +17,8 @@ namespace {
 
 using kernels::device_kernels;
 using kernels::Launch;
-
-const void* read_address(const at::Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
-void* write_address(at::Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; }
+using kernels::read_address;
+using kernels::write_address;
 
 // The pieces in which a block walks over a row (kernels/row_softmax.cuh).
 constexpr int64_t kPieceFours = 4, kThreads = 512;
@@ -35,10 +34,8 @@ int64_t kept_pieces(const at::Tensor& logits) {
 
 void launch(const char* name, GradientDtype gradient, const at::Tensor& logits, Launch shape,
             auto&&... arguments) {
-  const std::string kernel =
-      std::string(name) + (gradient == GradientDtype::kBfloat16 ? "_bf16" : "_f32");
-  shape.name = kernel.c_str();
-  kernels::launch_kernel(*device_kernels(logits.device()), logits.device(), shape, arguments...);
+  const auto dtype = gradient == GradientDtype::kBfloat16 ? at::kBFloat16 : at::kFloat;
+  kernels::launch_kernel_for(dtype, name, logits.device(), shape, arguments...);
 }
 
 at::Tensor row_numbers(const at::Tensor& logits, int64_t count) {

@@ -15,11 +15,13 @@
 
 #include "base/sizes.h"
 #include "rpc/detail/peer_address.h"
+#include "rpc/listen_address.h"
 #include "rpc/transport/dial.h"
 #include "tests/rpc/transport/echo_pipe.h"
 #include "tests/rpc/transport/node.h"
 #include "tests/rpc/transport/raw_stream.h"
 #include "tests/rpc/transport/spawned_node.h"
+#include "tests/support/thrown.h"
 #include "tests/support/wait_until.h"
 
 namespace retort::rpc::transport::testing {
@@ -36,13 +38,12 @@ uint16_t port_of(const std::string& address) {
   return static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
 }
 
+Error listening_error(NodeOptions options) {
+  return test::error_of([&] { Node node(std::move(options)); });
+}
+
 ErrorCode code_of(NodeOptions options) {
-  try {
-    Node node(std::move(options));
-  } catch (const Error& error) {
-    return error.code();
-  }
-  return ErrorCode::kClosed;
+  return listening_error(std::move(options)).code();
 }
 
 TEST(Listening, Ipv6) {
@@ -78,6 +79,19 @@ TEST(Listening, ARangeTakesTheFirstFreePort) {
   EXPECT_EQ(code_of(at({"127.0.0.1"}, {port, 0})), ErrorCode::kUnavailable);
   EXPECT_EQ(code_of(at({"127.0.0.1"}, {port, 5})), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code_of(at({})), ErrorCode::kInvalidArgument);
+}
+
+// From what the error carries: its words are the system's, in the language of the user.
+TEST(Listening, ATakenPortIsToldFromAnAddressThatIsNotHere) {
+  Node first(at({"127.0.0.1"}));
+  const uint16_t port = port_of(first.address());
+  const Error taken = listening_error(at({"127.0.0.1"}, {port, port}));
+  EXPECT_TRUE(is_port_taken(taken)) << taken.what();
+
+  // 192.0.2.0/24 is for examples, and no host has one of them (RFC 5737).
+  const Error elsewhere = listening_error(at({"192.0.2.1"}, {port, port}));
+  EXPECT_EQ(elsewhere.code(), ErrorCode::kUnavailable);
+  EXPECT_FALSE(is_port_taken(elsewhere)) << elsewhere.what();
 }
 
 // The sockets of this process at that port of its own: those that listen, or the others.

@@ -1,17 +1,19 @@
 //! The values of Arrow arrays as JSON text.
 
-use std::io::Write;
+use std::io::{Result, Write};
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
-    ArrowPrimitiveType, Float16Type, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type,
-    Int8Type, UInt16Type, UInt32Type, UInt64Type, UInt8Type,
+    ArrowDictionaryKeyType, ArrowPrimitiveType, Float16Type, Float32Type, Float64Type, Int16Type,
+    Int32Type, Int64Type, Int8Type, UInt16Type, UInt32Type, UInt64Type, UInt8Type,
 };
 use arrow_array::{Array, ArrayRef};
 use arrow_schema::DataType;
 
-/// Appends the JSON text of the value at an index.
-pub type CellWriter<'a> = Box<dyn Fn(usize, &mut Vec<u8>) + 'a>;
+use crate::row_text::RowText;
+
+/// Appends the JSON text of the value at an index; an error where its row becomes too long.
+pub type CellWriter<'a> = Box<dyn Fn(usize, &mut RowText) -> Result<()> + 'a>;
 
 /// Whether values of the type have a JSON text of their own; times, decimals and bytes do not.
 pub fn has_json(kind: &DataType) -> bool {
@@ -41,8 +43,8 @@ pub fn has_json(kind: &DataType) -> bool {
     }
 }
 
-pub fn quoted(text: &str, out: &mut Vec<u8>) {
-    serde_json::to_writer(out, text).expect("writing to memory");
+pub fn quoted(text: &str, out: &mut dyn Write) -> Result<()> {
+    Ok(serde_json::to_writer(out, text)?)
 }
 
 fn integers<'a, T: ArrowPrimitiveType>(array: &'a dyn Array) -> CellWriter<'a>
@@ -50,7 +52,7 @@ where
     T::Native: std::fmt::Display,
 {
     let values = array.as_primitive::<T>();
-    Box::new(move |i, out| write!(out, "{}", values.value(i)).expect("writing to memory"))
+    Box::new(move |i, out| write!(out, "{}", values.value(i)))
 }
 
 fn item_list<'a>(
@@ -60,14 +62,14 @@ fn item_list<'a>(
     let item = cell_writer(items.as_ref());
     Box::new(move |i, out| {
         let (begin, end) = range(i);
-        out.push(b'[');
+        out.write_all(b"[")?;
         for at in begin..end {
             if at > begin {
-                out.push(b',');
+                out.write_all(b",")?;
             }
-            item(at, out);
+            item(at, out)?;
         }
-        out.push(b']');
+        out.write_all(b"]")
     })
 }
 
@@ -76,29 +78,43 @@ fn object<'a>(array: &'a dyn Array) -> CellWriter<'a> {
     let mut members = Vec::new();
     for (name, column) in values.column_names().into_iter().zip(values.columns()) {
         let mut key = Vec::new();
-        quoted(name, &mut key);
+        quoted(name, &mut key).expect("writing to memory");
         key.push(b':');
         members.push((key, cell_writer(column.as_ref())));
     }
     Box::new(move |i, out| {
-        out.push(b'{');
+        out.write_all(b"{")?;
         for (at, (key, member)) in members.iter().enumerate() {
             if at > 0 {
-                out.push(b',');
+                out.write_all(b",")?;
             }
-            out.extend_from_slice(key);
-            member(i, out);
+            out.write_all(key)?;
+            member(i, out)?;
         }
-        out.push(b'}');
+        out.write_all(b"}")
     })
 }
 
-fn dictionary<'a>(array: &'a dyn Array) -> CellWriter<'a> {
-    let coded = array.as_any_dictionary();
-    // A null's key is any number.
-    let keys = if coded.values().is_empty() { Vec::new() } else { coded.normalized_keys() };
+fn dictionary<'a, K: ArrowDictionaryKeyType>(array: &'a dyn Array) -> CellWriter<'a> {
+    let coded = array.as_dictionary::<K>();
     let value = cell_writer(coded.values().as_ref());
-    Box::new(move |i, out| value(keys[i], out))
+    Box::new(move |i, out| match coded.key(i) {
+        Some(key) => value(key, out),
+        None => out.write_all(b"null"),
+    })
+}
+
+fn dictionary_by_key<'a>(key: &DataType, array: &'a dyn Array) -> CellWriter<'a> {
+    match key {
+        DataType::Int8 => dictionary::<Int8Type>(array),
+        DataType::Int16 => dictionary::<Int16Type>(array),
+        DataType::Int32 => dictionary::<Int32Type>(array),
+        DataType::Int64 => dictionary::<Int64Type>(array),
+        DataType::UInt8 => dictionary::<UInt8Type>(array),
+        DataType::UInt16 => dictionary::<UInt16Type>(array),
+        DataType::UInt32 => dictionary::<UInt32Type>(array),
+        _ => dictionary::<UInt64Type>(array),
+    }
 }
 
 fn present_writer<'a>(array: &'a dyn Array) -> CellWriter<'a> {
@@ -106,7 +122,7 @@ fn present_writer<'a>(array: &'a dyn Array) -> CellWriter<'a> {
         DataType::Boolean => {
             let values = array.as_boolean();
             Box::new(move |i, out| {
-                out.extend_from_slice(if values.value(i) { &b"true"[..] } else { &b"false"[..] })
+                out.write_all(if values.value(i) { &b"true"[..] } else { &b"false"[..] })
             })
         }
         DataType::Int8 => integers::<Int8Type>(array),
@@ -120,21 +136,15 @@ fn present_writer<'a>(array: &'a dyn Array) -> CellWriter<'a> {
         // A number that is not finite is null, as JSON has none.
         DataType::Float16 => {
             let values = array.as_primitive::<Float16Type>();
-            Box::new(move |i, out| {
-                serde_json::to_writer(out, &values.value(i).to_f32()).expect("writing to memory")
-            })
+            Box::new(move |i, out| Ok(serde_json::to_writer(out, &values.value(i).to_f32())?))
         }
         DataType::Float32 => {
             let values = array.as_primitive::<Float32Type>();
-            Box::new(move |i, out| {
-                serde_json::to_writer(out, &values.value(i)).expect("writing to memory")
-            })
+            Box::new(move |i, out| Ok(serde_json::to_writer(out, &values.value(i))?))
         }
         DataType::Float64 => {
             let values = array.as_primitive::<Float64Type>();
-            Box::new(move |i, out| {
-                serde_json::to_writer(out, &values.value(i)).expect("writing to memory")
-            })
+            Box::new(move |i, out| Ok(serde_json::to_writer(out, &values.value(i))?))
         }
         DataType::Utf8 => {
             let values = array.as_string::<i32>();
@@ -167,8 +177,8 @@ fn present_writer<'a>(array: &'a dyn Array) -> CellWriter<'a> {
             })
         }
         DataType::Struct(_) => object(array),
-        DataType::Dictionary(_, _) => dictionary(array),
-        _ => Box::new(|_, out| out.extend_from_slice(b"null")),
+        DataType::Dictionary(key, _) => dictionary_by_key(key, array),
+        _ => Box::new(|_, out| out.write_all(b"null")),
     }
 }
 
@@ -180,7 +190,7 @@ pub fn cell_writer<'a>(array: &'a dyn Array) -> CellWriter<'a> {
     }
     let nulls = array.logical_nulls();
     Box::new(move |i, out| match &nulls {
-        Some(nulls) if nulls.is_null(i) => out.extend_from_slice(b"null"),
+        Some(nulls) if nulls.is_null(i) => out.write_all(b"null"),
         _ => present(i, out),
     })
 }

@@ -40,7 +40,10 @@ mod python_operators;
 mod python_spec;
 mod python_text;
 mod python_value;
+mod row_text;
 mod table;
+#[cfg(test)]
+mod table_test;
 mod template;
 #[cfg(test)]
 mod template_limits_test;

@@ -1,7 +1,7 @@
 //! Rows of Parquet and Arrow files as lines of JSON, one object a row.
 
 use std::fs::File;
-use std::io::{BufReader, Read, Seek};
+use std::io::{BufReader, Read, Seek, Write};
 
 use arrow_array::RecordBatch;
 use arrow_ipc::reader::{FileReader, StreamReader};
@@ -10,18 +10,21 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::arrow::ProjectionMask;
 
 use crate::json_cells::{cell_writer, has_json, quoted};
+use crate::row_text::{RowText, MAX_ROW_BYTES};
 
-/// Rows of Parquet that are decoded at once. Arrow files say themselves how many.
+/// Rows of Parquet that are decoded at once. Arrow files say themselves how many; of both no more
+/// become text at once.
 const BATCH_ROWS: usize = 1024;
 /// Text that is handed out at once, about.
 const PIECE_BYTES: usize = 1 << 20;
 
 type Batches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send>;
 
-/// An open file. Memory: a batch of rows and its text; of Parquet the current page of each column
-/// besides, not a row group.
+/// An open file. Memory: a batch of rows, and text of PIECE_BYTES and a row; of Parquet the current
+/// page of each column besides, not a row group.
 pub struct Table {
     batches: Batches,
+    rest: Option<RecordBatch>, // of the batch that was read last
     rows: u64,
     /// "name (type)" of each column whose type has no JSON text.
     pub left_out: Vec<String>,
@@ -88,40 +91,61 @@ impl Table {
         } else {
             open_arrow(file, head != *b"ARROW1")?
         };
-        Ok(Table { batches, rows: 0, left_out })
+        Ok(Table { batches, rest: None, rows: 0, left_out })
     }
 
     /// The next rows, a line each with its newline; nothing after the last.
     pub fn next_lines(&mut self) -> Result<Vec<u8>, String> {
-        let mut out = Vec::new();
+        let mut out = RowText::new(MAX_ROW_BYTES);
         while out.len() < PIECE_BYTES {
-            let Some(batch) = self.batches.next() else { break };
-            let batch = batch.map_err(|e| format!("after row {}: {e}", self.rows))?;
-            append_lines(&batch, &mut out);
-            self.rows += batch.num_rows() as u64;
+            let batch = match self.rest.take() {
+                Some(rest) => rest,
+                None => match self.batches.next() {
+                    Some(batch) => batch.map_err(|e| format!("after row {}: {e}", self.rows))?,
+                    None => break,
+                },
+            };
+            // A slice shares the batch's memory.
+            let some = batch.slice(0, batch.num_rows().min(BATCH_ROWS));
+            let taken = append_lines(&some, &mut out, self.rows)?;
+            self.rows += taken as u64;
+            if taken < batch.num_rows() {
+                self.rest = Some(batch.slice(taken, batch.num_rows() - taken));
+            }
         }
-        Ok(out)
+        Ok(out.into_bytes())
     }
 }
 
-fn append_lines(batch: &RecordBatch, out: &mut Vec<u8>) {
+/// Rows of the batch from its first on, until there is a piece of text; how many they were.
+/// `before`: the rows that the file has before it.
+fn append_lines(batch: &RecordBatch, out: &mut RowText, before: u64) -> Result<usize, String> {
     let schema = batch.schema();
     let mut columns = Vec::new();
     for (field, column) in schema.fields().iter().zip(batch.columns()) {
         let mut key = Vec::new();
-        quoted(field.name(), &mut key);
+        quoted(field.name(), &mut key).expect("writing to memory");
         key.push(b':');
         columns.push((key, cell_writer(column.as_ref())));
     }
-    for row in 0..batch.num_rows() {
-        out.push(b'{');
+
+    let write_row = |row: usize, out: &mut RowText| -> std::io::Result<()> {
+        out.begin_row();
+        out.write_all(b"{")?;
         for (at, (key, cell)) in columns.iter().enumerate() {
             if at > 0 {
-                out.push(b',');
+                out.write_all(b",")?;
             }
-            out.extend_from_slice(key);
-            cell(row, out);
+            out.write_all(key)?;
+            cell(row, out)?;
         }
-        out.extend_from_slice(b"}\n");
+        out.write_all(b"}\n")
+    };
+    for row in 0..batch.num_rows() {
+        if out.len() >= PIECE_BYTES {
+            return Ok(row);
+        }
+        write_row(row, out).map_err(|e| format!("row {} {e}", before + row as u64 + 1))?;
     }
+    Ok(batch.num_rows())
 }
