@@ -36,10 +36,20 @@ const std::array<uint32_t, kStripWords>& word_factors() {
   return factors;
 }
 
-// Copies them too, unless `to` is null.
+// What becomes of the words besides: nothing, where `to` is null.
+struct Copy {
+  std::byte* to = nullptr;
+  CopyTo kind = CopyTo::kNewMemory;
+  Copy behind(size_t bytes) const { return {to == nullptr ? nullptr : to + bytes, kind}; }
+};
+
+void copy_bytes(const Copy& copy, const std::byte* bytes, size_t size) {
+  if (copy.to != nullptr && size > 0) std::memcpy(copy.to, bytes, size);
+}
+
 uint64_t sum_in_a_loop(const std::byte* bytes, const uint32_t* factors, size_t words,
-                       std::byte* to) {
-  if (to != nullptr && words > 0) std::memcpy(to, bytes, words * kWord);
+                       const Copy& copy) {
+  copy_bytes(copy, bytes, words * kWord);
   uint64_t sum = 0;
   for (size_t i = 0; i < words; ++i) {
     uint32_t word = 0;
@@ -69,9 +79,10 @@ constexpr size_t kAheadBytes = 4096;
                                            _mm256_shuffle_epi32(factors, kOddToEven)));
 }
 
-// Two vectors, which are a line of the cache, at a time. kCopies: `to` begins at a vector's border,
-// and gets them past the caches.
-template <bool kCopies>
+enum class Stores { kNone, kCached, kStreamed };
+
+// Two vectors, which are a line of the cache, at a time. `to` begins at a vector's border.
+template <Stores kStores>
 [[gnu::target("avx2")]] uint64_t sum_of_lines(const std::byte* bytes, const uint32_t* factors,
                                               size_t words, std::byte* to) {
   __m256i first_sum = _mm256_setzero_si256();
@@ -81,8 +92,11 @@ template <bool kCopies>
     _mm_prefetch(reinterpret_cast<const char*>(line) + kAheadBytes, _MM_HINT_T0);
     const __m256i first = load(line);
     const __m256i second = load(line + kVectorBytes);
-    if constexpr (kCopies) {
-      auto* const copy = reinterpret_cast<__m256i*>(to + i * kWord);
+    auto* const copy = reinterpret_cast<__m256i*>(to + i * kWord);
+    if constexpr (kStores == Stores::kCached) {
+      _mm256_store_si256(copy, first);
+      _mm256_store_si256(copy + 1, second);
+    } else if constexpr (kStores == Stores::kStreamed) {
       _mm256_stream_si256(copy, first);
       _mm256_stream_si256(copy + 1, second);
     }
@@ -97,64 +111,71 @@ template <bool kCopies>
   return sums[0] + sums[1] + sums[2] + sums[3];
 }
 
-// As fast as memory is read. Words before a vector's border of `to`, and behind the last line, go
-// one by one.
+using SumOfLines = uint64_t (*)(const std::byte*, const uint32_t*, size_t, std::byte*);
+
+SumOfLines sum_of_lines_with(const Copy& copy) {
+  if (copy.to == nullptr) return &sum_of_lines<Stores::kNone>;
+  return copy.kind == CopyTo::kNewMemory ? &sum_of_lines<Stores::kCached>
+                                         : &sum_of_lines<Stores::kStreamed>;
+}
+
+// As fast as memory is read. Words before a vector's border of the copy, and behind the last line,
+// go one by one.
 uint64_t sum_of_words(const std::byte* bytes, const uint32_t* factors, size_t words,
-                      std::byte* to) {
+                      const Copy& copy) {
   static const bool has_avx2 = __builtin_cpu_supports("avx2");
-  const size_t past_border = reinterpret_cast<uintptr_t>(to) % kVectorBytes;
-  if (!has_avx2 || past_border % kWord != 0) return sum_in_a_loop(bytes, factors, words, to);
+  const size_t past_border = reinterpret_cast<uintptr_t>(copy.to) % kVectorBytes;
+  if (!has_avx2 || past_border % kWord != 0) return sum_in_a_loop(bytes, factors, words, copy);
 
   const size_t before = past_border == 0 ? 0 : (kVectorBytes - past_border) / kWord;
   const size_t begin = std::min(words, before);
   const size_t end = begin + (words - begin) / (2 * kVectorWords) * (2 * kVectorWords);
-  const auto at = [to](size_t word) { return to == nullptr ? nullptr : to + word * kWord; };
-  auto* const sum_of = to == nullptr ? &sum_of_lines<false> : &sum_of_lines<true>;
-  return sum_in_a_loop(bytes, factors, begin, to) +
-         sum_of(bytes + begin * kWord, factors + begin, end - begin, at(begin)) +
-         sum_in_a_loop(bytes + end * kWord, factors + end, words - end, at(end));
+  return sum_in_a_loop(bytes, factors, begin, copy) +
+         sum_of_lines_with(copy)(bytes + begin * kWord, factors + begin, end - begin,
+                                 copy.behind(begin * kWord).to) +
+         sum_in_a_loop(bytes + end * kWord, factors + end, words - end, copy.behind(end * kWord));
 }
 
 // What went past the caches is there for other threads.
 void end_copy() { _mm_sfence(); }
 #else
 uint64_t sum_of_words(const std::byte* bytes, const uint32_t* factors, size_t words,
-                      std::byte* to) {
-  return sum_in_a_loop(bytes, factors, words, to);
+                      const Copy& copy) {
+  return sum_in_a_loop(bytes, factors, words, copy);
 }
 
 void end_copy() {}
 #endif
 
 // `size` bytes at `begin` of a strip. A word of which only some bytes are here has 0 for the
-// others: the sum is linear. Copies them to `to`, unless it is null.
-uint64_t sum_in_strip(const std::byte* bytes, size_t size, size_t begin, std::byte* to) {
+// others: the sum is linear.
+uint64_t sum_in_strip(const std::byte* bytes, size_t size, size_t begin, Copy copy) {
   const uint32_t* factors = word_factors().data() + begin / kWord;
   uint64_t sum = 0;
   const auto take = [&](size_t taken) {
     bytes += taken;
     size -= taken;
-    if (to != nullptr) to += taken;
+    copy = copy.behind(taken);
   };
   const auto add_part = [&](size_t at, size_t count) {
     std::array<std::byte, kWord> word{};
     std::memcpy(word.data() + at, bytes, count);
-    if (to != nullptr) std::memcpy(to, bytes, count);
-    sum += sum_in_a_loop(word.data(), factors, 1, nullptr);
+    copy_bytes(copy, bytes, count);
+    sum += sum_in_a_loop(word.data(), factors, 1, {});
     take(count);
     ++factors;
   };
 
   if (const size_t at = begin % kWord; at != 0) add_part(at, std::min(kWord - at, size));
   const size_t words = size / kWord;
-  sum += sum_of_words(bytes, factors, words, to);
+  sum += sum_of_words(bytes, factors, words, copy);
   take(words * kWord);
   factors += words;
   if (size > 0) add_part(0, size);
   return sum;
 }
 
-uint64_t sum_of_strips(std::span<const std::byte> bytes, uint64_t offset, std::byte* to) {
+uint64_t sum_of_strips(std::span<const std::byte> bytes, uint64_t offset, Copy copy) {
   uint64_t sum = 0;
   while (!bytes.empty()) {
     const size_t begin = offset % kStripBytes;
@@ -162,10 +183,10 @@ uint64_t sum_of_strips(std::span<const std::byte> bytes, uint64_t offset, std::b
     const uint64_t strip = offset / kStripBytes;
     // Other numbers than those of the words.
     const uint64_t factor = split_mix(~strip) | 1U;
-    sum += factor * sum_in_strip(bytes.data(), size, begin, to);
+    sum += factor * sum_in_strip(bytes.data(), size, begin, copy);
     bytes = bytes.subspan(size);
     offset += size;
-    if (to != nullptr) to += size;
+    copy = copy.behind(size);
   }
   return sum;
 }
@@ -173,12 +194,12 @@ uint64_t sum_of_strips(std::span<const std::byte> bytes, uint64_t offset, std::b
 }  // namespace
 
 uint64_t placed_checksum64(std::span<const std::byte> bytes, uint64_t offset) {
-  return sum_of_strips(bytes, offset, nullptr);
+  return sum_of_strips(bytes, offset, {});
 }
 
 uint64_t copy_with_placed_checksum64(std::byte* to, std::span<const std::byte> bytes,
-                                     uint64_t offset) {
-  const uint64_t sum = sum_of_strips(bytes, offset, to);
+                                     uint64_t offset, CopyTo kind) {
+  const uint64_t sum = sum_of_strips(bytes, offset, {to, kind});
   end_copy();
   return sum;
 }

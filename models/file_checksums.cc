@@ -13,7 +13,6 @@
 
 #include "base/checksum.h"
 #include "base/file.h"
-#include "base/placed_checksum.h"
 #include "base/sizes.h"
 
 namespace retort::models {
@@ -270,9 +269,9 @@ void BlockCheck::check_block(uint64_t block) {
     throw wrong_block(file_.path(), begin, saved_);
 }
 
-void BlockCheck::copy_block(uint64_t block, std::byte* to) {
+void BlockCheck::copy_block(uint64_t block, std::byte* to, CopyTo kind) {
   const uint64_t begin = block * FileChecksum::kBlockBytes;
-  if (!compare(block, copy_with_placed_checksum64(to, bytes_of(block), begin)))
+  if (!compare(block, copy_with_placed_checksum64(to, bytes_of(block), begin, kind)))
     throw wrong_block(file_.path(), begin, saved_);
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/placed_checksum.h"
 
 namespace retort {
 class MappedFile;
@@ -72,7 +73,7 @@ class BlockCheck {
   void check_block(uint64_t block);
   // Copies a block of kBlockBytes to `to`, and compares it in the same pass over its bytes: after
   // an error they have been written.
-  void copy_block(uint64_t block, std::byte* to);
+  void copy_block(uint64_t block, std::byte* to, CopyTo kind);
 
  private:
   std::span<const std::byte> bytes_of(uint64_t block) const;

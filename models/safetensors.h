@@ -35,8 +35,8 @@ class SafetensorsReader {
   // Rows [first, first + count) of it.
   at::Tensor rows(const std::string& name, int64_t first, int64_t count) const;
   // Rows [first, first + to.size(0)) of it, converted to the dtype of `to`: a contiguous tensor of
-  // the CPU with rows of the same shape. Faster than copying rows(), as each MiB is compared while
-  // it is copied. After an error some of `to` has been written.
+  // the CPU with rows of the same shape, best one that nobody has written to. Faster than copying
+  // rows(), as each MiB is compared while it is copied. After an error some of it has been written.
   void copy_rows(const std::string& name, int64_t first, const at::Tensor& to) const;
   // The tensor `from`, which must be there, is called `to` from now on, in copies of this too.
   void rename(const std::string& from, const std::string& to);

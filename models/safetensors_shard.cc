@@ -49,10 +49,10 @@ void SafetensorsShard::check(uint64_t begin, uint64_t end) const {
 }
 
 // A block of which only some bytes are asked for is compared as a whole first.
-void SafetensorsShard::copy(uint64_t begin, uint64_t end, std::byte* to) const {
+void SafetensorsShard::copy(uint64_t begin, uint64_t end, std::byte* to, CopyTo kind) const {
   for_blocks(begin, end, [&](uint64_t block, uint64_t from, uint64_t until) {
     const bool whole = from == block * kBlock && until == from + kBlock;
-    if (saved && whole) return saved->copy_block(block, to + (from - begin));
+    if (saved && whole) return saved->copy_block(block, to + (from - begin), kind);
     if (saved) saved->check_block(block);
     std::memcpy(to + (from - begin), file->bytes().data() + from, until - from);
   });

@@ -25,8 +25,8 @@ struct SafetensorsShard {
   void check(uint64_t begin, uint64_t end) const;
   // Copies them, and compares each MiB while the thread that copies it has it in its cache. After
   // an error some of `to` has been written.
-  void copy(uint64_t begin, uint64_t end, std::byte* to) const;
-  // The same for elements of `dtype`, which fill the contiguous tensor `to` of another one.
+  void copy(uint64_t begin, uint64_t end, std::byte* to, CopyTo kind) const;
+  // The same by LibTorch, for elements of `dtype`, which fill the contiguous tensor `to`.
   void convert(at::ScalarType dtype, uint64_t begin, uint64_t end, const at::Tensor& to) const;
   // A tensor that keeps the file mapped, or a copy where they are not aligned. Compares nothing.
   at::Tensor view(at::ScalarType dtype, const std::vector<int64_t>& shape, uint64_t begin,
