@@ -101,8 +101,7 @@ template <Stores kStores>
       _mm256_stream_si256(copy + 1, second);
     }
     first_sum = _mm256_add_epi64(first_sum, products(first, load(factors + i)));
-    second_sum =
-        _mm256_add_epi64(second_sum, products(second, load(factors + i + kVectorWords)));
+    second_sum = _mm256_add_epi64(second_sum, products(second, load(factors + i + kVectorWords)));
   }
 
   alignas(kVectorBytes) std::array<uint64_t, 4> sums{};

@@ -112,7 +112,8 @@ struct SafetensorsReader::Impl {
   }
   void open_shards(const std::filesystem::path& folder);
 
-  const std::pair<const std::string, std::shared_ptr<SafetensorsShard>>& find(const std::string& name) const {
+  const std::pair<const std::string, std::shared_ptr<SafetensorsShard>>& find(
+      const std::string& name) const {
     const auto it = tensors.find(name);
     if (it == tensors.end())
       throw Error(ErrorCode::kMismatch, "the checkpoint has no tensor '" + name + "'")

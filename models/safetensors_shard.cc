@@ -73,8 +73,7 @@ void SafetensorsShard::convert(at::ScalarType dtype, uint64_t begin, uint64_t en
     if (saved) saved->check_block(block);
     const at::NoGradGuard no_grad;
     const int64_t count = to_int64((until - from) / size);
-    flat.narrow(0, to_int64((from - begin) / size), count)
-        .copy_(view(dtype, {count}, from, until));
+    flat.narrow(0, to_int64((from - begin) / size), count).copy_(view(dtype, {count}, from, until));
   });
 }
 
@@ -88,7 +87,8 @@ at::Tensor SafetensorsShard::view(at::ScalarType dtype, const std::vector<int64_
     return copy;
   }
   // The mapping is read-only; at::from_blob has no const overload.
-  return at::from_blob(const_cast<std::byte*>(data), shape, [file = file](void*) {}, options);
+  return at::from_blob(
+      const_cast<std::byte*>(data), shape, [file = file](void*) {}, options);
 }
 
 }  // namespace retort::models

@@ -171,7 +171,8 @@ std::vector<TensorPiece> AdamW::state(bool counted_only) const {
 
 // Whoever caught the error of load_state() may not train on what it left, nor save it.
 void AdamW::check_not_half_loaded() const {
-  RETORT_CHECK(!half_loaded_) << "the optimizer's state was loaded in part, which ended in an error";
+  RETORT_CHECK(!half_loaded_)
+      << "the optimizer's state was loaded in part, which ended in an error";
 }
 
 std::vector<TensorPiece> AdamW::pieces(bool counted_only) const {

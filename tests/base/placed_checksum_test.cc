@@ -73,8 +73,7 @@ TEST(PlacedChecksum64, IsThatOfTheBytesThatAreCopied) {
   for (const size_t from : {0, 1, 4, 7, 32}) {
     for (size_t to = 0; to < 40; ++to) {
       for (const size_t size : {size_t{0}, size_t{1}, size_t{6}, size_t{99}, size_t{16'384},
-                                size_t{16'383},
-                                kPlacedBytes - from}) {
+                                size_t{16'383}, kPlacedBytes - from}) {
         const uint64_t offset = 1'000'001 * from;
         const std::span<const std::byte> bytes = std::span(data).subspan(from, size);
         std::vector<std::byte> copy(to + size + 64, std::byte{0xee});

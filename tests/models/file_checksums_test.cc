@@ -156,8 +156,8 @@ TEST_F(FileChecksumsTest, AreComparedWhereverACopyBeginsAndEnds) {
   }
   parallel::TensorPiece piece = columns();
   SafetensorsReader(checkpoint_).read_piece(piece);
-  EXPECT_TRUE(at::equal(
-      piece.values, table_.narrow(1, 256, 512).reshape({-1}).narrow(0, 100, 1023 * 512)));
+  EXPECT_TRUE(
+      at::equal(piece.values, table_.narrow(1, 256, 512).reshape({-1}).narrow(0, 100, 1023 * 512)));
 
   // One byte of each block, the first one's and the last one's among them.
   for (uint64_t offset = fs::file_size(weights_) - 1; offset > kChecksumMiB / 2;
