@@ -4,6 +4,10 @@
 #include <array>
 #include <cstring>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace retort {
 namespace {
 
@@ -32,8 +36,20 @@ const std::array<uint32_t, kStripWords>& word_factors() {
   return factors;
 }
 
-[[gnu::always_inline]] inline uint64_t sum_in_a_loop(const std::byte* bytes,
-                                                     const uint32_t* factors, size_t words) {
+// What becomes of the words besides: nothing, where `to` is null.
+struct Copy {
+  std::byte* to = nullptr;
+  CopyTo kind = CopyTo::kNewMemory;
+  Copy behind(size_t bytes) const { return {to == nullptr ? nullptr : to + bytes, kind}; }
+};
+
+void copy_bytes(const Copy& copy, const std::byte* bytes, size_t size) {
+  if (copy.to != nullptr && size > 0) std::memcpy(copy.to, bytes, size);
+}
+
+uint64_t sum_in_a_loop(const std::byte* bytes, const uint32_t* factors, size_t words,
+                       const Copy& copy) {
+  copy_bytes(copy, bytes, words * kWord);
   uint64_t sum = 0;
   for (size_t i = 0; i < words; ++i) {
     uint32_t word = 0;
@@ -43,50 +59,122 @@ const std::array<uint32_t, kStripWords>& word_factors() {
   return sum;
 }
 
-// The same loop in the widest vectors that are worth it here: as fast as memory is read.
 #if defined(__x86_64__)
-[[gnu::target("avx2")]] uint64_t sum_in_avx2(const std::byte* bytes, const uint32_t* factors,
-                                             size_t words) {
-  return sum_in_a_loop(bytes, factors, words);
+constexpr size_t kVectorBytes = sizeof(__m256i);
+constexpr size_t kVectorWords = kVectorBytes / kWord;
+// So far ahead that a page of the map is begun before it is needed: the processor's own prefetch
+// ends with the page.
+constexpr size_t kAheadBytes = 4096;
+
+[[gnu::target("avx2"), gnu::always_inline]] inline __m256i load(const void* from) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(from));
 }
 
-uint64_t sum_of_words(const std::byte* bytes, const uint32_t* factors, size_t words) {
+// The products of the words at even places, and of those at odd ones.
+[[gnu::target("avx2"), gnu::always_inline]] inline __m256i products(__m256i words,
+                                                                    __m256i factors) {
+  constexpr int kOddToEven = 0xf5;
+  return _mm256_add_epi64(_mm256_mul_epu32(words, factors),
+                          _mm256_mul_epu32(_mm256_shuffle_epi32(words, kOddToEven),
+                                           _mm256_shuffle_epi32(factors, kOddToEven)));
+}
+
+enum class Stores { kNone, kCached, kStreamed };
+
+// Two vectors, which are a line of the cache, at a time. `to` begins at a vector's border.
+template <Stores kStores>
+[[gnu::target("avx2")]] uint64_t sum_of_lines(const std::byte* bytes, const uint32_t* factors,
+                                              size_t words, std::byte* to) {
+  __m256i first_sum = _mm256_setzero_si256();
+  __m256i second_sum = _mm256_setzero_si256();
+  for (size_t i = 0; i < words; i += 2 * kVectorWords) {
+    const std::byte* line = bytes + i * kWord;
+    _mm_prefetch(reinterpret_cast<const char*>(line) + kAheadBytes, _MM_HINT_T0);
+    const __m256i first = load(line);
+    const __m256i second = load(line + kVectorBytes);
+    auto* const copy = reinterpret_cast<__m256i*>(to + i * kWord);
+    if constexpr (kStores == Stores::kCached) {
+      _mm256_store_si256(copy, first);
+      _mm256_store_si256(copy + 1, second);
+    } else if constexpr (kStores == Stores::kStreamed) {
+      _mm256_stream_si256(copy, first);
+      _mm256_stream_si256(copy + 1, second);
+    }
+    first_sum = _mm256_add_epi64(first_sum, products(first, load(factors + i)));
+    second_sum = _mm256_add_epi64(second_sum, products(second, load(factors + i + kVectorWords)));
+  }
+
+  alignas(kVectorBytes) std::array<uint64_t, 4> sums{};
+  _mm256_store_si256(reinterpret_cast<__m256i*>(sums.data()),
+                     _mm256_add_epi64(first_sum, second_sum));
+  return sums[0] + sums[1] + sums[2] + sums[3];
+}
+
+using SumOfLines = uint64_t (*)(const std::byte*, const uint32_t*, size_t, std::byte*);
+
+SumOfLines sum_of_lines_with(const Copy& copy) {
+  if (copy.to == nullptr) return &sum_of_lines<Stores::kNone>;
+  return copy.kind == CopyTo::kNewMemory ? &sum_of_lines<Stores::kCached>
+                                         : &sum_of_lines<Stores::kStreamed>;
+}
+
+// As fast as memory is read. Words before a vector's border of the copy, and behind the last line,
+// go one by one.
+uint64_t sum_of_words(const std::byte* bytes, const uint32_t* factors, size_t words,
+                      const Copy& copy) {
   static const bool has_avx2 = __builtin_cpu_supports("avx2");
-  return has_avx2 ? sum_in_avx2(bytes, factors, words) : sum_in_a_loop(bytes, factors, words);
+  const size_t past_border = reinterpret_cast<uintptr_t>(copy.to) % kVectorBytes;
+  if (!has_avx2 || past_border % kWord != 0) return sum_in_a_loop(bytes, factors, words, copy);
+
+  const size_t before = past_border == 0 ? 0 : (kVectorBytes - past_border) / kWord;
+  const size_t begin = std::min(words, before);
+  const size_t end = begin + (words - begin) / (2 * kVectorWords) * (2 * kVectorWords);
+  return sum_in_a_loop(bytes, factors, begin, copy) +
+         sum_of_lines_with(copy)(bytes + begin * kWord, factors + begin, end - begin,
+                                 copy.behind(begin * kWord).to) +
+         sum_in_a_loop(bytes + end * kWord, factors + end, words - end, copy.behind(end * kWord));
 }
+
+// What went past the caches is there for other threads.
+void end_copy() { _mm_sfence(); }
 #else
-uint64_t sum_of_words(const std::byte* bytes, const uint32_t* factors, size_t words) {
-  return sum_in_a_loop(bytes, factors, words);
+uint64_t sum_of_words(const std::byte* bytes, const uint32_t* factors, size_t words,
+                      const Copy& copy) {
+  return sum_in_a_loop(bytes, factors, words, copy);
 }
+
+void end_copy() {}
 #endif
 
 // `size` bytes at `begin` of a strip. A word of which only some bytes are here has 0 for the
 // others: the sum is linear.
-uint64_t sum_in_strip(const std::byte* bytes, size_t size, size_t begin) {
+uint64_t sum_in_strip(const std::byte* bytes, size_t size, size_t begin, Copy copy) {
   const uint32_t* factors = word_factors().data() + begin / kWord;
   uint64_t sum = 0;
+  const auto take = [&](size_t taken) {
+    bytes += taken;
+    size -= taken;
+    copy = copy.behind(taken);
+  };
   const auto add_part = [&](size_t at, size_t count) {
     std::array<std::byte, kWord> word{};
     std::memcpy(word.data() + at, bytes, count);
-    sum += sum_of_words(word.data(), factors, 1);
-    bytes += count;
-    size -= count;
+    copy_bytes(copy, bytes, count);
+    sum += sum_in_a_loop(word.data(), factors, 1, {});
+    take(count);
     ++factors;
   };
 
   if (const size_t at = begin % kWord; at != 0) add_part(at, std::min(kWord - at, size));
   const size_t words = size / kWord;
-  sum += sum_of_words(bytes, factors, words);
-  bytes += words * kWord;
-  size -= words * kWord;
+  sum += sum_of_words(bytes, factors, words, copy);
+  take(words * kWord);
   factors += words;
   if (size > 0) add_part(0, size);
   return sum;
 }
 
-}  // namespace
-
-uint64_t placed_checksum64(std::span<const std::byte> bytes, uint64_t offset) {
+uint64_t sum_of_strips(std::span<const std::byte> bytes, uint64_t offset, Copy copy) {
   uint64_t sum = 0;
   while (!bytes.empty()) {
     const size_t begin = offset % kStripBytes;
@@ -94,10 +182,24 @@ uint64_t placed_checksum64(std::span<const std::byte> bytes, uint64_t offset) {
     const uint64_t strip = offset / kStripBytes;
     // Other numbers than those of the words.
     const uint64_t factor = split_mix(~strip) | 1U;
-    sum += factor * sum_in_strip(bytes.data(), size, begin);
+    sum += factor * sum_in_strip(bytes.data(), size, begin, copy);
     bytes = bytes.subspan(size);
     offset += size;
+    copy = copy.behind(size);
   }
+  return sum;
+}
+
+}  // namespace
+
+uint64_t placed_checksum64(std::span<const std::byte> bytes, uint64_t offset) {
+  return sum_of_strips(bytes, offset, {});
+}
+
+uint64_t copy_with_placed_checksum64(std::byte* to, std::span<const std::byte> bytes,
+                                     uint64_t offset, CopyTo kind) {
+  const uint64_t sum = sum_of_strips(bytes, offset, {to, kind});
+  end_copy();
   return sum;
 }
 

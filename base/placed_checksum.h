@@ -16,5 +16,11 @@ namespace retort {
 // "Strongly universal string hashing is fast", 2014). It is no defence against an attacker, whom
 // the numbers are known to.
 uint64_t placed_checksum64(std::span<const std::byte> bytes, uint64_t offset);
+// What a copy is written to. Memory that was used before goes past the processor's caches, which
+// would read it first; into new memory the kernel has just written zeros, which are in them.
+enum class CopyTo { kNewMemory, kUsedMemory };
+// The same, and copies the bytes to `to` in the same pass. The two do not overlap.
+uint64_t copy_with_placed_checksum64(std::byte* to, std::span<const std::byte> bytes,
+                                     uint64_t offset, CopyTo kind);
 
 }  // namespace retort

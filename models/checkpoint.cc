@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/sizes.h"
 #include "models/checkpoint_check.h"
 #include "models/checkpoint_tensors.h"
 #include "models/decoder_parameters.h"
@@ -35,44 +36,49 @@ std::string join(const std::vector<std::string>& words) {
   return text;
 }
 
-// Rows [first, first + count) of this rank's slice as they lie in the file, not copied.
-at::Tensor mapped_rows(const SafetensorsReader& reader, const ModelConfig& config,
-                       const ParameterSpec& spec, int64_t first, int64_t count,
-                       const fs::path& folder) {
-  const parallel::ParameterShard& shard = spec.shard;
-  at::Tensor mapped;
-  if (shard.dim == 0) {
-    mapped =
-        read_parameter_rows(reader, config, spec.name, shard.shape, shard.begin + first, count);
-  } else {
-    const int64_t length = spec.shape[static_cast<size_t>(shard.dim)];
-    mapped = read_parameter_rows(reader, config, spec.name, shard.shape, first, count)
-                 .narrow(shard.dim, shard.begin, length);
-  }
-  if (!at::isFloatingType(mapped.scalar_type())) {
-    throw Error(ErrorCode::kInvalidArgument, folder.string() + ": tensor '" + spec.name +
-                                                 "' holds " + c10::toString(mapped.scalar_type()) +
-                                                 ", expected floating-point numbers")
-        .with("tensor", spec.name);
-  }
-  return mapped;
+void expect_floating(const SafetensorsReader& reader, const ModelConfig& config,
+                     const ParameterSpec& spec, const fs::path& folder) {
+  const std::string file_name = checkpoint_tensor(config, spec.name, spec.shard.shape).name;
+  const at::ScalarType dtype = reader.dtype(file_name);
+  if (at::isFloatingType(dtype)) return;
+  throw Error(ErrorCode::kInvalidArgument, folder.string() + ": tensor '" + spec.name + "' holds " +
+                                               c10::toString(dtype) +
+                                               ", expected floating-point numbers")
+      .with("tensor", spec.name);
 }
 
-// Some rows at a time on the CPU, so that what was compared with its checksum is copied while it is
-// in the cache.
-void copy_slice(const SafetensorsReader& reader, const ModelConfig& config,
-                const ParameterSpec& spec, const fs::path& folder, at::Tensor& to) {
+// Columns of the file's tensor, some rows at a time on the CPU, so that what was compared with its
+// checksum is copied while it is in the cache.
+void copy_columns(const SafetensorsReader& reader, const ModelConfig& config,
+                  const ParameterSpec& spec, at::Tensor& to) {
   constexpr int64_t kBytesOfAThread = 1 << 20;
+  const parallel::ParameterShard& shard = spec.shard;
+  const int64_t length = spec.shape.at(to_size(shard.dim));
   const int64_t rows = spec.shape.at(0);
   int64_t some = rows;
   if (to.is_cpu() && to.numel() > 0) {
-    const int64_t row_bytes = static_cast<int64_t>(to.nbytes()) / rows;
+    const int64_t row_bytes = to_int64(to.nbytes()) / rows;
     some = std::max<int64_t>(1, at::get_num_threads() * kBytesOfAThread / row_bytes);
   }
   for (int64_t first = 0; first < rows; first += some) {
     const int64_t count = std::min(some, rows - first);
-    to.narrow(0, first, count).copy_(mapped_rows(reader, config, spec, first, count, folder));
+    const at::Tensor mapped =
+        read_parameter_rows(reader, config, spec.name, shard.shape, first, count);
+    to.narrow(0, first, count).copy_(mapped.narrow(shard.dim, shard.begin, length));
   }
+}
+
+// This rank's slice of a parameter.
+void copy_slice(const SafetensorsReader& reader, const ModelConfig& config,
+                const ParameterSpec& spec, at::Tensor& to) {
+  const parallel::ParameterShard& shard = spec.shard;
+  if (shard.dim != 0) return copy_columns(reader, config, spec, to);
+  const CheckpointTensor tensor = checkpoint_tensor(config, spec.name, shard.shape);
+  const int64_t first = tensor.first_row + shard.begin;
+  if (to.is_cpu())
+    reader.copy_rows(tensor.name, first, to);
+  else
+    to.copy_(reader.rows(tensor.name, first, to.size(0)));
 }
 
 ModelConfig read_config_to_load(const fs::path& folder) {
@@ -93,7 +99,8 @@ std::vector<std::pair<std::string, at::Tensor>> read_parameters(
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (const ParameterSpec& spec : specs) {
     at::Tensor copy = at::empty(spec.shape, at::TensorOptions().dtype(dtype).device(device));
-    copy_slice(reader, config, spec, folder, copy);
+    expect_floating(reader, config, spec, folder);
+    copy_slice(reader, config, spec, copy);
     tensors.emplace_back(spec.name, std::move(copy));
   }
   return tensors;

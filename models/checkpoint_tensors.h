@@ -39,7 +39,7 @@ parallel::TensorPiece checkpoint_piece(const ModelConfig& config,
 // A whole parameter as it lies in the files, not copied.
 at::Tensor read_parameter(const SafetensorsReader& reader, const ModelConfig& config,
                           const std::string& name, const std::vector<int64_t>& shape);
-// Rows [first, first + count) of it: no others are read.
+// Rows [first, first + count) of it, not copied: no others are read.
 at::Tensor read_parameter_rows(const SafetensorsReader& reader, const ModelConfig& config,
                                const std::string& name, const std::vector<int64_t>& shape,
                                int64_t first, int64_t count);

@@ -13,7 +13,6 @@
 
 #include "base/checksum.h"
 #include "base/file.h"
-#include "base/placed_checksum.h"
 #include "base/sizes.h"
 
 namespace retort::models {
@@ -228,32 +227,52 @@ BlockCheck::BlockCheck(const MappedFile& file, FileChecksum saved)
   check_size(file.path(), file.bytes().size(), saved_);
 }
 
+std::span<const std::byte> BlockCheck::bytes_of(uint64_t block) const {
+  const uint64_t begin = block * FileChecksum::kBlockBytes;
+  return file_.bytes().subspan(begin, std::min(FileChecksum::kBlockBytes, saved_.bytes - begin));
+}
+
+bool BlockCheck::knows(uint64_t block) const {
+  const std::lock_guard lock(mutex_);
+  return known_.at(block);
+}
+
+bool BlockCheck::compare(uint64_t block, uint64_t checksum) {
+  if (checksum != saved_.blocks.at(block)) return false;
+  const std::lock_guard lock(mutex_);
+  known_[block] = true;
+  return true;
+}
+
 void BlockCheck::check(uint64_t begin, uint64_t end) {
   constexpr uint64_t kBytes = FileChecksum::kBlockBytes;
-  std::vector<int64_t> wanted;
-  {
-    const std::lock_guard lock(mutex_);
-    for (uint64_t block = begin / kBytes; block < blocks_of(std::min(end, saved_.bytes)); ++block)
-      if (!known_[block]) wanted.push_back(to_int64(block));
-  }
+  std::vector<uint64_t> wanted;
+  for (uint64_t block = begin / kBytes; block < blocks_of(std::min(end, saved_.bytes)); ++block)
+    if (!knows(block)) wanted.push_back(block);
 
   // Two threads may compare the same block, which harms nobody.
   std::vector<char> right(wanted.size(), 0);
   at::parallel_for(0, to_int64(wanted.size()), 1, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      const uint64_t offset = static_cast<uint64_t>(wanted[to_size(i)]) * kBytes;
-      const uint64_t size = std::min(kBytes, saved_.bytes - offset);
-      const uint64_t sum = placed_checksum64(file_.bytes().subspan(offset, size), offset);
-      right[to_size(i)] = sum == saved_.blocks[offset / kBytes] ? 1 : 0;
-    }
+    for (size_t i = to_size(first); i < to_size(last); ++i)
+      right[i] = compare(wanted[i], placed_checksum64(bytes_of(wanted[i]), wanted[i] * kBytes));
   });
 
-  const std::lock_guard lock(mutex_);
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    const auto block = static_cast<uint64_t>(wanted[i]);
-    if (right[i] == 0) throw wrong_block(file_.path(), block * kBytes, saved_);
-    known_[block] = true;
-  }
+  const auto wrong = std::find(right.begin(), right.end(), 0);
+  if (wrong == right.end()) return;
+  throw wrong_block(file_.path(), wanted[to_size(wrong - right.begin())] * kBytes, saved_);
+}
+
+void BlockCheck::check_block(uint64_t block) {
+  if (knows(block)) return;
+  const uint64_t begin = block * FileChecksum::kBlockBytes;
+  if (!compare(block, placed_checksum64(bytes_of(block), begin)))
+    throw wrong_block(file_.path(), begin, saved_);
+}
+
+void BlockCheck::copy_block(uint64_t block, std::byte* to, CopyTo kind) {
+  const uint64_t begin = block * FileChecksum::kBlockBytes;
+  if (!compare(block, copy_with_placed_checksum64(to, bytes_of(block), begin, kind)))
+    throw wrong_block(file_.path(), begin, saved_);
 }
 
 SmallFiles check_small_files(const fs::path& checkpoint) {

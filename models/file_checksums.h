@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/placed_checksum.h"
 
 namespace retort {
 class MappedFile;
@@ -55,7 +56,8 @@ FileChecksum checksum_of_file(const std::filesystem::path& file);
 Error damage(const std::filesystem::path& file, const std::string& what);
 bool is_damage(const Error& error);
 
-// Compares what is read of a mapped file with what was saved, each block once.
+// Compares what is read of a mapped file with what was saved, each block once, but for those that
+// are copied.
 // Threads: any.
 class BlockCheck {
  public:
@@ -67,11 +69,21 @@ class BlockCheck {
   // The blocks that have bytes [begin, end) of the file. Several threads of LibTorch take part.
   // Errors: damage() naming the first block that is not as it was saved.
   void check(uint64_t begin, uint64_t end);
+  // One block, in this thread. damage() of it.
+  void check_block(uint64_t block);
+  // Copies a block of kBlockBytes to `to`, and compares it in the same pass over its bytes: after
+  // an error they have been written.
+  void copy_block(uint64_t block, std::byte* to, CopyTo kind);
 
  private:
+  std::span<const std::byte> bytes_of(uint64_t block) const;
+  bool knows(uint64_t block) const;
+  // Whether a block with this checksum is right; remembers that it is.
+  bool compare(uint64_t block, uint64_t checksum);
+
   const MappedFile& file_;
   const FileChecksum saved_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<bool> known_;  // blocks that were compared, and found right
 };
 

@@ -1,8 +1,7 @@
 #include "models/safetensors.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,52 +14,15 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/file_kind.h"
+#include "base/sizes.h"
 #include "models/file_checksums.h"
 #include "models/model_folder.h"
-#include "models/safetensors_header.h"
+#include "models/safetensors_shard.h"
 #include "models/safetensors_writer.h"
 #include "models/tensor_runs.h"
 
 namespace retort::models {
 namespace {
-
-struct Shard {
-  explicit Shard(const std::filesystem::path& path)
-      : file(std::make_shared<MappedFile>(path)), saved(BlockCheck::of(*file)) {
-    check_header();
-    header = parse_safetensors_header(file->text(), path);
-  }
-  // Its length first, which says what else belongs to it.
-  void check_header() const {
-    check(0, sizeof(uint64_t));
-    uint64_t length = 0;
-    if (file->bytes().size() < sizeof length) return;
-    std::memcpy(&length, file->bytes().data(), sizeof length);
-    check(0, sizeof length + std::min<uint64_t>(length, file->bytes().size()));
-  }
-  void check(uint64_t begin, uint64_t end) const {
-    if (saved && begin < end) saved->check(begin, end);
-  }
-
-  std::shared_ptr<MappedFile> file;
-  std::unique_ptr<BlockCheck> saved;  // null: it has no checksums
-  SafetensorsHeader header;
-};
-
-// Bytes [begin, end) of the file, which the tensor keeps mapped. A copy where they are not aligned.
-at::Tensor tensor_at(const Shard& shard, at::ScalarType dtype, const std::vector<int64_t>& shape,
-                     uint64_t begin, uint64_t end) {
-  const auto options = at::TensorOptions().dtype(dtype);
-  const std::byte* data = shard.file->bytes().data() + begin;
-  if (reinterpret_cast<uintptr_t>(data) % c10::elementSize(dtype) != 0) {
-    at::Tensor copy = at::empty(shape, options);
-    std::memcpy(copy.mutable_data_ptr(), data, end - begin);
-    return copy;
-  }
-  // The mapping is read-only; at::from_blob has no const overload.
-  return at::from_blob(
-      const_cast<std::byte*>(data), shape, [file = shard.file](void*) {}, options);
-}
 
 [[noreturn]] void corrupt(const std::filesystem::path& file, const std::string& what) {
   throw Error(ErrorCode::kCorrupt, file.string() + ": " + what).with("file", file.string());
@@ -123,20 +85,23 @@ void write_atomically(const std::filesystem::path& folder, const std::string& na
 }  // namespace
 
 struct SafetensorsReader::Impl {
-  std::map<std::string, std::shared_ptr<Shard>> tensors;  // by tensor name
+  std::map<std::string, std::shared_ptr<SafetensorsShard>> tensors;  // by tensor name
   std::map<std::string, std::string> metadata;
   bool sharded = false;
   uint64_t largest_shard_bytes = 0;
 
   SliceRuns runs_of(const parallel::TensorPiece& piece) const;
-  // Not compared with its checksums.
-  at::Tensor view(const std::string& name) const;
-  // Compares the elements of a piece.
-  void check(const parallel::TensorPiece& piece, const SliceRuns& runs) const;
+  // The file and the bytes of rows [first, first + count) of a tensor.
+  struct Rows {
+    const SafetensorsShard& shard;
+    const TensorEntry& entry;
+    uint64_t begin, end;
+  };
+  Rows find_rows(const std::string& name, int64_t first, int64_t count) const;
 
   void open(const std::filesystem::path& file,
             const std::function<bool(const std::string&)>& wanted) {
-    auto shard = std::make_shared<Shard>(file);
+    auto shard = std::make_shared<SafetensorsShard>(file);
     if (tensors.empty()) metadata = shard->header.metadata;
     uint64_t bytes = 0;
     for (const auto& [name, entry] : shard->header.tensors) {
@@ -147,7 +112,8 @@ struct SafetensorsReader::Impl {
   }
   void open_shards(const std::filesystem::path& folder);
 
-  const std::pair<const std::string, std::shared_ptr<Shard>>& find(const std::string& name) const {
+  const std::pair<const std::string, std::shared_ptr<SafetensorsShard>>& find(
+      const std::string& name) const {
     const auto it = tensors.find(name);
     if (it == tensors.end())
       throw Error(ErrorCode::kMismatch, "the checkpoint has no tensor '" + name + "'")
@@ -201,7 +167,7 @@ SafetensorsReader::SafetensorsReader(const std::filesystem::path& path)
 }
 
 void SafetensorsReader::rename(const std::string& from, const std::string& to) {
-  const std::shared_ptr<Shard> shard = impl_->find(from).second;
+  const std::shared_ptr<SafetensorsShard> shard = impl_->find(from).second;
   auto entry = shard->header.tensors.extract(from);
   entry.key() = to;
   shard->header.tensors.insert(std::move(entry));
@@ -224,28 +190,43 @@ at::Tensor SafetensorsReader::get(const std::string& name) const {
   const auto& [key, shard] = impl_->find(name);
   const TensorEntry& entry = shard->header.tensors.at(key);
   shard->check(entry.begin, entry.end);
-  return impl_->view(name);
+  return shard->view(entry.dtype, entry.shape, entry.begin, entry.end);
 }
 
-at::Tensor SafetensorsReader::rows(const std::string& name, int64_t first, int64_t count) const {
-  const auto& [key, shard] = impl_->find(name);
+SafetensorsReader::Impl::Rows SafetensorsReader::Impl::find_rows(const std::string& name,
+                                                                 int64_t first,
+                                                                 int64_t count) const {
+  const auto& [key, shard] = find(name);
   const TensorEntry& entry = shard->header.tensors.at(key);
-  std::vector<int64_t> shape = entry.shape;
+  const std::vector<int64_t>& shape = entry.shape;
   RETORT_CHECK(!shape.empty() && first >= 0 && count >= 0 && first + count <= shape[0])
       << name << " has no rows " << first << " to " << first + count;
   const uint64_t row =
       shape[0] == 0 ? 0 : (entry.end - entry.begin) / static_cast<uint64_t>(shape[0]);
   const uint64_t begin = entry.begin + static_cast<uint64_t>(first) * row;
-  const uint64_t end = begin + static_cast<uint64_t>(count) * row;
-  shard->check(begin, end);
-  shape[0] = count;
-  return tensor_at(*shard, entry.dtype, shape, begin, end);
+  return {*shard, entry, begin, begin + static_cast<uint64_t>(count) * row};
 }
 
-at::Tensor SafetensorsReader::Impl::view(const std::string& name) const {
-  const auto& [key, shard] = find(name);
-  const TensorEntry& entry = shard->header.tensors.at(key);
-  return tensor_at(*shard, entry.dtype, entry.shape, entry.begin, entry.end);
+at::Tensor SafetensorsReader::rows(const std::string& name, int64_t first, int64_t count) const {
+  const Impl::Rows rows = impl_->find_rows(name, first, count);
+  std::vector<int64_t> shape = rows.entry.shape;
+  shape[0] = count;
+  rows.shard.check(rows.begin, rows.end);
+  return rows.shard.view(rows.entry.dtype, shape, rows.begin, rows.end);
+}
+
+void SafetensorsReader::copy_rows(const std::string& name, int64_t first,
+                                  const at::Tensor& to) const {
+  const Impl::Rows rows = impl_->find_rows(name, first, to.size(0));
+  RETORT_CHECK(to.is_cpu() && to.is_contiguous() &&
+               to.sizes().slice(1) == at::IntArrayRef(rows.entry.shape).slice(1))
+      << name << " is read into " << to.sizes();
+  // LibTorch's own copy writes new memory faster than the C library's does.
+  if (rows.shard.saved && to.scalar_type() == rows.entry.dtype)
+    rows.shard.copy(rows.begin, rows.end, static_cast<std::byte*>(to.mutable_data_ptr()),
+                    CopyTo::kNewMemory);
+  else
+    rows.shard.convert(rows.entry.dtype, rows.begin, rows.end, to);
 }
 
 std::vector<int64_t> SafetensorsReader::shape(const std::string& name) const {
@@ -277,64 +258,83 @@ SliceRuns SafetensorsReader::Impl::runs_of(const parallel::TensorPiece& piece) c
   return slice_runs(piece);
 }
 
-void SafetensorsReader::Impl::check(const parallel::TensorPiece& piece,
-                                    const SliceRuns& runs) const {
-  const auto& [key, shard] = find(piece.name);
-  if (!shard->saved) return;
-  const TensorEntry& entry = shard->header.tensors.at(key);
-  const uint64_t size = c10::elementSize(entry.dtype);
-  // Runs that lie close together are one range, so that its blocks are compared by all threads.
-  uint64_t begin = 0, end = 0;
-  runs.visit(piece.begin, piece.values.numel(), [&](int64_t whole, int64_t, int64_t length) {
-    const uint64_t from = entry.begin + static_cast<uint64_t>(whole) * size;
-    if (from < begin || from > end + FileChecksum::kBlockBytes) {
-      shard->check(begin, end);
-      begin = from;
+namespace {
+
+// Some runs of a piece that lie close together in the file.
+struct RunBatch {
+  struct Run {
+    uint64_t begin;  // in the file
+    size_t to;       // in the piece
+    size_t bytes;
+  };
+  uint64_t begin() const { return runs.front().begin; }
+  uint64_t end() const { return runs.back().begin + runs.back().bytes; }
+  std::vector<Run> runs;
+};
+
+// A MiB for each thread, so that what was compared is copied while it is in a cache.
+template <class Use>
+void for_batches(const TensorEntry& entry, const SliceRuns& runs,
+                 const parallel::TensorPiece& piece, const Use& use) {
+  const size_t size = c10::elementSize(entry.dtype);
+  const uint64_t most = to_size(at::get_num_threads()) * FileChecksum::kBlockBytes;
+  RunBatch batch;
+  runs.visit(piece.begin, piece.values.numel(), [&](int64_t whole, int64_t own, int64_t length) {
+    const uint64_t begin = entry.begin + to_size(whole) * size;
+    const size_t bytes = to_size(length) * size;
+    const bool joins = !batch.runs.empty() && begin >= batch.begin() &&
+                       begin + bytes <= batch.begin() + most &&
+                       begin <= batch.end() + FileChecksum::kBlockBytes;
+    if (!joins && !batch.runs.empty()) {
+      use(batch);
+      batch.runs.clear();
     }
-    end = from + static_cast<uint64_t>(length) * size;
+    batch.runs.push_back({begin, to_size(own) * size, bytes});
   });
-  shard->check(begin, end);
+  if (!batch.runs.empty()) use(batch);
 }
 
-at::Tensor SafetensorsReader::get(const parallel::TensorPiece& wanted) const {
-  const SliceRuns runs = impl_->runs_of(wanted);
-  const int64_t count = wanted.values.numel();
-  const at::Tensor whole = impl_->view(wanted.name);
-  if (runs.contiguous(wanted.begin, count)) {
-    impl_->check(wanted, runs);
-    return whole.reshape({-1}).narrow(0, runs.place(wanted.begin), count);
+// Values of the file's dtype, without any LibTorch operation.
+void copy_piece(const SafetensorsShard& shard, const TensorEntry& entry, const SliceRuns& runs,
+                const parallel::TensorPiece& piece) {
+  auto* const to = static_cast<std::byte*>(piece.values.mutable_data_ptr());
+  if (runs.contiguous(piece.begin, piece.values.numel())) {
+    const uint64_t begin =
+        entry.begin + to_size(runs.place(piece.begin)) * c10::elementSize(entry.dtype);
+    shard.copy(begin, begin + piece.values.nbytes(), to, CopyTo::kUsedMemory);
+    return;
   }
-  parallel::TensorPiece copy = wanted;
-  copy.values = at::empty({count}, whole.options());
-  read_piece(copy);
-  return copy.values;
+  for_batches(entry, runs, piece, [&](const RunBatch& batch) {
+    shard.check(batch.begin(), batch.end());
+    for (const RunBatch::Run& run : batch.runs)
+      std::memcpy(to + run.to, shard.file->bytes().data() + run.begin, run.bytes);
+  });
 }
+
+// Another dtype or device: LibTorch converts.
+void convert_piece(const SafetensorsShard& shard, const TensorEntry& entry, const SliceRuns& runs,
+                   const parallel::TensorPiece& piece) {
+  for_batches(entry, runs, piece,
+              [&](const RunBatch& batch) { shard.check(batch.begin(), batch.end()); });
+  const at::NoGradGuard no_grad;
+  const at::Tensor flat =
+      shard.view(entry.dtype, entry.shape, entry.begin, entry.end).reshape({-1});
+  runs.visit(piece.begin, piece.values.numel(), [&](int64_t whole, int64_t own, int64_t length) {
+    piece.values.narrow(0, own, length).copy_(flat.narrow(0, whole, length));
+  });
+}
+
+}  // namespace
 
 void SafetensorsReader::read_piece(parallel::TensorPiece& piece) const {
   const SliceRuns runs = impl_->runs_of(piece);
+  if (piece.values.numel() == 0) return;
   const auto& [key, shard] = impl_->find(piece.name);
   const TensorEntry& entry = shard->header.tensors.at(key);
-  const int64_t count = piece.values.numel();
-  impl_->check(piece, runs);
-
-  // Values of the file's dtype are copied as bytes, without any LibTorch operation.
-  if (piece.values.scalar_type() == entry.dtype && piece.values.is_cpu()) {
-    const size_t size = c10::elementSize(entry.dtype);
-    const std::byte* from = shard->file->bytes().data() + entry.begin;
-    std::byte* to = count == 0 ? nullptr : static_cast<std::byte*>(piece.values.mutable_data_ptr());
-    runs.visit(piece.begin, count, [&](int64_t whole, int64_t own, int64_t length) {
-      std::memcpy(to + static_cast<size_t>(own) * size, from + static_cast<size_t>(whole) * size,
-                  static_cast<size_t>(length) * size);
-    });
-    return;
-  }
-
-  // Another dtype or device: LibTorch converts.
-  const at::NoGradGuard no_grad;
-  const at::Tensor flat = impl_->view(piece.name).reshape({-1});
-  runs.visit(piece.begin, count, [&](int64_t whole, int64_t own, int64_t length) {
-    piece.values.narrow(0, own, length).copy_(flat.narrow(0, whole, length));
-  });
+  if (piece.values.scalar_type() == entry.dtype && piece.values.is_cpu())
+    copy_piece(*shard, entry, runs, piece);
+  else
+    convert_piece(*shard, entry, runs, piece);
 }
 
 void write_safetensors(const std::filesystem::path& file, const NamedTensors& tensors,

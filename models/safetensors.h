@@ -22,8 +22,8 @@ namespace retort::models {
 // lies (size, offsets, dtype, overlap, bounds).
 //
 // Of a checkpoint that has checksums (models/file_checksums.h) what is given out was compared with
-// them: the header when the file is opened, elements in get(), rows() and read_piece(), which throw
-// the damage() of their file. Elements that nobody asks for are not read.
+// them: the header when the file is opened, elements when they are read or copied, which throws the
+// damage() of their file. Elements that nobody asks for are not read.
 class SafetensorsReader {
  public:
   // `path`: a .safetensors file, or a folder (model.safetensors, or model.safetensors.index.json
@@ -34,17 +34,18 @@ class SafetensorsReader {
   at::Tensor get(const std::string& name) const;
   // Rows [first, first + count) of it.
   at::Tensor rows(const std::string& name, int64_t first, int64_t count) const;
+  // Rows [first, first + to.size(0)) of it, converted to the dtype of `to`: a contiguous tensor of
+  // the CPU with rows of the same shape, best one that nobody has written to. Faster than copying
+  // rows(), as each MiB is compared while it is copied. After an error some of it has been written.
+  void copy_rows(const std::string& name, int64_t first, const at::Tensor& to) const;
   // The tensor `from`, which must be there, is called `to` from now on, in copies of this too.
   void rename(const std::string& from, const std::string& to);
   std::vector<int64_t> shape(const std::string& name) const;
   at::ScalarType dtype(const std::string& name) const;
   // Fills piece.values, which says how many elements and in which dtype, with those elements of the
   // whole tensor; reads no others. kMismatch naming the tensor if it is missing, or has another
-  // shape than the whole.
+  // shape than the whole. After damage() some of the values have been written.
   void read_piece(parallel::TensorPiece& piece) const;
-  // The same elements in the file's dtype, one dimension: a view of the mapping if they lie
-  // together, else a copy.
-  at::Tensor get(const parallel::TensorPiece& wanted) const;
   // The `__metadata__` of the (first) file.
   const std::map<std::string, std::string>& metadata() const;
   bool sharded() const;

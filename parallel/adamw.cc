@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <sstream>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -58,30 +57,6 @@ void update(const UpdateGroup& g, double learning_rate, double weight_decay,
   at::_fused_adamw_(g.values, g.grads, g.exp_avg, g.exp_avg_sq, /*max_exp_avg_sqs=*/{}, g.steps,
                     learning_rate, options.beta1, options.beta2, weight_decay, options.eps,
                     /*amsgrad=*/false, /*maximize=*/false, g.grad_scale);
-}
-
-// "Float[12]", or "missing".
-std::string describe(const at::Tensor& tensor) {
-  if (!tensor.defined()) return "missing";
-  std::ostringstream text;
-  text << c10::toString(tensor.scalar_type()) << tensor.sizes();
-  return text.str();
-}
-
-std::vector<at::Tensor> read_checked(const std::vector<TensorPiece>& wanted,
-                                     const AdamW::ReadPiece& read) {
-  std::vector<at::Tensor> given;
-  for (const TensorPiece& piece : wanted) {
-    const at::Tensor& values = given.emplace_back(read(piece));
-    if (values.defined() && values.scalar_type() == at::kFloat &&
-        values.sizes() == piece.values.sizes())
-      continue;
-    throw Error(ErrorCode::kMismatch, "the optimizer state's '" + piece.name + "' is " +
-                                          describe(values) + ", expected Float[" +
-                                          std::to_string(piece.values.numel()) +
-                                          "]; was it saved with other parameters or dtypes?");
-  }
-  return given;
 }
 
 }  // namespace
@@ -149,6 +124,7 @@ void AdamW::check_same_parameters(const GradBuckets& grads) const {
 
 void AdamW::step(GradBuckets& grads, double learning_rate) {
   compute_thread_.check("AdamW::step()");
+  check_not_half_loaded();
   check_same_parameters(grads);
   ++step_;
   if (parameters_.empty()) return;
@@ -189,6 +165,17 @@ int64_t AdamW::state_bytes() const {
 }
 
 std::vector<TensorPiece> AdamW::state(bool counted_only) const {
+  check_not_half_loaded();
+  return pieces(counted_only);
+}
+
+// Whoever caught the error of load_state() may not train on what it left, nor save it.
+void AdamW::check_not_half_loaded() const {
+  RETORT_CHECK(!half_loaded_)
+      << "the optimizer's state was loaded in part, which ended in an error";
+}
+
+std::vector<TensorPiece> AdamW::pieces(bool counted_only) const {
   std::vector<TensorPiece> pieces;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const NamedParameter& p = parameters_[i];
@@ -212,14 +199,14 @@ std::vector<TensorPiece> AdamW::state(bool counted_only) const {
 void AdamW::load_state(int64_t step, const ReadPiece& read) {
   if (step < 0)
     throw Error(ErrorCode::kMismatch, "the optimizer state's step is negative").with("step", step);
-  const std::vector<TensorPiece> wanted = state();
-  const std::vector<at::Tensor> given = read_checked(wanted, read);
 
+  half_loaded_ = true;
   const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < wanted.size(); ++i)
-    at::Tensor(wanted[i].values).copy_(given[i]);
+  for (TensorPiece& piece : pieces(/*counted_only=*/false))
+    read(piece);
   set_parameters_from_masters();
   step_ = step;
+  half_loaded_ = false;
 }
 
 }  // namespace retort::parallel

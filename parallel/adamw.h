@@ -57,18 +57,19 @@ class AdamW {
   // these cover every element exactly once; without sharding every dp rank has the same ones, and
   // one of them writes.
   std::vector<TensorPiece> state(bool counted_only = false) const;
-  // Returns the values of a wanted piece: fp32, one dimension, wanted.values.numel() elements, on
-  // any device; a view of a mapped file will do. It throws kMismatch for what it does not have.
-  using ReadPiece = std::function<at::Tensor(const TensorPiece& wanted)>;
-  // Sets the step and copies every piece of state(). All pieces are read before the first is
-  // written, so that an error (kMismatch naming the first misshaped one) leaves the state as it
-  // was. A loaded master also sets its part of the parameter.
+  // Fills the values of a piece, which it does not replace. It throws for what it does not have.
+  using ReadPiece = std::function<void(TensorPiece& piece)>;
+  // Sets the step and has every piece of state() filled, where it lies. A loaded master also sets
+  // its part of the parameter. After an error the state is half of one and half of another:
+  // step() and state() abort until a load_state() has come to its end.
   void load_state(int64_t step, const ReadPiece& read);
 
  private:
   void allocate();
   void check_same_parameters(const GradBuckets& grads) const;
   bool decays(const std::string& name) const;
+  std::vector<TensorPiece> pieces(bool counted_only) const;
+  void check_not_half_loaded() const;
   at::Tensor value_part(size_t i) const;  // of the parameter, one dimension
   void set_parameters_from_masters();
 
@@ -76,6 +77,7 @@ class AdamW {
   std::vector<GradBuckets::Part> parts_;  // per parameter
   Options options_;
   int64_t step_ = 0;
+  bool half_loaded_ = false;
   std::vector<at::Tensor> exp_avg_, exp_avg_sq_, master_;  // of the parts, one dimension
   ThreadChecker compute_thread_;
 };

@@ -9,15 +9,12 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/units.h"
 #include "parallel/vote.h"
 #include "recipes/rollout/draw_options.h"
+#include "recipes/rollout/redraws.h"
 
 namespace retort::recipes {
 namespace {
-
-// Of one step with the same weights, beside the first: a generator is not lost that often in a row.
-constexpr int64_t kMaxDraws = 10;
 
 // `sink` hears of the samples of a part of its request, which begin at `first`.
 roles::SampleListener listener_of(const SampleSink& sink, size_t first) {
@@ -87,8 +84,8 @@ void RolloutWorker::send(PendingRollout& pending, uint64_t number) {
 }
 
 std::vector<roles::Samples> RolloutWorker::receive(PendingRollout& pending, double* waited) {
-  Duration pause{0};
-  for (int64_t again = 0;; ++again) {
+  Redraws redraws(pending.request.step);
+  for (;;) {
     try {
       std::vector<roles::Samples> answers;
       for (roles::PendingSamples& part : pending.parts)
@@ -98,28 +95,21 @@ std::vector<roles::Samples> RolloutWorker::receive(PendingRollout& pending, doub
       // Given up for new weights (in_flight: abort), or lost with a generator whose successor has
       // newer ones.
       if (error.code() != ErrorCode::kCancelled) throw;
-      // With weights that are still the newest it was lost with a generator, which is told them
-      // before it is asked again. Where that goes on, something else is wrong.
-      const bool newer = pending.weight_version != pushed_;
-      if (newer) again = 0;
-      if (again == kMaxDraws)
-        throw Error(ErrorCode::kMismatch,
-                    "the samples of a step were drawn " + std::to_string(kMaxDraws + 1) +
-                        " times with the newest weights, and each time the generator said that "
-                        "these are not its own; do its log and the student's name one version? " +
-                        error.message())
-            .with("step", pending.request.step);
-      pause = newer ? Duration(0) : std::min(2 * pause + Duration(100), Duration(10'000));
-      std::this_thread::sleep_for(pause);
-      // The other parts are fetched to their end, or to the same error, by nobody's wait: cancelled
-      // between two answers they would stay with their generators.
-      RETORT_LOG(kInfo) << "step " << pending.request.step
-                        << ": samples are drawn again, with weights of version " << pushed_ << ": "
-                        << error.what();
-      pending.weight_version = pushed_;
-      send(pending, (uint64_t{1} << 40) + resent_++);
+      std::this_thread::sleep_for(
+          redraws.pause_after(error, /*newer=*/pending.weight_version != pushed_));
+      draw_again(pending, error);
     }
   }
+}
+
+// The other parts are fetched to their end, or to the same error, by nobody's wait: cancelled
+// between two answers they would stay with their generators.
+void RolloutWorker::draw_again(PendingRollout& pending, const Error& why) {
+  RETORT_LOG(kInfo) << "step " << pending.request.step
+                    << ": samples are drawn again, with weights of version " << pushed_ << ": "
+                    << why.what();
+  pending.weight_version = pushed_;
+  send(pending, (uint64_t{1} << 40) + resent_++);
 }
 
 Rollout RolloutWorker::finish(PendingRollout pending) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/error.h"
 #include "models/generation/stop_text.h"
 #include "models/text/tokenizer.h"
 #include "parallel/world.h"
@@ -50,6 +51,7 @@ class RolloutWorker : public SampleSource {
  private:
   void send(PendingRollout& pending, uint64_t number);
   std::vector<roles::Samples> receive(PendingRollout& pending, double* waited);
+  void draw_again(PendingRollout& pending, const Error& why);
   void wait_synced();
   bool leads() const { return world_.mp().rank() == 0; }
 

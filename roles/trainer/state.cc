@@ -118,8 +118,7 @@ void load_optimizer(parallel::AdamW& optimizer, std::optional<parallel::LossScal
   const int64_t step = read_step(reader, file);
   std::optional<parallel::LossScaler> read = scaler;
   if (read) read_scale(*read, reader, file);
-  optimizer.load_state(step,
-                       [&](const parallel::TensorPiece& wanted) { return reader.get(wanted); });
+  optimizer.load_state(step, [&](parallel::TensorPiece& piece) { reader.read_piece(piece); });
   scaler = read;
 }
 

@@ -56,18 +56,19 @@ void ReceiveAccount::close() {
 }
 
 ReceiveBudget::ReceiveBudget(uint64_t total, uint64_t per_account, uint64_t largest_message)
-    : total_(total), per_account_(per_account), largest_message_(largest_message) {}
-
-uint64_t ReceiveBudget::window() const { return window_of(total_, per_account_, accounts_.size()); }
+    : total_(total),
+      per_account_(per_account),
+      largest_message_(largest_message),
+      window_(window_of(total, per_account, 0)) {}
 
 uint64_t ReceiveBudget::promised_bytes() const { return promised_; }
 
 // What a message has above its window is not taken from the others.
 uint64_t ReceiveBudget::spare() const {
   uint64_t counted = promised_;
-  const uint64_t window = this->window();
   for (const Lone& lone : lone_)
-    if (lone.holder) counted -= lone.holder->promised() - std::min(lone.holder->promised(), window);
+    if (lone.holder)
+      counted -= lone.holder->promised() - std::min(lone.holder->promised(), window_);
   return total_ - std::min(total_, counted);
 }
 
@@ -86,6 +87,7 @@ std::shared_ptr<ReceiveAccount> ReceiveBudget::open(size_t kind, ReceiveAccount:
   if (kind >= lone_.size()) lone_.resize(kind + 1);
   account->index_ = accounts_.size();
   accounts_.push_back(account);
+  follow_window();
   settle(*account);
   return account;
 }
@@ -94,8 +96,6 @@ std::shared_ptr<ReceiveAccount> ReceiveBudget::open(size_t kind, ReceiveAccount:
 // back into the budget: senders answer over the network.
 void ReceiveBudget::settle(ReceiveAccount& account) {
   if (account.index_ == ReceiveAccount::kRemoved) return;
-  const Account kept = accounts_[account.index_];
-  follow_window();
   look_at(account);
   if (account.closed_ && account.promised() == 0) {
     remove(account);
@@ -111,6 +111,7 @@ void ReceiveBudget::look_at(ReceiveAccount& account) {
 }
 
 void ReceiveBudget::remove(ReceiveAccount& account) {
+  const Account kept = accounts_[account.index_];
   accounts_[account.index_] = accounts_.back();
   accounts_[account.index_]->index_ = account.index_;
   accounts_.pop_back();
@@ -119,8 +120,9 @@ void ReceiveBudget::remove(ReceiveAccount& account) {
 
 // Another window asks something of every account: those that have more of it first.
 void ReceiveBudget::follow_window() {
-  if (window() == last_window_) return;
-  last_window_ = window();
+  const uint64_t window = window_of(total_, per_account_, accounts_.size());
+  if (window == window_) return;
+  window_ = window;
   for (const Account& account : accounts_)
     shrink(*account);
   for (const Account& account : accounts_)
@@ -146,15 +148,14 @@ void ReceiveBudget::serve_lines() {
 }
 
 void ReceiveBudget::shrink(ReceiveAccount& account) {
-  const uint64_t window = this->window();
-  if (account.oversize_ && account.promised() <= window) {
+  if (account.oversize_ && account.promised() <= window_) {
     account.oversize_ = false;
     lone_[account.kind_].holder = nullptr;
   }
   const bool expected = account.oversize_ && account.wanted_ > account.arrived_;
-  if (account.closed_ || account.lowering_ || expected || account.promised() <= window) return;
+  if (account.closed_ || account.lowering_ || expected || account.promised() <= window_) return;
   // Bytes that have arrived are in use, not spare.
-  const uint64_t limit = std::max(account.arrived_, account.consumed_ + window);
+  const uint64_t limit = std::max(account.arrived_, account.consumed_ + window_);
   if (limit >= account.limit_) return;
   account.lowering_ = true;
   account.sender_.ask_back(limit);
@@ -163,10 +164,9 @@ void ReceiveBudget::shrink(ReceiveAccount& account) {
 // True when something was granted.
 bool ReceiveBudget::refill(ReceiveAccount& account) {
   if (account.closed_ || account.lowering_) return false;
-  const uint64_t window = this->window();
 
   // A message that no window holds goes alone, after the one before it was consumed.
-  const bool too_large = account.waits() && account.wanted_ - account.consumed_ > window;
+  const bool too_large = account.waits() && account.wanted_ - account.consumed_ > window_;
   const bool in_use = account.arrived_ > account.consumed_;
   Lone& lone = lone_[account.kind_];
   const bool others_turn = lone.holder && lone.holder != &account;
@@ -175,8 +175,8 @@ bool ReceiveBudget::refill(ReceiveAccount& account) {
     lone.line.push_back(accounts_[account.index_]);
   }
   if (too_large && !others_turn && !(account.oversize_ && in_use)) {
-    if (in_use && account.wanted_ - account.arrived_ <= window) return false;  // it will fit then
-    const uint64_t most = account.consumed_ + window + largest_message_;
+    if (in_use && account.wanted_ - account.arrived_ <= window_) return false;  // it will fit then
+    const uint64_t most = account.consumed_ + window_ + largest_message_;
     const uint64_t limit = std::min(account.wanted_, most);
     account.oversize_ = true;
     lone.holder = &account;
@@ -186,14 +186,15 @@ bool ReceiveBudget::refill(ReceiveAccount& account) {
   }
 
   // Small grants are put off, unless the sender waits for them.
-  if (account.promised() >= window) return false;
-  const uint64_t missing = window - account.promised();
+  if (account.promised() >= window_) return false;
+  const uint64_t missing = window_ - account.promised();
+  if (!account.waits() && missing < window_ / 4) return false;
   const uint64_t room = std::min(missing, spare());
-  if (room < missing && !account.in_room_line_ && (account.waits() || missing >= window / 4)) {
+  if (room < missing && !account.in_room_line_) {
     account.in_room_line_ = true;
     room_line_.push_back(accounts_[account.index_]);
   }
-  if (room == 0 || (!account.waits() && room < window / 4)) return false;
+  if (room == 0 || (!account.waits() && room < window_ / 4)) return false;
   raise(account, account.limit_ + room);
   return true;
 }

@@ -8,8 +8,9 @@
 // Fairness: with more accounts windows shrink. What the senders have not used of the larger ones is
 //   asked back, so that a newcomer waits for one round trip and not for somebody's next message.
 //   Who waits for room, or to go alone, is served in the order of asking.
-// Cost: a call looks at its own account and at those which it lets go on. All are looked at when
-//   the window changes, which the number of accounts does at powers of two.
+// Cost: a call looks at its own account and at those which it lets go on, and touches nothing of
+//   the others. All are looked at when the window changes, which the number of accounts does at
+//   powers of two.
 // Threads: the loop thread, for as long as the budget lives.
 #pragma once
 
@@ -23,7 +24,8 @@ namespace retort::rpc::detail {
 
 class ReceiveBudget;
 
-class ReceiveAccount {
+// What a message touches of it lies in one line of the cache.
+class alignas(64) ReceiveAccount {
  public:
   struct Sender {
     std::function<void(uint64_t limit)> grant;     // the sender may go up to this
@@ -57,15 +59,15 @@ class ReceiveAccount {
 
   ReceiveBudget& budget_;
   const size_t kind_;
-  const Sender sender_;
-  bool closed_ = false;
   uint64_t limit_ = 0, arrived_ = 0, consumed_ = 0;
   uint64_t wanted_ = 0;
+  static constexpr size_t kRemoved = ~size_t{0};
+  size_t index_ = 0;  // among the budget's accounts
+  bool closed_ = false;
   bool lowering_ = false;  // an ask_back is under way: nothing is granted meanwhile
   bool oversize_ = false;  // has more than its window, for one message
   bool in_room_line_ = false, in_lone_line_ = false;
-  static constexpr size_t kRemoved = ~size_t{0};
-  size_t index_ = 0;  // among the budget's accounts
+  const Sender sender_;
 };
 
 // What each of so many accounts may have.
@@ -78,7 +80,7 @@ class ReceiveBudget {
   // The first grant comes inside the call, if there is room.
   std::shared_ptr<ReceiveAccount> open(size_t kind, ReceiveAccount::Sender sender);
 
-  uint64_t window() const;
+  uint64_t window() const { return window_; }
   // Granted and not consumed, over all accounts.
   uint64_t promised_bytes() const;
 
@@ -108,7 +110,7 @@ class ReceiveBudget {
   std::deque<Account> room_line_;
   std::vector<Lone> lone_;  // by kind
   uint64_t promised_ = 0;   // over all accounts
-  uint64_t last_window_ = 0;
+  uint64_t window_;         // window_of() as many accounts as there are
 };
 
 }  // namespace retort::rpc::detail

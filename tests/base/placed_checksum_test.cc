@@ -67,6 +67,32 @@ TEST(PlacedChecksum64, FindsAByteThatChangesAndPartsThatAreMixedUp) {
   EXPECT_NE(placed_checksum64(data, 0), whole);
 }
 
+// From and to whatever place in memory: a copy goes in vectors, which begin at borders.
+TEST(PlacedChecksum64, IsThatOfTheBytesThatAreCopied) {
+  const std::vector<std::byte> data = random_bytes(kPlacedBytes, 6);
+  for (const size_t from : {0, 1, 4, 7, 32}) {
+    for (size_t to = 0; to < 40; ++to) {
+      for (const size_t size : {size_t{0}, size_t{1}, size_t{6}, size_t{99}, size_t{16'384},
+                                size_t{16'383}, kPlacedBytes - from}) {
+        const uint64_t offset = 1'000'001 * from;
+        const std::span<const std::byte> bytes = std::span(data).subspan(from, size);
+        std::vector<std::byte> copy(to + size + 64, std::byte{0xee});
+        const CopyTo kind = size % 2 == 0 ? CopyTo::kNewMemory : CopyTo::kUsedMemory;
+        EXPECT_EQ(copy_with_placed_checksum64(copy.data() + to, bytes, offset, kind),
+                  placed_checksum64(bytes, offset));
+
+        const auto begin = copy.begin() + static_cast<ptrdiff_t>(to);
+        const auto end = begin + static_cast<ptrdiff_t>(size);
+        EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), begin)) << from << " " << to;
+        const auto untouched = [](std::byte one) { return one == std::byte{0xee}; };
+        EXPECT_TRUE(std::all_of(copy.begin(), begin, untouched) &&
+                    std::all_of(end, copy.end(), untouched))
+            << from << " " << to << " " << size;
+      }
+    }
+  }
+}
+
 // It stands in files: it may not change. The words 1 and 2 of a file.
 TEST(PlacedChecksum64, HasTheNumbersOfItsFormula) {
   const auto mix = [](uint64_t state) {

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
@@ -122,7 +125,8 @@ TEST_F(FileChecksumsTest, TellWhatIsDamagedWhereItIsRead) {
           parallel::TensorPiece piece = whole_piece("b", table_.clone());
           reader.read_piece(piece);
         }),
-        test::error_of([&] { reader.get(whole_piece("b", table_)); })}) {
+        test::error_of([&] { reader.copy_rows("b", 0, at::empty_like(table_)); }),
+        test::error_of([&] { reader.copy_rows("b", 0, table_.to(at::kDouble)); })}) {
     EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
     EXPECT_TRUE(is_damage(error));
     EXPECT_NE(error.message().find(weights_.string() + " is not what was saved"), std::string::npos)
@@ -130,6 +134,46 @@ TEST_F(FileChecksumsTest, TellWhatIsDamagedWhereItIsRead) {
   }
   flip(weights_, in_b);
   EXPECT_TRUE(at::equal(SafetensorsReader(checkpoint_).get("b"), table_));
+}
+
+// Each MiB is compared as it is copied, whole or in part, as it is or converted.
+TEST_F(FileChecksumsTest, AreComparedWhereverACopyBeginsAndEnds) {
+  const auto columns = [&] {
+    return parallel::TensorPiece{.name = "b",
+                                 .shape = {1024, 1024},
+                                 .slice_shape = {1024, 512},
+                                 .dim = 1,
+                                 .offset = 256,
+                                 .begin = 100,
+                                 .values = at::zeros({1023 * 512})};
+  };
+  for (const auto& [first, count] : {std::pair(0, 1024), {1, 1000}, {255, 300}, {1023, 1}}) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
+      const at::Tensor to = at::empty({count, 1024}, dtype);
+      SafetensorsReader(checkpoint_).copy_rows("b", first, to);
+      EXPECT_TRUE(at::equal(to, table_.narrow(0, first, count).to(dtype))) << first << dtype;
+    }
+  }
+  parallel::TensorPiece piece = columns();
+  SafetensorsReader(checkpoint_).read_piece(piece);
+  EXPECT_TRUE(
+      at::equal(piece.values, table_.narrow(1, 256, 512).reshape({-1}).narrow(0, 100, 1023 * 512)));
+
+  // One byte of each block, the first one's and the last one's among them.
+  for (uint64_t offset = fs::file_size(weights_) - 1; offset > kChecksumMiB / 2;
+       offset -= std::min(offset, kChecksumMiB)) {
+    flip(weights_, offset);
+    const std::string block = std::to_string(offset / kChecksumMiB * kChecksumMiB) + " to ";
+    const SafetensorsReader reader(checkpoint_);
+    for (const Error& error :
+         {test::error_of([&] { reader.copy_rows("b", 0, at::empty_like(table_)); }),
+          test::error_of([&] { reader.copy_rows("b", 0, table_.to(at::kDouble)); }),
+          test::error_of([&] { reader.read_piece(piece); })}) {
+      EXPECT_TRUE(is_damage(error));
+      EXPECT_NE(error.message().find(block), std::string::npos) << error.message();
+    }
+    flip(weights_, offset);
+  }
 }
 
 TEST_F(FileChecksumsTest, TellOfHeadersCutFilesAndMissingOnes) {

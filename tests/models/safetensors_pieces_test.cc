@@ -197,7 +197,6 @@ TEST(SafetensorsPieces, AnySliceIsRead) {
   for (uint64_t seed = 20; seed < 28; ++seed) {
     std::mt19937_64 random(seed);
     for (const TensorPiece& expected : cut_all(tensors, random)) {
-      EXPECT_TRUE(at::equal(reader.get(expected), expected.values)) << expected.name;
       for (const at::ScalarType dtype : {expected.values.scalar_type(), at::kDouble}) {
         TensorPiece piece = expected;
         piece.values = at::empty(expected.values.sizes(), dtype).fill_(9);
@@ -207,21 +206,6 @@ TEST(SafetensorsPieces, AnySliceIsRead) {
       }
     }
   }
-}
-
-TEST(SafetensorsPieces, ThatLieTogetherAreNotCopied) {
-  test::TemporaryFolder folder;
-  write_safetensors(folder.path() / "t.safetensors", {{"a", numbers({6, 4}, at::kFloat)}});
-  const SafetensorsReader reader(folder.path() / "t.safetensors");
-  const auto* begin = reader.get("a").const_data_ptr<float>();
-  const auto piece = [&](int64_t dim, std::vector<int64_t> slice, int64_t offset, int64_t first,
-                         int64_t count) {
-    return TensorPiece{"a", {6, 4}, std::move(slice), dim, offset, first, at::empty({count})};
-  };
-  EXPECT_EQ(reader.get(piece(0, {3, 4}, 2, 1, 7)).const_data_ptr<float>(), begin + 9);
-  EXPECT_EQ(reader.get(piece(1, {6, 2}, 2, 2, 2)).const_data_ptr<float>(), begin + 6);
-  const float* copied = reader.get(piece(1, {6, 2}, 2, 0, 12)).const_data_ptr<float>();
-  EXPECT_TRUE(copied < begin || copied >= begin + 24);
 }
 
 TEST(SafetensorsPieces, OfOtherTensorsAreRefused) {

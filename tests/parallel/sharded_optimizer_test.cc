@@ -186,8 +186,8 @@ void sharded_state_scenario() {
       for (size_t i = 0; i < plain.parameters.size(); ++i)
         sharded.parameters[i].value.copy_(plain.parameters[i].value);
     }
-    sharded.optimizer.load_state(plain.optimizer.num_steps(), [&](const TensorPiece& wanted) {
-      return saved.at(wanted.name).narrow(0, wanted.begin, wanted.values.numel());
+    sharded.optimizer.load_state(plain.optimizer.num_steps(), [&](TensorPiece& piece) {
+      piece.values.copy_(saved.at(piece.name).narrow(0, piece.begin, piece.values.numel()));
     });
     for (int number = 3; number < kSteps; ++number) {
       plain.step(world.rank(), number);
