@@ -138,7 +138,7 @@ std::optional<std::string> read_file_if_there(const fs::path& path) {
   return content;
 }
 
-// (A stream would throw when a read fails of what was opened: a file that another host has removed.)
+// (A stream throws where a read of what was opened fails: a file that another host has removed.)
 std::string read_what_is_there(const fs::path& path) {
   std::string content;
   const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
