@@ -18,7 +18,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "launch/backends/exec_arguments.h"
+#include "base/process/exec_arguments.h"
 #include "launch/supervision/child_context.h"
 
 namespace retort::launch {
@@ -104,29 +104,6 @@ class SpawnSetup {
 };
 
 }  // namespace
-
-OwnedFd& OwnedFd::operator=(OwnedFd&& other) noexcept {
-  if (this != &other) {
-    reset();
-    fd_ = other.release();
-  }
-  return *this;
-}
-
-int OwnedFd::release() { return std::exchange(fd_, -1); }
-
-void OwnedFd::reset() {
-  if (fd_ >= 0) ::close(release());
-}
-
-Pipe make_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    throw Error(ErrorCode::kResourceExhausted,
-                std::string("cannot make a pipe: ") + std::strerror(errno) +
-                    (errno == EMFILE ? "; raise the limit of open files (`ulimit -Hn`)" : ""));
-  return {OwnedFd(ends[0]), OwnedFd(ends[1])};
-}
 
 ChildProcess::ChildProcess(const SpawnOptions& options) {
   // What the child inherits: its output, and descriptors at numbers that it knows.

@@ -11,29 +11,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/process/owned_fd.h"
+
 namespace retort::launch {
-
-// A file descriptor that closes itself.
-class OwnedFd {
- public:
-  OwnedFd() = default;
-  explicit OwnedFd(int fd) : fd_(fd) {}
-  ~OwnedFd() { reset(); }
-  OwnedFd(OwnedFd&& other) noexcept : fd_(other.release()) {}
-  OwnedFd& operator=(OwnedFd&& other) noexcept;
-  int get() const { return fd_; }
-  int release();
-  void reset();
-
- private:
-  int fd_ = -1;
-};
-
-struct Pipe {
-  OwnedFd out, in;  // what is written to `in` is read from `out`
-};
-// Both ends close on exec. kResourceExhausted when the system has no descriptor left.
-Pipe make_pipe();
 
 struct SpawnOptions {
   std::filesystem::path program;

@@ -12,11 +12,12 @@
 #include <string_view>
 #include <thread>
 
-#include "base/close_on_exec.h"
 #include "base/deadline.h"
 #include "base/error.h"
+#include "base/process/close_on_exec.h"
+#include "base/process/exec_arguments.h"
+#include "base/process/owned_fd.h"
 #include "launch/backends/child_process.h"
-#include "launch/backends/exec_arguments.h"
 
 extern char** environ;
 

@@ -8,8 +8,9 @@
 
 #include "base/deadline.h"
 #include "base/error.h"
+#include "base/process/exec_arguments.h"
+#include "base/process/pipe.h"
 #include "launch/backends/child_process.h"
-#include "launch/backends/exec_arguments.h"
 #include "launch/backends/find_program.h"
 
 namespace retort::launch {

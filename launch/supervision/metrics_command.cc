@@ -8,8 +8,8 @@
 #include <fstream>
 #include <utility>
 
-#include "base/child.h"
 #include "base/error.h"
+#include "base/process/child.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "launch/backends/child_process.h"
+#include "base/process/owned_fd.h"
 #include "tests/support/folder_fixture.h"
 #include "tests/support/thrown.h"
 #include "tests/support/wait_until.h"

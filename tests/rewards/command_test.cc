@@ -9,8 +9,8 @@
 #include <sstream>
 #include <thread>
 
-#include "base/child.h"
 #include "base/deadline.h"
+#include "base/process/child.h"
 #include "tests/rewards/player.h"
 #include "tests/rewards/reward_support.h"
 #include "tests/support/wait_until.h"

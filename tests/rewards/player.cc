@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "base/child.h"
+#include "base/process/child.h"
 
 namespace retort::test {
 namespace {

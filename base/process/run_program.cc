@@ -1,4 +1,4 @@
-#include "base/run_program.h"
+#include "base/process/run_program.h"
 
 #include <poll.h>
 #include <unistd.h>
@@ -6,9 +6,9 @@
 #include <cerrno>
 #include <chrono>
 
-#include "base/child.h"
 #include "base/deadline.h"
 #include "base/error.h"
+#include "base/process/child.h"
 
 namespace retort {
 namespace {

@@ -1,4 +1,4 @@
-#include "base/child.h"
+#include "base/process/child.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -15,9 +15,9 @@
 #include <thread>
 #include <utility>
 
-#include "base/close_on_exec.h"
 #include "base/deadline.h"
 #include "base/error.h"
+#include "base/process/close_on_exec.h"
 
 namespace retort {
 namespace {
