@@ -1,4 +1,4 @@
-// What exec and posix_spawn take for arguments and environment.
+// What exec takes for arguments and environment.
 #pragma once
 
 #include <unistd.h>

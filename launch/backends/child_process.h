@@ -1,5 +1,4 @@
-// One started process: spawned without fork, in a process group of its own, watched through a
-// pidfd.
+// One started process, in a process group of its own, watched through a pidfd.
 #pragma once
 
 #include <sys/types.h>
@@ -29,7 +28,7 @@ struct SpawnOptions {
 
 class ChildProcess {
  public:
-  // posix_spawn into a new process group, with no signal blocked and default handlers.
+  // Started by base/process/start.h, as the leader of a new process group.
   // kInvalidArgument when the program or the log cannot be opened, kResourceExhausted when the
   // system has no room for another process.
   explicit ChildProcess(const SpawnOptions& options);

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/process/child.h"
 #include "base/process/run_program.h"
+#include "base/process/start.h"
 
 namespace retort::recipes {
 namespace fs = std::filesystem;
