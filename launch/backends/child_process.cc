@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -18,140 +17,52 @@
 #include <utility>
 
 #include "base/error.h"
-#include "launch/backends/exec_arguments.h"
+#include "base/process/start.h"
 #include "launch/supervision/child_context.h"
 
 namespace retort::launch {
 namespace {
 
-void check_spawn(int error, const char* what) {
-  if (error != 0)
-    throw Error(ErrorCode::kResourceExhausted, std::string(what) + ": " + std::strerror(error));
-}
-
-// The limit is too low for the copies that a start needs: EINVAL where they may not be so high.
-[[noreturn]] void refuse_without_descriptors(int error) {
+// The limit of open files is too low for what a start needs.
+[[noreturn]] void refuse_without_descriptors() {
   rlimit files{};
   ::getrlimit(RLIMIT_NOFILE, &files);
   throw Error(ErrorCode::kResourceExhausted,
-              std::string("a process cannot be started: ") + std::strerror(error) +
+              std::string("a process cannot be started: ") + std::strerror(EMFILE) +
                   "; this one may open " + std::to_string(files.rlim_cur) +
                   " files and sockets, which is too few: raise the limit (`ulimit -Hn`, nofile in "
                   "/etc/security/limits.conf, LimitNOFILE of a service); `retort doctor RECIPE` "
                   "says how many the run needs");
 }
 
-// posix_spawn's two option objects.
-class SpawnSetup {
- public:
-  SpawnSetup() {
-    check_spawn(::posix_spawn_file_actions_init(&actions_), "posix_spawn_file_actions_init");
-    check_spawn(::posix_spawnattr_init(&attributes_), "posix_spawnattr_init");
-  }
-  ~SpawnSetup() {
-    ::posix_spawn_file_actions_destroy(&actions_);
-    ::posix_spawnattr_destroy(&attributes_);
-  }
-  SpawnSetup(const SpawnSetup&) = delete;
-  SpawnSetup& operator=(const SpawnSetup&) = delete;
-
-  void redirect_output(const std::string& log) {
-    check_spawn(::posix_spawn_file_actions_addopen(&actions_, 0, "/dev/null", O_RDONLY, 0),
-                "redirecting stdin");
-    check_spawn(::posix_spawn_file_actions_addopen(&actions_, 1, log.c_str(),
-                                                   O_WRONLY | O_CREAT | O_APPEND, 0644),
-                "redirecting stdout");
-    check_spawn(::posix_spawn_file_actions_adddup2(&actions_, 1, 2), "redirecting stderr");
-  }
-
-  // `from` becomes `to` in the child. The copies made here are above every target, so that no dup2
-  // overwrites a later source.
-  void pass(int from, int to) {
-    const int copy = ::fcntl(from, F_DUPFD_CLOEXEC, 64);
-    if (copy < 0) refuse_without_descriptors(errno);
-    copies_.emplace_back(copy);
-    check_spawn(::posix_spawn_file_actions_adddup2(&actions_, copy, to),
-                "passing a file descriptor");
-  }
-
-  void close_from(int first) {
-    check_spawn(::posix_spawn_file_actions_addclosefrom_np(&actions_, first),
-                "closing file descriptors");
-  }
-
-  void isolate() {
-    sigset_t none, all;
-    ::sigemptyset(&none);
-    ::sigfillset(&all);
-    ::sigdelset(&all, SIGKILL);
-    ::sigdelset(&all, SIGSTOP);
-    check_spawn(::posix_spawnattr_setpgroup(&attributes_, 0), "setting the process group");
-    check_spawn(::posix_spawnattr_setsigmask(&attributes_, &none), "setting the signal mask");
-    check_spawn(::posix_spawnattr_setsigdefault(&attributes_, &all), "setting the signal handlers");
-    check_spawn(
-        ::posix_spawnattr_setflags(
-            &attributes_, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF),
-        "setting spawn flags");
-  }
-
-  const posix_spawn_file_actions_t* actions() const { return &actions_; }
-  const posix_spawnattr_t* attributes() const { return &attributes_; }
-
- private:
-  posix_spawn_file_actions_t actions_;
-  posix_spawnattr_t attributes_;
-  std::vector<OwnedFd> copies_;
-};
+[[noreturn]] void refuse_to_start(const SpawnOptions& options, int error) {
+  if (error == EMFILE) refuse_without_descriptors();
+  const bool room = error == EAGAIN || error == ENOMEM || error == ENFILE;
+  throw Error(room ? ErrorCode::kResourceExhausted : ErrorCode::kInvalidArgument,
+              "cannot start " + options.program.string() + " with its log in " +
+                  options.log.string() + ": " + std::strerror(error));
+}
 
 }  // namespace
 
-OwnedFd& OwnedFd::operator=(OwnedFd&& other) noexcept {
-  if (this != &other) {
-    reset();
-    fd_ = other.release();
-  }
-  return *this;
-}
-
-int OwnedFd::release() { return std::exchange(fd_, -1); }
-
-void OwnedFd::reset() {
-  if (fd_ >= 0) ::close(release());
-}
-
-Pipe make_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    throw Error(ErrorCode::kResourceExhausted,
-                std::string("cannot make a pipe: ") + std::strerror(errno) +
-                    (errno == EMFILE ? "; raise the limit of open files (`ulimit -Hn`)" : ""));
-  return {OwnedFd(ends[0]), OwnedFd(ends[1])};
-}
-
 ChildProcess::ChildProcess(const SpawnOptions& options) {
-  // What the child inherits: its output, and descriptors at numbers that it knows.
-  SpawnSetup setup;
-  setup.redirect_output(options.log.string());
-  if (options.output_fd >= 0) setup.pass(options.output_fd, STDOUT_FILENO);
-  if (options.output_fd >= 0 && !options.errors_to_log)
-    setup.pass(options.output_fd, STDERR_FILENO);
-  if (options.input_fd >= 0) setup.pass(options.input_fd, STDIN_FILENO);
-  if (options.hold_fd >= 0) setup.pass(options.hold_fd, kHoldFd);
-  setup.close_from(options.hold_fd >= 0 ? kHoldFd + 1 : kHoldFd);
-  setup.isolate();
+  const OwnedFd log(::open(options.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (log.get() < 0) refuse_to_start(options, errno);
 
-  std::vector<std::string> arguments{options.program.string()};
-  arguments.insert(arguments.end(), options.arguments.begin(), options.arguments.end());
-  const int error =
-      ::posix_spawn(&pid_, options.program.c_str(), setup.actions(), setup.attributes(),
-                    exec_pointers(arguments).data(), exec_pointers(options.environment).data());
-  if (error != 0) {
-    pid_ = -1;
-    const bool room = error == EAGAIN || error == ENOMEM;
-    throw Error(room ? ErrorCode::kResourceExhausted : ErrorCode::kInvalidArgument,
-                "cannot start " + options.program.string() + " with its log in " +
-                    options.log.string() + ": " + std::strerror(error));
-  }
+  // What the child inherits: its output, and descriptors at numbers that it knows.
+  const int out = options.output_fd >= 0 ? options.output_fd : log.get();
+  const int err = options.errors_to_log ? log.get() : out;
+  ProgramStart setup{.program = options.program.string(),
+                     .arguments = {options.program.string()},
+                     .environment = options.environment,
+                     .descriptors = {options.input_fd, out, err}};
+  setup.arguments.insert(setup.arguments.end(), options.arguments.begin(), options.arguments.end());
+  static_assert(kHoldFd == STDERR_FILENO + 1);
+  if (options.hold_fd >= 0) setup.descriptors.push_back(options.hold_fd);
+
+  const StartedProgram started = start_program(setup);
+  if (started.error != 0) refuse_to_start(options, started.error);
+  pid_ = started.pid;
 
   // The pidfd is readable once the process has ended; without one nobody would notice.
   pidfd_ = OwnedFd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));

@@ -1,5 +1,4 @@
-// One started process: spawned without fork, in a process group of its own, watched through a
-// pidfd.
+// One started process, in a process group of its own, watched through a pidfd.
 #pragma once
 
 #include <sys/types.h>
@@ -11,29 +10,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/process/owned_fd.h"
+
 namespace retort::launch {
-
-// A file descriptor that closes itself.
-class OwnedFd {
- public:
-  OwnedFd() = default;
-  explicit OwnedFd(int fd) : fd_(fd) {}
-  ~OwnedFd() { reset(); }
-  OwnedFd(OwnedFd&& other) noexcept : fd_(other.release()) {}
-  OwnedFd& operator=(OwnedFd&& other) noexcept;
-  int get() const { return fd_; }
-  int release();
-  void reset();
-
- private:
-  int fd_ = -1;
-};
-
-struct Pipe {
-  OwnedFd out, in;  // what is written to `in` is read from `out`
-};
-// Both ends close on exec. kResourceExhausted when the system has no descriptor left.
-Pipe make_pipe();
 
 struct SpawnOptions {
   std::filesystem::path program;
@@ -49,7 +28,7 @@ struct SpawnOptions {
 
 class ChildProcess {
  public:
-  // posix_spawn into a new process group, with no signal blocked and default handlers.
+  // Started by base/process/start.h, as the leader of a new process group.
   // kInvalidArgument when the program or the log cannot be opened, kResourceExhausted when the
   // system has no room for another process.
   explicit ChildProcess(const SpawnOptions& options);

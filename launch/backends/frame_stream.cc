@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/process/owned_fd.h"
 
 namespace retort::launch {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "launch/backends/child_process.h"
+#include "base/process/owned_fd.h"
 
 namespace retort::launch {
 

@@ -16,6 +16,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/process/owned_fd.h"
+#include "launch/backends/child_process.h"
 #include "launch/backends/frame_stream.h"
 #include "launch/backends/host_frames.h"
 #include "launch/backends/host_version.h"

@@ -12,7 +12,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "launch/backends/exec_arguments.h"
+#include "base/process/exec_arguments.h"
+#include "base/process/pipe.h"
 #include "launch/backends/find_program.h"
 #include "launch/backends/host_version.h"
 #include "launch/backends/shell_word.h"

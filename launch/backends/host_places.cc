@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "launch/backends/child_process.h"
+
 namespace retort::launch {
 
 HostPlaces::HostPlaces(const recipes::Recipe& recipe, const SshBackend& hosts)

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/process/pipe.h"
 #include "launch/backends/local_backend.h"
 
 namespace retort::launch {

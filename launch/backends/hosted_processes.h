@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/deadline.h"
+#include "base/process/owned_fd.h"
 #include "base/units.h"
 #include "launch/backends/child_process.h"
 #include "launch/backends/host_frames.h"

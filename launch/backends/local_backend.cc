@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/process/owned_fd.h"
+
 namespace retort::launch {
 
 class LocalBackend::Process final : public RoleProcess {

@@ -11,7 +11,7 @@
 
 #include "base/deadline.h"
 #include "base/log.h"
-#include "launch/backends/child_process.h"
+#include "base/process/owned_fd.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;

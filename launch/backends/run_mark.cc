@@ -14,6 +14,7 @@
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/process/owned_fd.h"
 
 namespace retort::launch {
 namespace {

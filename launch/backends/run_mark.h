@@ -6,8 +6,8 @@
 #include <string>
 
 #include "base/deadline.h"
+#include "base/process/owned_fd.h"
 #include "base/units.h"
-#include "launch/backends/child_process.h"
 
 namespace retort::launch {
 

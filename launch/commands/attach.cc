@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/host_name.h"
+#include "launch/backends/child_process.h"
 #include "launch/backends/host_places.h"
 #include "launch/backends/run_mark.h"
 #include "launch/commands/launch.h"

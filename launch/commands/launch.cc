@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "launch/backends/child_process.h"
 #include "launch/backends/host_places.h"
 #include "launch/backends/run_mark.h"
 #include "launch/backends/shell_word.h"

@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "launch/backends/child_process.h"
+#include "base/process/owned_fd.h"
 #include "launch/doctor/checks.h"
 #include "launch/supervision/run_folder.h"
 #include "launch/supervision/status_file.h"

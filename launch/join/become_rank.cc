@@ -9,10 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "base/close_on_exec.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "launch/backends/exec_arguments.h"
+#include "base/process/close_on_exec.h"
+#include "base/process/exec_arguments.h"
+#include "base/process/owned_fd.h"
+#include "launch/backends/child_process.h"
 #include "launch/backends/role_variables.h"
 #include "launch/commands/run_once.h"
 

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "launch/backends/exec_arguments.h"
+#include "base/process/exec_arguments.h"
 
 namespace retort::launch {
 namespace {

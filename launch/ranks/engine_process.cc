@@ -1,7 +1,6 @@
 #include "launch/ranks/engine_process.h"
 
 #include <fcntl.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,13 +11,11 @@
 #include <string_view>
 #include <thread>
 
-#include "base/close_on_exec.h"
 #include "base/deadline.h"
 #include "base/error.h"
+#include "base/process/owned_fd.h"
+#include "base/process/start.h"
 #include "launch/backends/child_process.h"
-#include "launch/backends/exec_arguments.h"
-
-extern char** environ;
 
 namespace retort::launch {
 namespace {
@@ -37,82 +34,34 @@ std::vector<std::string> engine_environment() {
   return kept;
 }
 
-struct Start {
-  char** argv;
-  char** environment;
-  int log;
-  int report;  // gets errno if it cannot be started; closed by exec
-  pid_t parent;
-};
-
-// In the child of a process with threads: only what signal handlers may call.
-[[noreturn]] void become_engine(const Start& start) {
-  ::setpgid(0, 0);
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != start.parent) ::_exit(127);
-
-  // This process's handlers would run here, too; only then is anything let through.
-  for (int number = 1; number < NSIG; ++number)
-    ::signal(number, SIG_DFL);
-  sigset_t none;
-  sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
-
-  // A listener or a lock that the engine held would outlive this process.
-  close_on_exec_from(STDERR_FILENO + 1);
-  const int input = ::open("/dev/null", O_RDONLY);
-  if (input >= 0 && ::dup2(input, STDIN_FILENO) >= 0 && ::dup2(start.log, STDOUT_FILENO) >= 0 &&
-      ::dup2(start.log, STDERR_FILENO) >= 0)
-    ::execvpe(start.argv[0], start.argv, start.environment);
-  const int error = errno;
-  [[maybe_unused]] const ssize_t written = ::write(start.report, &error, sizeof error);
-  ::_exit(127);
-}
-
 }  // namespace
 
 EngineProcess::EngineProcess(const std::vector<std::string>& argv, const std::filesystem::path& log)
     : log_(log) {
   RETORT_CHECK(!argv.empty()) << "a command has at least a program";
-  const auto fail = [&](int error) {
-    throw Error(ErrorCode::kInvalidArgument, "the engine's command '" + argv[0] +
-                                                 "' cannot be started: " + std::strerror(error));
-  };
   const OwnedFd out(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  int ends[2];
   if (out.get() < 0)
     throw Error(ErrorCode::kUnavailable,
                 "the engine's log " + log.string() + " cannot be opened: " + std::strerror(errno));
-  if (::pipe2(ends, O_CLOEXEC) != 0) fail(errno);
-  OwnedFd reader(ends[0]), writer(ends[1]);
 
-  std::vector<std::string> words = argv, variables = engine_environment();
-  std::vector<char*> word_pointers = exec_pointers(words),
-                     variable_pointers = exec_pointers(variables);
-  const Start start{word_pointers.data(), variable_pointers.data(), out.get(), writer.get(),
-                    ::getpid()};
-  // Until the child has no handlers of ours.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  pid_ = ::fork();
-  const int not_forked = errno;
-  if (pid_ == 0) become_engine(start);
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (pid_ < 0) fail(not_forked);
-
-  // Nothing comes if the program runs.
-  writer.reset();
-  int error = 0;
-  ssize_t got = 0;
-  do {
-    got = ::read(reader.get(), &error, sizeof error);
-  } while (got < 0 && errno == EINTR);
-  if (got != sizeof error) return;
-  ::waitpid(pid_, &status_, 0);
-  pid_ = -1;
-  fail(error);
+  ProgramStart options{.program = path_in_environment(argv[0]),
+                       .arguments = argv,
+                       .environment = engine_environment(),
+                       .descriptors = {ProgramStart::kNothing, out.get(), out.get()},
+                       .ends_with_thread = true};
+  StartedProgram started = start_guarded(options, guard_);
+  if (started.error == ENOEXEC) {
+    // A script that names no interpreter; a shell takes one for its own, too.
+    options.arguments.front() = options.program;
+    options.arguments.insert(options.arguments.begin(), "sh");
+    options.program = "/bin/sh";
+    started = start_guarded(options, guard_);
+  }
+  if (started.error != 0)
+    throw Error(ErrorCode::kInvalidArgument, "the engine's command '" + argv[0] +
+                                                 "' cannot be started: " +
+                                                 std::strerror(started.error));
+  pid_ = started.pid;
 }
 
 bool EngineProcess::reap() {

@@ -7,13 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "base/process/group_guard.h"
 #include "base/units.h"
 
 namespace retort::launch {
 
 // The engine leads a process group of its own, with this process's environment less what is
-// Retort's (RETORT_*, thread counts), and no descriptor but its output's. Its first process ends
-// with this one, even if this one is killed; what that had started then ends with the run.
+// Retort's (RETORT_*, thread counts), and no descriptor but its output's. It and its group end with
+// this process, even if this one is killed (base/process/group_guard.h).
 // Threads: one, which must live as long as this process.
 class EngineProcess {
  public:
@@ -32,6 +33,7 @@ class EngineProcess {
   bool reap();  // true: it has ended
 
   std::filesystem::path log_;
+  GroupGuard guard_;
   pid_t pid_ = -1;
   int status_ = 0;
 };

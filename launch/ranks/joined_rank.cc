@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "launch/backends/child_process.h"
+#include "base/process/owned_fd.h"
 #include "launch/supervision/supervisor.h"
 
 namespace retort::launch {

@@ -1,61 +1,32 @@
 #include "launch/slurm/command.h"
 
-#include <poll.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include <atomic>
 
-#include <array>
-
-#include "base/deadline.h"
 #include "base/error.h"
-#include "launch/backends/child_process.h"
-#include "launch/backends/exec_arguments.h"
+#include "base/process/run_program.h"
 #include "launch/backends/find_program.h"
 
 namespace retort::launch {
 namespace {
 
-constexpr std::chrono::milliseconds kCommandTick{100};
+// Of an answer; a list of all tasks of a job is far smaller.
+constexpr size_t kAnswerBytes = size_t{16} << 20;
 
 }  // namespace
 
 std::string ask_slurm(const std::string& program, const std::vector<std::string>& arguments,
                       Duration limit) {
-  Pipe pipe = make_pipe();
-  ChildProcess child({.program = find_program(program, "launch.backend: slurm", "slurm-client"),
-                      .arguments = arguments,
-                      .environment = own_environment(),
-                      .log = "/dev/null",
-                      .output_fd = pipe.in.get()});
-  pipe.in.reset();
+  std::vector<std::string> argv{find_program(program, "launch.backend: slurm", "slurm-client")};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
 
-  // To the end of its output; what it may have left behind holds that open no longer than it lives.
-  std::string text;
-  const Deadline deadline = Deadline::after(limit);
-  std::array<char, 4096> bytes;
-  for (bool open = true; open;) {
-    pollfd entry{pipe.out.get(), POLLIN, 0};
-    const bool ended = child.try_reap().has_value();
-    if (::poll(&entry, 1, ended ? 0 : static_cast<int>(kCommandTick.count())) > 0) {
-      const ssize_t got = ::read(pipe.out.get(), bytes.data(), bytes.size());
-      open = got > 0;
-      if (open) text.append(bytes.data(), static_cast<size_t>(got));
-    } else if (ended) {
-      open = false;
-    }
-    if (deadline.expired())
-      throw Error(ErrorCode::kTimeout,
-                  program + " did not end within " + format_duration(limit) + "; it said: " + text);
-  }
-
-  std::optional<int> status;
-  while (!(status = child.try_reap()) && !deadline.expired()) {
-    pollfd end{child.pidfd(), POLLIN, 0};
-    ::poll(&end, 1, static_cast<int>(kCommandTick.count()));
-  }
-  if (!status || !WIFEXITED(*status) || WEXITSTATUS(*status) != 0)
-    throw Error(ErrorCode::kUnavailable, program + " failed: " + text);
-  return text;
+  const std::atomic<bool> give_up{false};
+  const ProgramEnd end = run_to_end(argv, limit, give_up, kAnswerBytes);
+  if (end.is_late)
+    throw Error(ErrorCode::kTimeout, program + " did not end within " + format_duration(limit) +
+                                         "; it said: " + end.output);
+  if (!end.what.empty())
+    throw Error(ErrorCode::kUnavailable, program + " failed: " + end.output);
+  return end.output;
 }
 
 }  // namespace retort::launch

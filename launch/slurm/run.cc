@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
+#include "base/process/owned_fd.h"
 #include "base/process_name.h"
 #include "launch/slurm/command.h"
 #include "launch/slurm/texts.h"

@@ -10,7 +10,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "launch/backends/exec_arguments.h"
+#include "base/process/exec_arguments.h"
+#include "launch/backends/child_process.h"
 #include "launch/backends/find_program.h"
 #include "launch/join/carried_variables.h"
 #include "launch/slurm/task_ends.h"

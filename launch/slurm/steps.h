@@ -13,7 +13,6 @@
 
 #include "base/deadline.h"
 #include "launch/backends/backend.h"
-#include "launch/backends/child_process.h"
 
 namespace retort::launch {
 

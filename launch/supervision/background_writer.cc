@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "launch/backends/child_process.h"
+#include "base/process/owned_fd.h"
 
 namespace retort::launch {
 

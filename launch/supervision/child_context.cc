@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
+#include "base/process/owned_fd.h"
 
 namespace retort::launch {
 namespace {

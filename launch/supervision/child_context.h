@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/process/owned_fd.h"
 #include "base/units.h"
-#include "launch/backends/child_process.h"
 #include "rpc/options.h"
 
 namespace retort::launch {

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "base/process/owned_fd.h"
 
 namespace retort::launch {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "launch/backends/child_process.h"
+#include "base/process/owned_fd.h"
 
 namespace retort::launch {
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "launch/backends/child_process.h"
+#include "base/process/owned_fd.h"
 
 namespace retort::launch {
 

@@ -8,8 +8,8 @@
 #include <fstream>
 #include <utility>
 
-#include "base/child.h"
 #include "base/error.h"
+#include "base/process/child.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;
@@ -111,6 +111,7 @@ MetricsCommand::MetricsCommand(Options options) : options_(std::move(options)) {
     throw Error(error.code(), "launch.metrics_command: " + error.message());
   }
   pid_ = work_->child.pid();
+  guard_pid_ = work_->child.guard_pid();
   thread_ = std::thread([this] { follow(*work_); });
 }
 
@@ -132,6 +133,7 @@ void MetricsCommand::follow(Work& work) {
     const bool reads = closed || work.send();
 
     std::string ending = work.child.ending(reads ? Duration(0) : kLastWords);
+    guard_pid_ = work.child.guard_pid();
     if (!ending.empty()) {
       const bool well = closed && ending == "exited with code 0";
       return end(well ? "" : ending);
@@ -149,6 +151,7 @@ void MetricsCommand::end(const std::string& how) {
     }
   work_->child.kill();
   pid_ = -1;
+  guard_pid_ = -1;
   if (how.empty()) return;
   const std::lock_guard lock(mutex_);
   message_ = "launch.metrics_command ('" + options_.argv.front() + "') " + how +

@@ -39,8 +39,8 @@ class MetricsCommand final : public SupervisorObserver {
   MetricsCommand(const MetricsCommand&) = delete;
 
   void on_tick() override;
-  // Whether this is the program, which nobody else may reap.
-  bool is_program(pid_t pid) const { return pid == pid_; }
+  // Whether this is the program or its guard, which nobody else may reap or end.
+  bool is_program(pid_t pid) const { return pid == pid_ || pid == guard_pid_; }
   // The run has ended: passes on what is left, closes the program's stdin and waits until it has
   // ended, for `timeout`; then it is killed, which is told.
   void finish(Duration timeout);
@@ -53,6 +53,7 @@ class MetricsCommand final : public SupervisorObserver {
   Options options_;
   std::unique_ptr<Work> work_;
   std::atomic<pid_t> pid_{-1};
+  std::atomic<pid_t> guard_pid_{-1};
   std::atomic<bool> run_ended_{false};
   std::atomic<int64_t> end_by_{0};  // steady clock, milliseconds; once run_ended_
   std::mutex mutex_;                // of message_

@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "launch/backends/child_process.h"
+#include "base/process/owned_fd.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/printable.h"
+#include "base/process/owned_fd.h"
 #include "launch/backends/run_mark.h"
 #include "launch/supervision/driving_lock.h"
 #include "launch/supervision/launcher_address.h"

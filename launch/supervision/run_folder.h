@@ -9,8 +9,8 @@
 #include <set>
 #include <string>
 
+#include "base/process/owned_fd.h"
 #include "base/units.h"
-#include "launch/backends/child_process.h"
 #include "launch/yaml/role_values.h"
 #include "recipes/recipe.h"
 #include "recipes/run/checkpoint_folder.h"

@@ -7,9 +7,9 @@
 #include <thread>
 #include <utility>
 
-#include "base/child.h"
 #include "base/error.h"
-#include "base/run_program.h"
+#include "base/process/run_program.h"
+#include "base/process/start.h"
 
 namespace retort::recipes {
 namespace fs = std::filesystem;

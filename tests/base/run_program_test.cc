@@ -1,4 +1,4 @@
-#include "base/run_program.h"
+#include "base/process/run_program.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

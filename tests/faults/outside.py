@@ -5,8 +5,8 @@ user's commands leave behind, and a second launch of the same folder.
                   while strangers knock at its port, each of whom is a line of its log. The run ends
                   as it would, or stops within STOP seconds of a SIGINT.
     helpers       checkpoint_command and metrics_command leave programs in the background, and the
-                  launcher is killed (SIGKILL). The run goes on at the same ports with --resume, to
-                  the numbers of an undisturbed one; what was left behind holds nothing of it.
+                  launcher is killed (SIGKILL). None of them stays, and the run goes on at the same
+                  ports with --resume, to the numbers of an undisturbed one.
     two launches  of one folder at once: one runs, the other is refused."""
 import fcntl
 import os
@@ -127,19 +127,6 @@ def pipes(bench, draw, folder, text, reference):
 # ---- programs that commands leave behind -----------------------------------------------------
 
 
-def holds_something(pid):
-    """What of a run a program that was left behind has open."""
-    held = []
-    try:
-        for fd in os.scandir(f"/proc/{pid}/fd"):
-            target = os.readlink(fd.path)
-            if target.startswith(("socket:", "anon_inode:")) or "/run/." in target:
-                held.append(target)
-    except OSError:
-        pass
-    return held
-
-
 def helpers(bench, draw, folder, text, reference):
     mark = f"3{draw.randrange(10 ** 6):06d}"  # how long they sleep: by that they are known
     leave = f"sleep {mark} >/dev/null 2>&1 </dev/null & "
@@ -167,11 +154,9 @@ def helpers(bench, draw, folder, text, reference):
         run.wait()
         if not wait_for(lambda: not processes_of(folder), END):
             return "left processes", f"SIGKILL after {after} steps"
-        alive = left()
-        held = sorted({what for pid in alive for what in holds_something(pid)})
-        words = f"SIGKILL after {after} steps, {len(alive)} left behind"
-        if held:
-            return "held " + ", ".join(held), words
+        words = f"SIGKILL after {after} steps"
+        if not wait_for(lambda: not left(), END):
+            return "left helpers", f"{words}, {len(left())} left behind"
         again = Run(bench.program, folder, None, settings=settings + ["--resume"])
         code = again.wait()
         return ("hang" if code is None else f"exit code {code}" if code != 0

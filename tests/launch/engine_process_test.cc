@@ -1,4 +1,5 @@
 // What an engine that the run starts gets of us, and how it ends.
+#include "base/process/owned_fd.h"
 #include "launch/ranks/engine_process.h"
 
 #include <fcntl.h>
@@ -7,9 +8,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <sstream>
+
 #include "base/file.h"
-#include "launch/backends/child_process.h"
 #include "tests/support/folder_fixture.h"
+#include "tests/support/process_state.h"
 #include "tests/support/thrown.h"
 #include "tests/support/wait_until.h"
 
@@ -73,6 +76,40 @@ TEST_F(EngineProcessTest, EndsWithAllThatItStarted) {
     std::error_code error;
     return std::filesystem::read_symlink("/proc/" + std::to_string(child) + "/exe", error).empty();
   }));
+}
+
+// As a role that the system kills: no destructor runs. The engine leads a group of its own.
+TEST_F(EngineProcessTest, EndsWithAProcessThatIsKilled) {
+  const std::filesystem::path file = folder_ / "pids";
+  const pid_t role = ::fork();
+  if (role == 0) {
+    const EngineProcess process =
+        shell("sleep 1000 & echo $$ $! > " + file.string() + "; echo END; wait");
+    for (;;)
+      ::pause();
+  }
+  ASSERT_GT(role, 0);
+  EXPECT_TRUE(test::wait_until(
+      [&] { return std::filesystem::exists(log()) && read_file(log()) == "END\n"; }));
+  pid_t engine = -1;
+  pid_t helper = -1;
+  std::istringstream(read_file(file)) >> engine >> helper;
+  ASSERT_GT(helper, 0);
+  ::kill(role, SIGKILL);
+  ::waitpid(role, nullptr, 0);
+  for (const pid_t pid : {engine, helper})
+    EXPECT_TRUE(test::wait_until([&] { return !test::process_runs(pid); })) << pid;
+}
+
+// As a shell takes it, and execvp.
+TEST_F(EngineProcessTest, AScriptNeedNotNameAnInterpreter) {
+  const std::filesystem::path script = folder_ / "script";
+  put(script, "echo \"$0 $1\"; echo END\n");
+  std::filesystem::permissions(script, std::filesystem::perms::owner_all);
+  const EngineProcess process({script.string(), "a word"}, log());
+  const std::string expected = script.string() + " a word\nEND\n";
+  EXPECT_TRUE(test::wait_until([&] { return read_file(log()).size() >= expected.size(); }));
+  EXPECT_EQ(read_file(log()), expected);
 }
 
 TEST_F(EngineProcessTest, SaysHowItEnded) {

@@ -1,4 +1,5 @@
 // What a launcher and a host say to each other, and bytes that are no such thing.
+#include "base/process/pipe.h"
 #include "launch/backends/host_frames.h"
 #include "launch/backends/host_version.h"
 
@@ -19,7 +20,7 @@ using launch::ToHostKind;
 // A stream that reads what it, or the test, has written.
 class Loop {
  public:
-  Loop() : Loop(launch::make_pipe()) {}
+  Loop() : Loop(make_pipe()) {}
   launch::FrameStream stream;
   void write(std::string_view bytes) {
     ASSERT_EQ(::write(stream.out(), bytes.data(), bytes.size()),
@@ -27,7 +28,7 @@ class Loop {
   }
 
  private:
-  explicit Loop(launch::Pipe pipe) : stream(std::move(pipe.out), std::move(pipe.in)) {}
+  explicit Loop(Pipe pipe) : stream(std::move(pipe.out), std::move(pipe.in)) {}
 };
 
 TEST(HostFrames, ArriveAfterTheGreetingsOfAShell) {

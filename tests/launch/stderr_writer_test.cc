@@ -1,4 +1,5 @@
 // What a launcher says while nobody reads it.
+#include "base/process/pipe.h"
 #include "launch/supervision/stderr_writer.h"
 
 #include <fcntl.h>
@@ -9,7 +10,6 @@
 #include <thread>
 #include <vector>
 
-#include "launch/backends/child_process.h"
 
 namespace retort::test {
 namespace {
@@ -18,7 +18,7 @@ using launch::StderrWriter;
 
 class UnreadStderr : public testing::Test {
  protected:
-  UnreadStderr() : pipe_(launch::make_pipe()) {
+  UnreadStderr() : pipe_(make_pipe()) {
     ::fcntl(pipe_.in.get(), F_SETPIPE_SZ, 4096);
     // Nothing of what follows finds room.
     EXPECT_EQ(::write(pipe_.in.get(), filling_.data(), filling_.size()), 4096);
@@ -41,7 +41,7 @@ class UnreadStderr : public testing::Test {
   }
 
   const std::string filling_ = std::string(4096, '.');
-  launch::Pipe pipe_;
+  Pipe pipe_;
 };
 
 TEST_F(UnreadStderr, NoCallWaitsAndWhatIsLeftOutIsCounted) {

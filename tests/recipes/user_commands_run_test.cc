@@ -7,9 +7,11 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <sstream>
 
 #include "base/file.h"
 #include "tests/recipes/run_support.h"
+#include "tests/support/process_state.h"
 #include "tests/support/wait_until.h"
 
 namespace retort::test {
@@ -223,6 +225,36 @@ TEST_F(UserCommands, NobodyWhoReadsKeepsTheRunWaiting) {
   endless.signal(SIGINT);
   EXPECT_EQ(endless.wait().exit_code, 130);
   ::close(pipe);
+}
+
+// The launcher ran one of the commands, the student the other.
+TEST_F(UserCommands, AfterTheLauncherIsKilledNothingOfThemStays) {
+  const auto leaves = [&](const std::string& name) {
+    return script(name, "sleep 1000 >/dev/null 2>&1 </dev/null &\necho $! $$ end > " +
+                            (folder_ / name).string() + ".pids\ncat >/dev/null; sleep 1000");
+  };
+  const fs::path path = write_recipe(folder_ / "killed", {});
+  Command launcher({retort_binary(), "launch", path.string(), "train.max_steps=1000000",
+                    "train.save_steps=2", "launch.stop_timeout=2s",
+                    "train.checkpoint_command=[" + leaves("upload") + "]",
+                    "launch.metrics_command=[" + leaves("track") + "]"});
+  std::vector<pid_t> started;
+  for (const char* name : {"upload.pids", "track.pids"}) {
+    const fs::path file = folder_ / name;
+    ASSERT_TRUE(
+        wait_until([&] { return fs::exists(file) && read_file(file).ends_with(" end\n"); }));
+    pid_t helper = -1, program = -1;
+    std::istringstream(read_file(file)) >> helper >> program;
+    for (const pid_t pid : {helper, program}) {
+      EXPECT_TRUE(process_runs(pid)) << name;
+      started.push_back(pid);
+    }
+  }
+
+  launcher.signal(SIGKILL);
+  launcher.wait();
+  for (const pid_t pid : started)
+    EXPECT_TRUE(wait_until([&] { return !process_runs(pid); })) << pid;
 }
 
 TEST_F(UserCommands, TheEndOfTheMetricsCommandIsToldAndEndsNothing) {

@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "base/child.h"
+#include "base/process/child.h"
 
 namespace retort::test {
 namespace {
@@ -172,17 +172,19 @@ void grandchild() {
   ::_exit(5);
 }
 
-// Knows neither an end of its input nor another request to end.
-void says_its_pid() {
+// Knows neither an end of its input nor another request to end, and has a helper. Says both pids.
+void says_its_pids() {
   ::signal(SIGTERM, SIG_IGN);
-  say(std::to_string(::getpid()));
+  const pid_t helper = ::fork();
+  if (helper == 0) sleep_forever();
+  say(std::to_string(::getpid()) + " " + std::to_string(helper));
   sleep_forever();
 }
 
-// A process with a program of its own, which a thread that has ended started. Says both pids.
+// A process with a program of its own, which a thread that has ended started. Says all pids.
 void employs() {
   std::unique_ptr<Child> program;
-  std::thread([&] { program = std::make_unique<Child>(player("says_its_pid")); }).join();
+  std::thread([&] { program = std::make_unique<Child>(player("says_its_pids")); }).join();
   say(std::to_string(::getpid()) + " " + line_from(program->out()));
   sleep_forever();
 }
@@ -232,7 +234,7 @@ const std::map<std::string, Part>& parts() {
       {"exits_at_once", [] { ::_exit(4); }},
       {"is_killed", [] { ::raise(SIGKILL); }},
       {"grandchild", grandchild},
-      {"says_its_pid", says_its_pid},
+      {"says_its_pids", says_its_pids},
       {"employs", employs},
 
       {"rubbish", always("Loading model ...")},

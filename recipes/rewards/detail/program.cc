@@ -8,9 +8,9 @@
 #include <cstring>
 #include <utility>
 
-#include "base/child.h"
 #include "base/deadline.h"
 #include "base/log.h"
+#include "base/process/child.h"
 #include "recipes/rewards/detail/scorer.h"
 
 namespace retort::rewards::detail {

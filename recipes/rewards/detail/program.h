@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/child.h"
 #include "base/deadline.h"
+#include "base/process/child.h"
 #include "base/units.h"
 #include "recipes/rewards/detail/messages.h"
 #include "recipes/rewards/detail/scorer.h"

@@ -7,19 +7,23 @@
 #include <string>
 #include <vector>
 
+#include "base/process/owned_fd.h"
 #include "base/units.h"
 
 namespace retort {
 
 // The child is the leader of a process group of its own, with default signals, and has the three
-// pipes and no other descriptor. It ends with this process, even if that is killed and runs no
-// destructor. (What it has started itself ends with it at kill() and in the destructor alone.)
+// pipes and no other descriptor. It and its group end with this process, even if that is killed and
+// runs no destructor (group_guard.h). A program that it started and that left the group does not.
 //
 // Threads: used by one, which may be another than the one that made it.
 class Child {
  public:
+  // Where its stderr goes: into a pipe of its own, or between the words of its stdout.
+  enum class Errors { kApart, kWithOutput };
+
   // argv[0] is searched in PATH. kInvalidArgument if it cannot be started.
-  explicit Child(const std::vector<std::string>& argv);
+  explicit Child(const std::vector<std::string>& argv, Errors errors = Errors::kApart);
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
   // Closes the pipes, kills a child that has not ended two seconds later with its group, and reaps
@@ -27,12 +31,14 @@ class Child {
   ~Child();
 
   pid_t pid() const { return pid_; }  // -1 once it is reaped
-  // Our ends of the pipes, non-blocking; -1 once closed.
-  int in() const { return in_; }
-  int out() const { return out_; }
-  int err() const { return err_; }
-  void close_in();
-  void close_err();
+  // The process that ends the group with this process; -1 once there is none.
+  pid_t guard_pid() const;
+  // Our ends of the pipes, non-blocking; -1 once closed, and err() with Errors::kWithOutput.
+  int in() const { return in_.get(); }
+  int out() const { return out_.get(); }
+  int err() const { return err_.get(); }
+  void close_in() { in_.reset(); }
+  void close_err() { err_.reset(); }
   // "exited with code 3" or "was killed by signal 9"; "" if it has not ended after `grace`.
   std::string ending(Duration grace);
   // SIGKILL to the group, then reaps the child. ending() has to be asked before.
@@ -44,13 +50,8 @@ class Child {
 
   std::unique_ptr<Keeper> keeper_;  // lives as long as the child
   pid_t pid_ = -1;
-  int in_ = -1;
-  int out_ = -1;
-  int err_ = -1;
+  OwnedFd in_, out_, err_;
 };
-
-// Where PATH has a program; a name with a slash is a path already. "" if it is nowhere.
-std::string path_in_environment(const std::string& name);
 
 // write(2) without SIGPIPE, whatever the process does with that signal. Bytes written, or -1 with
 // errno.

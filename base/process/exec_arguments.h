@@ -1,4 +1,4 @@
-// What exec and posix_spawn take for arguments and environment.
+// What exec takes for arguments and environment.
 #pragma once
 
 #include <unistd.h>
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace retort::launch {
+namespace retort {
 
 // The texts as pointers, a null behind the last. They point into `texts`, and nobody writes there.
 inline std::vector<char*> exec_pointers(const std::vector<std::string>& texts) {
@@ -25,4 +25,4 @@ inline std::vector<std::string> own_environment() {
   return all;
 }
 
-}  // namespace retort::launch
+}  // namespace retort

@@ -1,4 +1,4 @@
-#include "base/close_on_exec.h"
+#include "base/process/close_on_exec.h"
 
 #include <fcntl.h>
 #include <linux/close_range.h>

@@ -1,0 +1,167 @@
+#include "base/process/start.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/process/close_on_exec.h"
+#include "base/process/exec_arguments.h"
+#include "base/process/owned_fd.h"
+
+namespace retort {
+namespace {
+
+// What a new process needs to become the program; all of it is made before the process exists.
+struct Start {
+  const char* program = nullptr;
+  char** arguments = nullptr;
+  char** environment = nullptr;
+  const int* descriptors = nullptr;
+  int* copies = nullptr;  // room for as many as there are descriptors
+  int num_descriptors = 0;
+  pid_t group = 0;
+  bool ends_with_thread = false;
+  pid_t parent = -1;
+  int failure = -1;  // takes the errno of what fails; closes at exec
+};
+
+[[noreturn]] void fail_to_start(int failure) {
+  const int error = errno;
+  [[maybe_unused]] const ssize_t wrote = ::write(failure, &error, sizeof error);
+  ::_exit(127);
+}
+
+// False, with errno, if there is no room for the descriptors.
+bool take_descriptors(const Start& start) {
+  // Out of the way first: the source of one may be the place of another.
+  for (int i = 0; i < start.num_descriptors; ++i) {
+    int from = start.descriptors[i];
+    if (from == ProgramStart::kNothing) from = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (from < 0) return false;
+    start.copies[i] = ::fcntl(from, F_DUPFD_CLOEXEC, start.num_descriptors);
+    if (start.copies[i] < 0) return false;
+  }
+
+  // A copy that dup2 makes stays open at exec.
+  for (int i = 0; i < start.num_descriptors; ++i)
+    if (::dup2(start.copies[i], i) != i) return false;
+  return true;
+}
+
+// The new process, from vfork to exec. Until exec it uses the memory of its parent, so it makes
+// system calls and nothing else.
+[[noreturn]] __attribute__((noinline)) void become(const Start& start) {
+  // Above the places of the program's descriptors, whatever this process had closed.
+  const int failure = ::fcntl(start.failure, F_DUPFD_CLOEXEC, start.num_descriptors);
+  if (failure < 0) fail_to_start(start.failure);
+  if (::setpgid(0, start.group) != 0) fail_to_start(failure);
+
+  // A parent that died before prctl sends no signal any more, but is not the parent any more
+  // either.
+  if (start.ends_with_thread) {
+    if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) fail_to_start(failure);
+    if (::getppid() != start.parent) ::_exit(127);
+  }
+
+  // First the handlers, then the mask: a handler of ours must not run here.
+  struct sigaction by_default {};
+  by_default.sa_handler = SIG_DFL;
+  for (int signal = 1; signal < NSIG; ++signal)
+    ::sigaction(signal, &by_default, nullptr);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+
+  // Nothing else: a port or a connection of ours that it held, or that something it leaves behind
+  // held, would outlive this process and keep the next one out.
+  if (!take_descriptors(start)) fail_to_start(failure);
+  close_on_exec_from(static_cast<unsigned>(start.num_descriptors));
+  ::execve(start.program, start.arguments, start.environment);
+  fail_to_start(failure);
+}
+
+// Apart from all else, because a function that calls vfork returns twice.
+__attribute__((noinline)) pid_t new_process(const Start& start) {
+  const pid_t pid = ::vfork();
+  if (pid == 0) become(start);
+  return pid;
+}
+
+// The new process has the mask of the thread that makes it: no handler of ours may run there. The
+// errno of a process that could not be made is in `error`.
+pid_t new_process_without_signals(const Start& start, int& error) {
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const pid_t pid = new_process(start);
+  error = pid < 0 ? errno : 0;
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return pid;
+}
+
+}  // namespace
+
+StartedProgram start_program(const ProgramStart& options) {
+  RETORT_CHECK(!options.arguments.empty()) << "a program has a name";
+  RETORT_CHECK(options.descriptors.size() > STDERR_FILENO) << "a program has three streams";
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return {.error = errno};
+  const OwnedFd told(ends[0]);
+  OwnedFd failure(ends[1]);
+
+  const std::vector<char*> arguments = exec_pointers(options.arguments);
+  std::vector<char*> environment;
+  if (options.environment) environment = exec_pointers(*options.environment);
+  std::vector<int> copies(options.descriptors.size());
+  const Start plan{.program = options.program.c_str(),
+                   .arguments = const_cast<char**>(arguments.data()),
+                   .environment = options.environment ? environment.data() : environ,
+                   .descriptors = options.descriptors.data(),
+                   .copies = copies.data(),
+                   .num_descriptors = static_cast<int>(copies.size()),
+                   .group = options.group,
+                   .ends_with_thread = options.ends_with_thread,
+                   .parent = ::getpid(),
+                   .failure = failure.get()};
+  int error = 0;
+  const pid_t pid = new_process_without_signals(plan, error);
+  if (pid < 0) return {.error = error};
+
+  // An end of the pipe without an errno in it means that exec has closed it.
+  failure.reset();
+  ssize_t got = -1;
+  do {
+    got = ::read(told.get(), &error, sizeof error);
+  } while (got < 0 && errno == EINTR);
+  if (got == 0) return {.pid = pid};
+  reap(pid);
+  return {.error = got > 0 ? error : EIO};
+}
+
+void reap(pid_t pid) {
+  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+std::string path_in_environment(const std::string& name) {
+  if (name.find('/') != std::string::npos) return name;
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path ? path : "/bin:/usr/bin");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const std::string file = (folder.empty() ? "." : folder) + "/" + name;
+    std::error_code ignored;
+    if (std::filesystem::is_regular_file(file, ignored) && ::access(file.c_str(), X_OK) == 0)
+      return file;
+  }
+  return "";
+}
+
+}  // namespace retort
