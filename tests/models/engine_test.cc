@@ -3,6 +3,7 @@
 #include "models/generation/engine.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
 
 #include <limits>
 #include <map>
