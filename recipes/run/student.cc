@@ -70,10 +70,7 @@ LoopState starting_state(const RankContext& context, const std::filesystem::path
   layout.threads = context.threads;
   const std::string adapter = first_adapter(context, checkpoint);
   if (checkpoint.empty())
-    return {.seed = seed,
-            .layout = layout,
-            .template_day = day,
-            .first_adapter = adapter};
+    return {.seed = seed, .layout = layout, .template_day = day, .first_adapter = adapter};
   LoopState state = read_loop_state(checkpoint);
   if (state.seed != seed)
     throw Error(ErrorCode::kInvalidArgument, "the run was started with seed " +

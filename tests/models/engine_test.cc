@@ -334,8 +334,8 @@ TEST_F(EngineTest, NoSequenceGrowsIntoOtherFrequencies) {
 
     request.draw.max_new_tokens = 38;
     const Error error = test::error_of([&] { engine.submit(request); });
-    EXPECT_NE(std::string(error.what()).find("up to which rope type '" + std::string(type) +
-                                             "' rotates alike, 40"),
+    EXPECT_NE(std::string(error.what())
+                  .find("up to which rope type '" + std::string(type) + "' rotates alike, 40"),
               std::string::npos)
         << error.what();
 

@@ -97,8 +97,8 @@ TEST(Commands, AWordThatIsNoneIsToldTheNearest) {
        {std::pair{"train", "launch"}, std::pair{"lanch", "launch"}, std::pair{"evl", "eval"}}) {
     const CommandResult said = retort({word, "recipe.yaml"});
     EXPECT_EQ(said.exit_code, 2) << said.output;
-    EXPECT_NE(said.output.find("retort has no command '" + std::string(word) +
-                               "'; did you mean '" + near + "'?"),
+    EXPECT_NE(said.output.find("retort has no command '" + std::string(word) + "'; did you mean '" +
+                               near + "'?"),
               std::string::npos)
         << said.output;
   }
