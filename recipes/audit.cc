@@ -89,10 +89,14 @@ void MaskPrinter::print(const data::Sample& sample, const models::Tokenizer& tok
   std::printf("%s\n", text.c_str());
 }
 
-void print_template(const Recipe& recipe, const models::ChatTemplate& chat,
-                    const models::Tokenizer& tokenizer) {
+void print_template(const models::ChatTemplate& chat) {
   std::printf("--- chat template: %s\n", chat.description().c_str());
-  if (const auto warning = unheard_end(recipe, chat, tokenizer))
+}
+
+void print_unheard_end(const Recipe& recipe, const data::RowFindings& found) {
+  const models::Tokenizer tokenizer = models::Tokenizer::load(recipe.student().model);
+  if (const auto warning =
+          unheard_end(recipe, load_chat(recipe), tokenizer, found.has_messages))
     std::printf("--- warning: %s\n", warning->c_str());
 }
 
@@ -109,7 +113,7 @@ data::RowFindings look_at_rows(const Recipe& recipe) {
 void audit_samples(const Recipe& recipe, int64_t num_samples, data::SampleRule rule) {
   const models::Tokenizer tokenizer = models::Tokenizer::load(recipe.student().model);
   const models::ChatTemplate chat = load_chat(recipe);
-  print_template(recipe, chat, tokenizer);
+  print_template(chat);
   const auto dataset = std::make_shared<data::Dataset>(recipe.data.train, recipe.data, tokenizer,
                                                        chat, /*cache=*/"", std::move(rule));
   dataset->compare_prompts();

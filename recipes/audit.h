@@ -44,16 +44,17 @@ void audit_items(const Set& set, int64_t num_shown, const char* what, Counts& co
                 std::string("the training data has no usable ") + what);
 }
 
-// Says where the chat template comes from, how it shows what the assistant said, and where nothing
-// that is drawn ends at the end of its answers.
-void print_template(const Recipe& recipe, const models::ChatTemplate& chat,
-                    const models::Tokenizer& tokenizer);
+// Says where the chat template comes from, and how it shows what the assistant said.
+void print_template(const models::ChatTemplate& chat);
+
+// Says where nothing that is drawn ends at the end of the template's answers (unheard_end()).
+void print_unheard_end(const Recipe& recipe, const data::RowFindings& found);
 
 // The training rows of a recipe as the student reads them; nothing is kept on disk.
 template <class Set>
 Set open_for_audit(const Recipe& recipe, const models::Tokenizer& tokenizer) {
   const models::ChatTemplate chat = load_chat(recipe);
-  print_template(recipe, chat, tokenizer);
+  print_template(chat);
   return Set(recipe.data.train, recipe.data, tokenizer, chat, /*cache=*/"");
 }
 

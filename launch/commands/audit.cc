@@ -14,6 +14,7 @@ int run_audit(const RecipeCommand& command) {
   const data::RowFindings found = recipes::look_at_rows(recipe);
   std::printf("--- data: %s, %lld bad\n", found.text().c_str(),
               static_cast<long long>(found.bad.count()));
+  recipes::print_unheard_end(recipe, found);
   recipes::recipe_type(recipe).audit(recipe, command.samples);
   return 0;
 }

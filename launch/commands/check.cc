@@ -74,7 +74,8 @@ int run_check(const RecipeCommand& command) {
   models::LoadedModel student = load_checked_student(recipe);
   student.chat = recipes::load_chat(recipe);
   const std::string chat = student.chat.description();
-  const auto warning = recipes::unheard_end(recipe, student.chat, student.tokenizer);
+  const auto warning =
+      recipes::unheard_end(recipe, student.chat, student.tokenizer, found.has_messages);
   recipes::SelfCheck check(std::move(student));
   check.check("data", true, found.text() + ", " + std::to_string(found.bad.count()) + " bad");
   check.check("chat template", true, chat);

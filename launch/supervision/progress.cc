@@ -53,7 +53,8 @@ std::string learning_rate(const LoggedStep& row) {
 std::string eval_line(const LoggedStep& row) {
   std::string text = "eval at step " + std::to_string(row.step);
   for (const auto& [key, value] : row.values)
-    if (key.starts_with("eval_")) text += "  " + key + " " + format("%.4f", value);
+    if (key.starts_with("eval_"))
+      text += "  " + key + " " + format(key.starts_with("eval_num_") ? "%.0f" : "%.4f", value);
   return text;
 }
 

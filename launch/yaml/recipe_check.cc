@@ -20,6 +20,7 @@
 #include "recipes/lora_checks.h"
 #include "recipes/registry.h"
 #include "recipes/rewards/reward.h"
+#include "recipes/rollout/drawn_length.h"
 #include "recipes/shared_checks.h"
 
 namespace retort::launch {
@@ -378,7 +379,9 @@ void check_recipe(const recipes::Recipe& recipe, const recipes::RecipePlaces& pl
   const bool here = recipe.launch.backend != recipes::Backend::kKubernetes;
   if (!options.check_files || !here) return;
   FileCheck(recipe, places).run();
-  if (options.check_inputs) recipes::recipe_type(recipe).check_inputs(recipe, places);
+  if (!options.check_inputs) return;
+  recipes::check_drawn_length(recipe, places);
+  recipes::recipe_type(recipe).check_inputs(recipe, places);
 }
 
 }  // namespace retort::launch

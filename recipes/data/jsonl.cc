@@ -1,13 +1,16 @@
 #include "recipes/data/jsonl.h"
 
 #include <mutex>
+#include <optional>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/hash.h"
+#include "recipes/data/detail/content_hash.h"
 #include "recipes/data/detail/decompress.h"
 #include "recipes/data/detail/line_index.h"
+#include "recipes/data/detail/making_lock.h"
 
 namespace retort::data {
 
@@ -30,27 +33,15 @@ struct JsonlFile::Impl {
 };
 
 // Of a large file it is kept: a run that is resumed, and whoever comes later on this host, need not
-// read ten gigabytes before the first step.
+// read ten gigabytes. Of the processes that want it at once one makes it.
 std::string JsonlFile::Impl::content_hash() const {
-  constexpr size_t kKeptFrom = size_t{64} << 20;
-  constexpr size_t kHexDigits = 64;
-  const std::string_view text = file.text();
-  if (cache.empty() || text.size() < kKeptFrom) return sha256_hex(text);
-
-  const std::string name = detail::kept_name(plain_path, text);
-  const std::filesystem::path kept = cache / (name + ".sha256");
-  if (std::filesystem::is_regular_file(kept)) {
-    std::string hash = read_file(kept);
-    const bool is_hex = hash.find_first_not_of("0123456789abcdef") == std::string::npos;
-    if (hash.size() == kHexDigits && is_hex) return hash;
+  std::optional<detail::MakingLock> lock;
+  if (!cache.empty() && detail::is_hash_kept(file.text().size())) {
+    std::error_code failed;
+    std::filesystem::create_directories(cache, failed);
+    lock.emplace(cache);
   }
-
-  std::string hash = sha256_hex(text);
-  std::error_code failed;
-  std::filesystem::create_directories(cache, failed);
-  // A file that is changed meanwhile has another name by now.
-  if (!failed && detail::kept_name(plain_path, text) == name) replace_file(kept, hash);
-  return hash;
+  return detail::content_hash(plain_path, file.text(), cache, [] { return false; }).value();
 }
 
 JsonlFile::JsonlFile(const std::filesystem::path& path, const std::filesystem::path& cache) {

@@ -12,6 +12,7 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "recipes/data/detail/content_hash.h"
 #include "recipes/data/detail/decompress.h"
 #include "recipes/data/detail/keep_hashes.h"
 
@@ -30,19 +31,6 @@ constexpr size_t kHashesAtOnce = size_t{1} << 16;
 
 fs::path hash_path(const fs::path& folder, const std::string& fingerprint) {
   return folder / ("rows-" + fingerprint.substr(0, 32) + ".hashes");
-}
-
-constexpr size_t kPiece = size_t{4} << 20;
-
-// nullopt: stopped.
-std::optional<std::string> fingerprint_of(std::string_view text,
-                                          const std::function<bool()>& stop) {
-  Sha256 content;
-  for (size_t at = 0; at < text.size(); at += kPiece) {
-    if (stop()) return std::nullopt;
-    content.update(text.substr(at, kPiece));
-  }
-  return content.hex_digest();
 }
 
 bool is_blank_row(std::string_view line) {
@@ -100,7 +88,7 @@ bool detail::keep_hashes(const JsonlFile& file, const fs::path& folder,
                          const std::function<bool()>& stop) {
   const PlainText plain(file.path(), folder);
   const MappedFile text(plain.path());
-  const auto fingerprint = fingerprint_of(text.text(), stop);
+  const auto fingerprint = content_hash(plain.path(), text.text(), folder, stop);
   if (!fingerprint) return false;
   if (RowHashes::find(folder, *fingerprint)) return true;
   return write_hashes(text.text(), *fingerprint, hash_path(folder, *fingerprint), stop);

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "recipes/data/detail/keep_hashes.h"
 #include "recipes/data/jsonl.h"
+#include "recipes/data/sample.h"
 #include "recipes/data/source_files.h"
 
 namespace retort::data {
@@ -87,7 +88,7 @@ struct RowScan::Impl {
     for (const File& file : files)
       for (int64_t row = 0; row < file.rows.size() && !stop; ++row) {
         const std::string_view line = file.rows.line(row);
-        look_at(file, row, line, findings.bad);
+        look_at(file, row, line, findings);
         findings.bytes += static_cast<int64_t>(line.size());
         findings.rows = ++looked_at;
       }
@@ -96,14 +97,16 @@ struct RowScan::Impl {
     return findings;
   }
 
-  void look_at(const File& file, int64_t row, std::string_view line, BadRows& bad) const {
+  void look_at(const File& file, int64_t row, std::string_view line, RowFindings& findings) const {
     try {
       check(line, file.source);
+      if (file.is_train && row == 0)
+        findings.has_messages = findings.has_messages || holds_messages(line, file.source);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kInvalidArgument) throw;
       const std::string origin =
           file.source.path + ":" + std::to_string(file.rows.line_number(row));
-      bad.add(origin, origin + ": " + error.message());
+      findings.bad.add(origin, origin + ": " + error.message());
     }
   }
 

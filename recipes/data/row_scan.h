@@ -24,6 +24,8 @@ struct RowFindings {
   int64_t bytes = 0;  // of their lines
   double seconds = 0;
   BadRows bad;
+  // Whether the first row of a file of data.train holds messages (holds_messages).
+  bool has_messages = false;
 
   // "20000 rows, 0.012 GB at 0.15 GB/s".
   std::string text() const;

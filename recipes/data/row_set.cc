@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "recipes/data/jsonl.h"
+#include "recipes/data/sample.h"
 #include "recipes/data/source_files.h"
 
 namespace retort::data {
@@ -160,6 +161,17 @@ void RowSet::note_read(int64_t row, const RowFacts& facts) const {
 RowSet::ReadRows RowSet::read_rows() const {
   const std::lock_guard lock(impl_->mutex);
   return impl_->read_rows;
+}
+
+bool RowSet::has_messages() const {
+  for (size_t i = 0; i < impl_->files.size(); ++i)
+    try {
+      if (holds_messages(impl_->files[i].line(0), impl_->sources[i])) return true;
+    } catch (const Error& error) {
+      // Whoever comes to the row says what it lacks.
+      if (error.code() != ErrorCode::kInvalidArgument) throw;
+    }
+  return false;
 }
 
 std::string RowSet::fingerprint() const {

@@ -50,6 +50,8 @@ class RowSet {
   ReadRows read_rows() const;
   int64_t num_read() const { return read_rows().num_rows; }
   int64_t num_truncated() const { return read_rows().num_truncated; }
+  // Whether the first row of one of the sources holds messages (holds_messages).
+  bool has_messages() const;
   // Hash of files, columns, tokenizer, template and the options that shape the rows.
   std::string fingerprint() const;
   // The same in its parts (row_identity.h).

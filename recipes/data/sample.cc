@@ -296,6 +296,13 @@ void check_sample_row(std::string_view json_line, const Source& source) {
   check_columns(row, detail::row_format(row, source, /*for_generation=*/false));
 }
 
+bool holds_messages(std::string_view json_line, const Source& source) {
+  const Row row(json_line, source);
+  for (const char* key : {"messages", "conversations", "prompt", "completion", "chosen"})
+    if (const detail::Json* value = row.find(key); value && value->is_array()) return true;
+  return false;
+}
+
 Format detect_format(std::string_view json_line, const std::string& origin, const Source& source) {
   return detail::at_origin(
       origin, [&] { return detail::row_format(Row(json_line, source), source, false); });

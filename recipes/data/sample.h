@@ -53,6 +53,10 @@ Sample make_sample(std::string_view json_line, const std::string& origin, const 
 // another type. kInvalidArgument, which does not name the row.
 void check_sample_row(std::string_view json_line, const Source& source);
 
+// Whether the row's texts are messages, which a chat template renders; false: strings, or ids.
+// kInvalidArgument for a line that is no JSON object.
+bool holds_messages(std::string_view json_line, const Source& source);
+
 // The format that `auto` finds from a row's keys (after `columns`), or kInvalidArgument listing the
 // keys.
 Format detect_format(std::string_view json_line, const std::string& origin, const Source& source);

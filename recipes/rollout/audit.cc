@@ -40,7 +40,7 @@ void audit_prompts(const Recipe& recipe, int64_t num_prompts) {
   const std::string& model = recipe.student().model;
   const models::ChatTemplate chat = load_chat(recipe);
   const models::Tokenizer tokenizer = models::Tokenizer::load(model);
-  print_template(recipe, chat, tokenizer);
+  print_template(chat);
   const auto dataset = open_prompts(recipe, recipe.data.train, tokenizer, chat, /*cache=*/"");
   Counts counts;
   for (int64_t row = 0; row < dataset->size(); ++row) {

@@ -109,15 +109,18 @@ std::optional<std::string> unheard_end(const models::ChatTemplate& chat,
 }
 
 std::optional<std::string> unheard_end(const Recipe& recipe, const models::ChatTemplate& chat,
-                                       const models::Tokenizer& tokenizer) {
-  if (!recipe.data.chat_template || recipe_type(recipe).score_labels(recipe) > 0)
-    return std::nullopt;
+                                       const models::Tokenizer& tokenizer, bool has_messages) {
+  const bool is_named = recipe.data.chat_template.has_value();
+  const bool is_used = is_named || (has_messages && chat.exists());
+  if (!is_used || recipe_type(recipe).score_labels(recipe) > 0) return std::nullopt;
   const std::string& folder = recipe.student().model;
   const std::vector<int64_t> ends =
       models::end_token_ids(models::read_model_config(folder), tokenizer);
   const std::vector<std::string> stop =
       recipe.generation ? recipe.generation->stop : std::vector<std::string>();
-  return unheard_end(chat, tokenizer, ends, stop, folder);
+  const auto warning = unheard_end(chat, tokenizer, ends, stop, folder);
+  if (!warning) return std::nullopt;
+  return (is_named ? "data.chat_template: " : "the student's chat template: ") + *warning;
 }
 
 }  // namespace retort::recipes

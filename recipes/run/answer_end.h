@@ -35,9 +35,11 @@ std::optional<std::string> unheard_end(const models::ChatTemplate& chat,
                                        std::span<const std::string> stop,
                                        const std::string& folder);
 
-// The same of a recipe whose data.chat_template stands in place of the student's own; nullopt also
-// for any other, and for one that trains scores. `chat`: of load_chat(recipe).
+// The same of a recipe, with the key's name in front: of data.chat_template, and of the student's
+// own template where the training rows have messages for it (`has_messages`), as a base model's may
+// end answers by <|im_end|> and its config by <|endoftext|>. nullopt also for a recipe that trains
+// scores. `chat`: of load_chat(recipe).
 std::optional<std::string> unheard_end(const Recipe& recipe, const models::ChatTemplate& chat,
-                                       const models::Tokenizer& tokenizer);
+                                       const models::Tokenizer& tokenizer, bool has_messages);
 
 }  // namespace retort::recipes

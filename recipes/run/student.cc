@@ -8,6 +8,7 @@
 #include <utility>
 #include <variant>
 
+#include "base/deadline.h"
 #include "base/freed_memory.h"
 #include "base/log.h"
 #include "models/checkpoint.h"
@@ -24,6 +25,7 @@
 #include "recipes/run/resume_point.h"
 #include "recipes/run/resumed_run.h"
 #include "recipes/run/role_connections.h"
+#include "recipes/run/row_digest.h"
 #include "recipes/run/row_look.h"
 #include "recipes/run/row_troubles.h"
 #include "recipes/run/rpc_metrics.h"
@@ -61,19 +63,14 @@ std::string first_adapter(const RankContext& context, const std::filesystem::pat
   return models::adapter_fingerprint(folder);
 }
 
+// But for what is said of the rows (RowDigest::complete).
 LoopState starting_state(const RankContext& context, const std::filesystem::path& checkpoint,
-                         const data::RowSet& rows, const std::string& day,
-                         parallel::Layout layout) {
+                         const std::string& day, parallel::Layout layout) {
   const uint64_t seed = static_cast<uint64_t>(context.recipe.seed);
   layout.threads = context.threads;
   const std::string adapter = first_adapter(context, checkpoint);
   if (checkpoint.empty())
-    return {.seed = seed,
-            .layout = layout,
-            .data_fingerprint = rows.fingerprint(),
-            .rows = rows.identity(),
-            .template_day = day,
-            .first_adapter = adapter};
+    return {.seed = seed, .layout = layout, .template_day = day, .first_adapter = adapter};
   LoopState state = read_loop_state(checkpoint);
   if (state.seed != seed)
     throw Error(ErrorCode::kInvalidArgument, "the run was started with seed " +
@@ -90,8 +87,6 @@ LoopState starting_state(const RankContext& context, const std::filesystem::path
                          << ": the numbers will agree, but not in their last bits";
   }
   state.layout = layout;
-  state.data_fingerprint = rows.fingerprint();
-  state.rows = rows.identity();
   state.template_day = day;
   state.first_adapter = adapter;
   return state;
@@ -269,15 +264,23 @@ TrainLoopResult run_student(const RankContext& context) {
                  .vocab_rows = decoder.config().vocab_size,
                  .agent = agent,
                  .links = links};
-  if (const auto warning = unheard_end(recipe, run.chat, run.tokenizer);
-      warning && context.rank == 0) {
-    RETORT_LOG(kWarning) << "data.chat_template: " << *warning;
-  }
+  const Deadline first_step = Deadline::after(RowLook::kMostWait + RowDigest::kLeastWait);
   look.wait_before_training();
   std::unique_ptr<RecipeRun> work = recipe_type(recipe).make_run(run);
-  check_same_rows(world, work->rows().fingerprint());
-  if (!checkpoint.empty()) check_resumed_rows(context, checkpoint, *work, world);
-  const LoopState start = starting_state(context, checkpoint, work->rows(), day, role.world);
+  if (const auto warning =
+          unheard_end(recipe, run.chat, run.tokenizer, work->rows().has_messages());
+      warning && context.rank == 0) {
+    RETORT_LOG(kWarning) << *warning;
+  }
+  // Behind `work`, whose rows it reads.
+  auto digest = std::make_unique<RowDigest>(work->rows(), world);
+  if (checkpoint.empty()) {
+    digest->wait_before_training(std::max(first_step.remaining(), RowDigest::kLeastWait));
+  } else {
+    digest->finish();
+    check_resumed_rows(context, checkpoint, *work, world);
+  }
+  const LoopState start = starting_state(context, checkpoint, day, role.world);
   const int64_t max_steps = total_steps(recipe.train, [&] { return work->steps_per_epoch(); });
 
   roles::Trainer::Options training = trainer_options(recipe.train, max_steps);
@@ -326,11 +329,13 @@ TrainLoopResult run_student(const RankContext& context) {
        .on_save_error = [&](int64_t step, const std::string& what) { warn(context, step, what); },
        .on_step =
            [&](int64_t step) {
+             digest->after_step();
              done_step = step;
              context.report("training", step, "");
              tell_of(command.get(), context, step);
              set_log_step(step + 1);
            },
+       .complete_state = [&](LoopState& state) { digest->complete(state); },
        .on_save =
            [&](int64_t step) {
              // A checkpoint of replicas that differ would be of none of them.
@@ -352,6 +357,7 @@ TrainLoopResult run_student(const RankContext& context) {
     RETORT_LOG(kWarning) << work->rows().num_skipped()
                          << " bad samples were skipped (data.on_bad_sample: skip)";
   }
+  digest.reset();
   work.reset();
   agent.close();
   agent.join();

@@ -314,6 +314,7 @@ TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
       result.divergence = "another rank found that the run has diverged";
     const bool ends = any.stop_asked || any.diverged || is_due(state.step, options.exit_interval);
     if (ends || done || gives_up || is_best || is_due(state.step, options.save_steps)) {
+      if (hooks.complete_state) hooks.complete_state(state);
       if (hooks.on_save) hooks.on_save(state.step);
       saves.save(state, ends || done || gives_up, result.last_checkpoint);
       if (hooks.on_saved) hooks.on_saved(state.step);

@@ -43,6 +43,9 @@ struct TrainLoopHooks {
   // rank 0: that a checkpoint could not be saved, and that the run goes on
   std::function<void(int64_t step, const std::string& what)> on_save_error;
   std::function<void(int64_t step)> on_step;  // every step done, every rank
+  // Every rank, before a checkpoint is saved: adds to its state what was not known when the loop
+  // began. May be a collective over the world.
+  std::function<void(LoopState& state)> complete_state;
   // Every rank: before a checkpoint of this step is saved, and when training goes on after it.
   std::function<void(int64_t step)> on_save, on_saved;
 };

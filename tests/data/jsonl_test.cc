@@ -10,6 +10,9 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hash.h"
+#include "recipes/data/detail/content_hash.h"
+#include "recipes/data/detail/keep_hashes.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/thrown.h"
 
@@ -122,6 +125,60 @@ TEST(JsonlFile, DecompressesOnceIntoTheCache) {
     folder.write(file.name, gzip("{}\n"));
     EXPECT_EQ(JsonlFile(path, cache).size(), 1) << file.name;
   }
+}
+
+// 64 MiB and a line.
+std::string large_text() {
+  const std::string line = "{\"text\":\"" + std::string((size_t{1} << 20) - 12, 'x') + "\"}\n";
+  std::string text = "{}\n";
+  for (int i = 0; i < 64; ++i)
+    text += line;
+  return text;
+}
+
+std::vector<fs::path> kept_hashes(const fs::path& cache) {
+  std::vector<fs::path> kept;
+  for (const auto& entry : fs::directory_iterator(cache))
+    if (entry.path().extension() == ".sha256") kept.push_back(entry.path());
+  return kept;
+}
+
+// The look at all rows, which reads the file beside training, keeps what a later start needs.
+TEST(JsonlFile, TheLookAtRowsKeepsTheHashOfALargeFile) {
+  const TemporaryFolder folder;
+  const std::string text = large_text();
+  const fs::path path = folder.write("large.jsonl", text), cache = folder / "cache";
+  ASSERT_TRUE(detail::keep_hashes(JsonlFile(path, cache), cache, [] { return false; }));
+  const auto kept = kept_hashes(cache);
+  ASSERT_EQ(kept.size(), 1u);
+  EXPECT_EQ(read_file(kept[0]), sha256_hex(text));
+
+  const JsonlFile small(folder.write("small.jsonl", "{}\n"), cache);
+  ASSERT_TRUE(detail::keep_hashes(small, cache, [] { return false; }));
+  EXPECT_EQ(kept_hashes(cache).size(), 1u);
+}
+
+TEST(JsonlFile, NoHashIsOfAFileThatIsChangedMeanwhile) {
+  const TemporaryFolder folder;
+  const std::string text = large_text();
+  const fs::path path = folder.write("large.jsonl", text), cache = folder / "cache";
+  int asked = 0;
+  const auto changes = [&] {
+    if (++asked == 3) folder.write("large.jsonl", text + "{}\n");
+    return false;
+  };
+  const auto error = test::thrown([&] { detail::content_hash(path, text, cache, changes); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kCorrupt);
+  EXPECT_NE(error->message().find(path.string() + ": was changed while it was read"),
+            std::string::npos)
+      << error->message();
+  EXPECT_FALSE(fs::exists(cache) && !kept_hashes(cache).empty());
+
+  asked = 0;
+  const auto stops = [&] { return ++asked == 3; };
+  EXPECT_FALSE(detail::content_hash(path, text + "{}\n", cache, stops));
+  EXPECT_FALSE(fs::exists(cache) && !kept_hashes(cache).empty());
 }
 
 // Commands that look at data have no cache.

@@ -35,6 +35,9 @@ TEST(ProgressTextTest, PlainLines) {
             "eta 1m05s");
   const LoggedStep eval{50, {{"eval_loss", 1.5}}};
   EXPECT_EQ(launch::plain_step(eval, "50/200", seconds(65)), "eval at step 50  eval_loss 1.5000");
+  const LoggedStep counted{50, {{"eval_loss", 1.5}, {"eval_num_tokens", 4987}}};
+  EXPECT_EQ(launch::plain_step(counted, "50/200", seconds(65)),
+            "eval at step 50  eval_loss 1.5000  eval_num_tokens 4987");
 }
 
 TEST(ProgressTextTest, DisplayFitsTheTerminal) {

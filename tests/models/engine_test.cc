@@ -3,6 +3,7 @@
 #include "models/generation/engine.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
 
 #include <limits>
 #include <map>
@@ -306,6 +307,48 @@ TEST_F(EngineTest, RefusalsNameTheirReason) {
   test::expect_refused("kv_cache_bytes", [&] { Engine(decoder, {.kv_cache_bytes = 10}); });
   test::expect_refused("max_tokens_per_step",
                        [&] { Engine(decoder, {.max_tokens_per_step = 3, .max_sequences = 4}); });
+}
+
+// Keys in the cache keep the rotation that they came in with, so nothing is drawn that grows into
+// other frequencies: training on it would compute other numbers at every place.
+TEST_F(EngineTest, NoSequenceGrowsIntoOtherFrequencies) {
+  for (const char* type : {"longrope", "dynamic"}) {
+    ModelConfig config = engine_config();
+    config.rope.type = type;
+    config.rope.factor = 4;
+    config.rope.original_max_position_embeddings = 40;
+    config.rope.short_factor = std::vector<double>(8, 1.0);
+    config.rope.long_factor = std::vector<double>(8, 4.0);
+    const Decoder long_decoder = Decoder::random(config, 7, at::kFloat);
+    Engine engine(long_decoder, {.num_blocks = 20});
+    GenerationRequest request{.prompts = {engine_tokens(3, 1)},
+                              .draw = {.sampling = {.temperature = 0}, .max_new_tokens = 37}};
+
+    // To the last token that has the frequencies of a short sequence.
+    const Completion drawn = engine.run(request).at(0);
+    ASSERT_EQ(drawn.token_ids.size(), 37u);
+    std::vector<int32_t> ids = request.prompts[0];
+    ids.insert(ids.end(), drawn.token_ids.begin(), drawn.token_ids.end() - 1);
+    const at::Tensor before = next_log_probs(long_decoder, ids);
+    EXPECT_NEAR(drawn.logps.back(), before[drawn.token_ids.back()].item<double>(), 1e-5) << type;
+
+    request.draw.max_new_tokens = 38;
+    const Error error = test::error_of([&] { engine.submit(request); });
+    EXPECT_NE(std::string(error.what())
+                  .find("up to which rope type '" + std::string(type) + "' rotates alike, 40"),
+              std::string::npos)
+        << error.what();
+
+    // The place of the last token but two, as a part of what was drawn and of what was refused.
+    const auto at_last_place = [&](std::vector<int32_t> tokens) {
+      const size_t place = ids.size() - 1;
+      tokens.resize(ids.size() + 2, 7);
+      const at::Tensor states = long_decoder.hidden(pack_rows({tokens}));
+      return at::log_softmax(
+          long_decoder.logits(states)[static_cast<int64_t>(place)].to(at::kDouble), 0);
+    };
+    EXPECT_GT((at_last_place(ids) - before).abs().max().item<double>(), 1e-3) << type;
+  }
 }
 
 TEST_F(EngineTest, AnotherDecodersWeightsTakeOver) {

@@ -92,6 +92,18 @@ TEST(Commands, EachIsRunByATest) {
   EXPECT_EQ(all, tested);
 }
 
+TEST(Commands, AWordThatIsNoneIsToldTheNearest) {
+  for (const auto& [word, near] :
+       {std::pair{"train", "launch"}, std::pair{"lanch", "launch"}, std::pair{"evl", "eval"}}) {
+    const CommandResult said = retort({word, "recipe.yaml"});
+    EXPECT_EQ(said.exit_code, 2) << said.output;
+    EXPECT_NE(said.output.find("retort has no command '" + std::string(word) + "'; did you mean '" +
+                               near + "'?"),
+              std::string::npos)
+        << said.output;
+  }
+}
+
 // The rows of the first step of a golden run: PyTorch's loss, from the tokens of the output too.
 TEST(EvalRun, TheLossIsPyTorchs) {
   TemporaryFolder folder;

@@ -226,6 +226,23 @@ TEST(ChatTemplateFile, IsTrainedOnAndSavedWithTheModel) {
     EXPECT_EQ(silent.output.find("the template ends an answer"), std::string::npos)
         << silent.output;
   }
+
+  // The same of the model's own template, where the rows have messages for it.
+  const fs::path own_recipe = folder / "own/recipe.yaml";
+  std::ofstream(folder / "own/student/chat_template.jinja") << ended;
+  const std::string texts = "data.train=[{path: " + write_texts(folder.path()).string() + "}]";
+  for (const char* command : {"audit", "check"}) {
+    const auto told = retort({command, own_recipe.string()});
+    EXPECT_EQ(told.exit_code, 0) << told.output;
+    for (const char* part : {"the student's chat template: the template ends an answer with "
+                             "'<pad>' (token 62), and a completion of ",
+                             " ends at '<eos>' (token 63)", "\"eos_token_id\": [63, 62]"})
+      EXPECT_NE(told.output.find(part), std::string::npos) << part << ": " << told.output;
+    const auto silent = retort({command, own_recipe.string(), texts});
+    EXPECT_EQ(silent.exit_code, 0) << silent.output;
+    EXPECT_EQ(silent.output.find("the template ends an answer"), std::string::npos)
+        << silent.output;
+  }
   const auto refused = retort({"audit", recipe.string(), "data.chat_template=chatlm"});
   EXPECT_NE(refused.exit_code, 0);
   EXPECT_NE(refused.output.find("data.chat_template: no chat template is named 'chatlm'"),

@@ -75,7 +75,7 @@ TEST_P(LoraRun, MatchesPeft) {
 }
 INSTANTIATE_TEST_SUITE_P(Cases, LoraRun,
                          testing::Values("sft_qwen3", "sft_llama", "dpo_qwen3", "dpo_llama",
-                                         "sft_phi3", "sft_pattern", "sft_saved"),
+                                         "sft_phi3", "sft_pattern", "sft_saved", "dpo_saved"),
                          [](const auto& info) { return info.param; });
 
 struct LoraLayout {

@@ -57,7 +57,7 @@ ADAPTERS = {
     ),
     "saved": (
         "llama",
-        ["sft"],
+        ["sft", "dpo"],
         dict(
             r=2,
             lora_alpha=3,
