@@ -1,6 +1,7 @@
 // What rpc.bind, rpc.port, rpc.advertise and rpc.encryption come to on this machine.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "rpc/options.h"
@@ -23,9 +24,11 @@ transport::PortRange parse_ports(const std::string& ports);
 // decide alike however a name resolves there: kAuto is plain for loopback addresses and
 // "localhost".
 bool encrypts(Encryption encryption, const std::string& host);
-// The streams that follow from it. The identity has been validated.
+// The streams that follow from it. The identity has been validated. `threads` of TLS: see
+// StreamFactory.
 transport::StreamFactory streams_for(const transport::Identity& identity, Encryption encryption,
-                                     const std::string& host);
+                                     const std::string& host,
+                                     std::shared_ptr<transport::TlsThreads> threads = nullptr);
 
 // What to publish of "host:port", the address that is listened at. kInvalidArgument for an
 // `advertise` that is neither host nor host:port.
