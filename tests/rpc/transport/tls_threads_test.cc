@@ -271,7 +271,7 @@ TEST_F(TlsThreadsTest, ACloseEndsBothTransfersWhenTheThreadIsBack) {
   gate_.open();
   EXPECT_EQ(await(sent), boost::asio::error::operation_aborted);
   EXPECT_EQ(await(received), boost::asio::error::operation_aborted);
-  std::string rest(kLarge, 0);
+  std::string rest(kLarge + 1, 0);
   EXPECT_TRUE(await(receive(pair.theirs, rest))) << "the other end sees the end";
 }
 
