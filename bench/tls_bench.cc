@@ -33,7 +33,6 @@
 #include "rpc/transport/socket_options.h"
 #include "rpc/transport/stream_factory.h"
 #include "rpc/transport/tls_context.h"
-#include "rpc/transport/tls_threads.h"
 
 namespace retort::bench {
 namespace {
@@ -67,8 +66,9 @@ double median(std::vector<double> values) { return quantile(std::move(values), 0
 // What stands for a process: its network thread, and its threads for TLS if it has any.
 struct Process {
   explicit Process(bool with_threads)
-      : streams(std::make_shared<TlsContext>(std::vector<Credential>{{"run", "benchmark"}}),
-                with_threads ? std::make_shared<TlsThreads>() : nullptr) {
+      : streams(
+            std::make_shared<TlsContext>(std::vector<Credential>{{"run", "benchmark"}},
+                                         with_threads ? std::make_shared<TlsThreads>() : nullptr)) {
     loop.start();
   }
   template <class Task>

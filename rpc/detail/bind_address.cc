@@ -64,8 +64,8 @@ transport::StreamFactory streams_for(const transport::Identity& identity, Encryp
                                      const std::string& host,
                                      std::shared_ptr<transport::TlsThreads> threads) {
   if (!encrypts(encryption, host)) return transport::StreamFactory();
-  return transport::StreamFactory(std::make_shared<transport::TlsContext>(identity.credentials),
-                                  std::move(threads));
+  return transport::StreamFactory(
+      std::make_shared<transport::TlsContext>(identity.credentials, std::move(threads)));
 }
 
 std::string advertised(const std::string& advertise, const std::string& bound) {

@@ -8,6 +8,7 @@
 #include "rpc/transport/listening_ports.h"
 #include "rpc/transport/proof.h"
 #include "rpc/transport/stream_factory.h"
+#include "rpc/transport/tls_threads.h"
 
 namespace retort::rpc::detail {
 
@@ -24,8 +25,7 @@ transport::PortRange parse_ports(const std::string& ports);
 // decide alike however a name resolves there: kAuto is plain for loopback addresses and
 // "localhost".
 bool encrypts(Encryption encryption, const std::string& host);
-// The streams that follow from it. The identity has been validated. `threads` of TLS: see
-// StreamFactory.
+// The streams that follow from it. The identity has been validated. `threads`: of TlsContext.
 transport::StreamFactory streams_for(const transport::Identity& identity, Encryption encryption,
                                      const std::string& host,
                                      std::shared_ptr<transport::TlsThreads> threads = nullptr);

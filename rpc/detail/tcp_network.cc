@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "rpc/detail/bind_address.h"
 #include "rpc/detail/wire_schema.h"
-#include "rpc/transport/tls_threads.h"
 
 namespace retort::rpc::detail {
 namespace {

@@ -50,12 +50,8 @@ size_t hello_record_bytes(const FirstBytes& head) {
 
 }  // namespace
 
-TlsStream::TlsStream(tcp::socket socket, std::shared_ptr<TlsContext> context, Side side,
-                     std::shared_ptr<TlsThreads> threads)
-    : socket_(std::move(socket)),
-      context_(std::move(context)),
-      side_(side),
-      threads_(std::move(threads)) {
+TlsStream::TlsStream(tcp::socket socket, std::shared_ptr<TlsContext> context, Side side)
+    : socket_(std::move(socket)), context_(std::move(context)), side_(side) {
   error_code ignored;
   local_ = socket_.local_endpoint(ignored);
   remote_ = socket_.remote_endpoint(ignored);
@@ -99,14 +95,15 @@ void TlsStream::attempt(Transfer transfer) {
   }
   if (closed_) return finish(std::move(transfer), {.code = boost::asio::error::operation_aborted});
   if (is_large(transfer)) return attempt_elsewhere(std::move(transfer));
-  const Outcome outcome = try_once(transfer, threads_ ? kSmallTransferBytes : kMaxTlsBytes);
+  const bool has_threads = context_->threads() != nullptr;
+  const Outcome outcome = try_once(transfer, has_threads ? kSmallTransferBytes : kMaxTlsBytes);
   settle(std::move(transfer), outcome);
 }
 
 // Whether more than a small transfer can be done now. After a read that took all there was, the
 // socket knows; before it, OpenSSL may hold a quarter of a MiB.
 bool TlsStream::is_large(const Transfer& transfer) const {
-  if (!threads_) return false;
+  if (context_->threads() == nullptr) return false;
   switch (transfer.kind) {
     case Transfer::Kind::kHandshake: return false;
     case Transfer::Kind::kWrite: return transfer.from.front().size() > kSmallTransferBytes;
@@ -125,8 +122,8 @@ void TlsStream::attempt_elsewhere(Transfer transfer) {
 
   is_away_ = true;
   auto held = boost::asio::make_work_guard(socket_.get_executor());
-  threads_->post([self = shared_from_this(), held = std::move(held),
-                  transfer = std::move(transfer)]() mutable {
+  context_->threads()->post([self = shared_from_this(), held = std::move(held),
+                             transfer = std::move(transfer)]() mutable {
     const Outcome outcome = self->try_once(transfer, kMaxTlsBytes);
     const auto loop = held.get_executor();
     boost::asio::post(loop, [self = std::move(self), held = std::move(held), outcome,

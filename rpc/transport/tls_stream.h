@@ -2,14 +2,14 @@
 // hand the records to the kernel where that can encrypt.
 //
 // Threads: waiting for the socket and small transfers are the loop thread's. A large transfer is
-//   done on one of TlsThreads, if there are any, and its handler comes back to the loop. Meanwhile
+//   done on one of the context's threads, if it has any, and its handler comes back to the loop. Meanwhile
 //   the object of OpenSSL is that thread's alone: a transfer the other way waits, and so does
 //   close(), for the time of one transfer at most (1 MiB). Nothing waits there: OpenSSL moves what
 //   the socket takes or has.
 // Strangers: a server looks at the first bytes while they are in the socket. OpenSSL's object, and
 //   the buffer that it reads into, are made when a whole ClientHello of at most
 //   kMaxClientHelloBytes is there, and go away at once if that does not know the run's secret. A
-//   handshake and a proof are small transfers: none of TlsThreads works for who has proved nothing.
+//   handshake and a proof are small transfers: no other thread works for who has proved nothing.
 #pragma once
 
 #include <openssl/types.h>
@@ -22,7 +22,6 @@
 
 #include "rpc/transport/stream.h"
 #include "rpc/transport/tls_context.h"
-#include "rpc/transport/tls_threads.h"
 
 namespace retort::rpc::transport {
 
@@ -33,9 +32,8 @@ class TlsStream final : public Stream, public std::enable_shared_from_this<TlsSt
  public:
   enum class Side { kClient, kServer };
 
-  // `socket` is connected. No `threads`: everything is done on the loop thread.
-  TlsStream(boost::asio::ip::tcp::socket socket, std::shared_ptr<TlsContext> context, Side side,
-            std::shared_ptr<TlsThreads> threads = nullptr);
+  // `socket` is connected.
+  TlsStream(boost::asio::ip::tcp::socket socket, std::shared_ptr<TlsContext> context, Side side);
   ~TlsStream() override;
 
   void start(Handler handler) override;
@@ -83,7 +81,6 @@ class TlsStream final : public Stream, public std::enable_shared_from_this<TlsSt
   boost::asio::ip::tcp::socket socket_;
   const std::shared_ptr<TlsContext> context_;
   const Side side_;
-  const std::shared_ptr<TlsThreads> threads_;
   Endpoint local_, remote_;
   bool closed_ = false;
   bool is_away_ = false;             // a large transfer is under way on another thread

@@ -1,7 +1,7 @@
 // The threads on which an agent's large transfers under TLS are sealed and opened, so that the loop
 // thread, which all peers share, waits for none of them.
 //
-// Use: one for an agent, in its StreamFactory. Its streams post the work on their large transfers;
+// Use: one for an agent, in its TlsContext. Its streams post the work on their large transfers;
 //   a task begins on whichever thread is free first, so that several streams are served at once.
 // Memory: no thread is started before the first task, so that a process without large transfers
 //   under TLS has none.

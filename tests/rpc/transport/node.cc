@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "rpc/transport/tls_context.h"
-#include "rpc/transport/tls_threads.h"
 #include "tests/rpc/transport/echo_pipe.h"
 
 namespace retort::rpc::transport::testing {
@@ -12,8 +11,8 @@ namespace {
 
 StreamFactory factory_of(const NodeOptions& options) {
   if (!options.tls) return StreamFactory();
-  return StreamFactory(std::make_shared<TlsContext>(options.identity.credentials),
-                       std::make_shared<TlsThreads>());
+  return StreamFactory(
+      std::make_shared<TlsContext>(options.identity.credentials, std::make_shared<TlsThreads>()));
 }
 
 SessionsOptions sessions_options(const NodeOptions& options) {

@@ -87,11 +87,7 @@ struct Pair {
 
 class TlsThreadsTest : public ::testing::Test {
  protected:
-  TlsThreadsTest() {
-    SSL_CTX_set_msg_callback(context_->native(), Gate::on_record);
-    SSL_CTX_set_msg_callback_arg(context_->native(), &gate_);
-    loop_.start();
-  }
+  TlsThreadsTest() { loop_.start(); }
   ~TlsThreadsTest() override {
     gate_.open();
     stop();
@@ -118,14 +114,21 @@ class TlsThreadsTest : public ::testing::Test {
     done.get_future().get();
   }
 
-  // A connected pair, ready; `theirs` has no threads.
+  // A connected pair, ready. All of `ours` share the threads, whose number the first one says;
+  // `theirs` have none.
   Pair connect(size_t num_threads) {
-    if (!threads_) threads_ = std::make_shared<TlsThreads>(TlsThreadsOptions{num_threads});
+    if (!context_) {
+      context_ = std::make_shared<TlsContext>(
+          credentials_, std::make_shared<TlsThreads>(TlsThreadsOptions{num_threads}));
+      SSL_CTX_set_msg_callback(context_->native(), Gate::on_record);
+      SSL_CTX_set_msg_callback_arg(context_->native(), &gate_);
+    }
+
     tcp::acceptor acceptor(loop_.io(), {boost::asio::ip::address_v4::loopback(), 0});
     tcp::socket client(loop_.io());
     client.connect(acceptor.local_endpoint());
-    Pair pair{.ours = StreamFactory(context_, threads_).accepted(acceptor.accept()),
-              .theirs = StreamFactory(context_).connected(std::move(client))};
+    Pair pair{.ours = StreamFactory(context_).accepted(acceptor.accept()),
+              .theirs = StreamFactory(their_context_).connected(std::move(client))};
     auto one = result(), other = result();
     on_loop([&] {
       pair.ours->start([one](const error_code& code) { one->set_value(code); });
@@ -171,9 +174,9 @@ class TlsThreadsTest : public ::testing::Test {
   }
 
   Gate gate_;
-  const std::shared_ptr<TlsContext> context_ =
-      std::make_shared<TlsContext>(identity_of("student/0").credentials);
-  std::shared_ptr<TlsThreads> threads_;
+  const std::vector<Credential> credentials_{{"first", "the secret of these tests"}};
+  const std::shared_ptr<TlsContext> their_context_ = std::make_shared<TlsContext>(credentials_);
+  std::shared_ptr<TlsContext> context_;
   rpc::detail::Loop loop_;
   std::vector<Pair> pairs_;
   bool stopped_ = false;
