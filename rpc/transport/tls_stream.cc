@@ -97,7 +97,8 @@ void TlsStream::attempt(Transfer transfer) {
   if (is_large(transfer)) return attempt_elsewhere(std::move(transfer));
   const bool has_threads = context_->threads() != nullptr;
   const Outcome outcome = try_once(transfer, has_threads ? kSmallTransferBytes : kMaxTlsBytes);
-  settle(std::move(transfer), outcome);
+  if (outcome.wait) return wait_for(outcome.event, std::move(transfer));
+  finish(std::move(transfer), outcome);
 }
 
 // Whether more than a small transfer can be done now. After a read that took all there was, the
@@ -128,22 +129,20 @@ void TlsStream::attempt_elsewhere(Transfer transfer) {
     const auto loop = held.get_executor();
     boost::asio::post(loop, [self = std::move(self), held = std::move(held), outcome,
                              transfer = std::move(transfer)]() mutable {
-      self->come_back();
-      self->settle(std::move(transfer), outcome);
+      self->come_back(std::move(transfer), outcome);
     });
   });
 }
 
-void TlsStream::come_back() {
+// The transfer that waited goes first: it has waited longer than what the handler may begin.
+void TlsStream::come_back(Transfer transfer, Outcome outcome) {
   is_away_ = false;
   if (closed_) close();
-  if (auto transfer = std::exchange(waiting_, std::nullopt)) attempt(std::move(*transfer));
-}
+  if (auto other = std::exchange(waiting_, std::nullopt)) attempt(std::move(*other));
 
-void TlsStream::settle(Transfer transfer, const Outcome& outcome) {
-  if (closed_) return finish(std::move(transfer), {.code = boost::asio::error::operation_aborted});
+  if (closed_) outcome = {.code = boost::asio::error::operation_aborted};
   if (outcome.wait) return wait_for(outcome.event, std::move(transfer));
-  finish(std::move(transfer), outcome);
+  transfer.handler(outcome.code, outcome.bytes);
 }
 
 void TlsStream::wait_for(tcp::socket::wait_type event, Transfer transfer) {

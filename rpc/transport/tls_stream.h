@@ -72,11 +72,10 @@ class TlsStream final : public Stream, public std::enable_shared_from_this<TlsSt
   void attempt(Transfer transfer);
   bool is_large(const Transfer& transfer) const;
   void attempt_elsewhere(Transfer transfer);
-  void come_back();
+  void come_back(Transfer transfer, Outcome outcome);
   Outcome try_once(const Transfer& transfer, size_t max_bytes);
-  void settle(Transfer transfer, const Outcome& outcome);
   void wait_for(boost::asio::ip::tcp::socket::wait_type event, Transfer transfer);
-  void finish(Transfer transfer, const Outcome& outcome);
+  void finish(Transfer transfer, const Outcome& outcome);  // later
 
   boost::asio::ip::tcp::socket socket_;
   const std::shared_ptr<TlsContext> context_;
