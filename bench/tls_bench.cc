@@ -304,8 +304,11 @@ void print(const char* name, const std::vector<Turn>& turns) {
 void run(int rounds, double seconds) {
   std::vector<Turn> on_loop, with_threads;
   for (int round = 0; round < rounds; ++round) {
+    // Who goes first changes, so that the order is nobody's advantage.
+    const bool threads_first = round % 2 == 1;
+    if (threads_first) with_threads.push_back(take_turn(true, seconds));
     on_loop.push_back(take_turn(false, seconds));
-    with_threads.push_back(take_turn(true, seconds));
+    if (!threads_first) with_threads.push_back(take_turn(true, seconds));
   }
   std::printf("%d rounds, %zu threads, %u cores\n", rounds, TlsThreadsOptions{}.num_threads,
               std::thread::hardware_concurrency());
@@ -321,9 +324,9 @@ void run(int rounds, double seconds) {
     calls.push_back(with_threads[i].call_us / on_loop[i].call_us);
   }
   std::printf(
-      "threads : loop, medians of the rounds' ratios: rate %.2f, core s/GiB %.3f, small "
-      "call %.3f\n",
-      median(rates), median(cpu), median(calls));
+      "threads : loop, medians of the rounds' ratios: rate %.2f, small call %.3f, core s/GiB %.3f "
+      "(quartiles %.3f, %.3f)\n",
+      median(rates), median(calls), median(cpu), quantile(cpu, 0.25), quantile(cpu, 0.75));
 }
 
 }  // namespace
