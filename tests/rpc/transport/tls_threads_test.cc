@@ -8,9 +8,12 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <filesystem>
 #include <future>
+#include <iterator>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -56,30 +59,43 @@ class Gate {
     return seen_elsewhere_;
   }
 
-  static void on_record(int sealed, int, int type, const void*, size_t, SSL*, void* gate) {
-    if (type == SSL3_RT_HEADER) static_cast<Gate*>(gate)->pass(sealed == 1);
+  // Whether OpenSSL's object of a thread that was held here was used by another one meanwhile.
+  bool shared() {
+    std::lock_guard lock(mutex_);
+    return shared_;
+  }
+
+  static void on_record(int sealed, int, int type, const void*, size_t, SSL* ssl, void* gate) {
+    if (type == SSL3_RT_HEADER) static_cast<Gate*>(gate)->pass(sealed == 1, ssl);
   }
 
  private:
-  void pass(bool sealed) {
-    if (future_detail::on_loop_thread()) return;
+  void pass(bool sealed, SSL* ssl) {
     std::unique_lock lock(mutex_);
+    if (held_.contains(ssl)) shared_ = true;
+    if (future_detail::on_loop_thread()) return;
     seen_elsewhere_ = true;
     if (!holds_ || sealed != sealed_) return;
 
-    most_ = std::max(most_, ++here_);
-    if (here_ == expected_) holds_ = false;
+    held_.insert(ssl);
+    most_ = std::max(most_, held_.size());
+    if (held_.size() == expected_) holds_ = false;
     changed_.notify_all();
     // Where the threads never meet the test has failed, and is to end.
     changed_.wait_until(lock, soon().time(), [&] { return !holds_; });
-    --here_;
+    held_.erase(ssl);
   }
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool holds_ = false, sealed_ = false, seen_elsewhere_ = false;
-  size_t expected_ = 0, here_ = 0, most_ = 0;
+  bool holds_ = false, sealed_ = false, seen_elsewhere_ = false, shared_ = false;
+  size_t expected_ = 0, most_ = 0;
+  std::set<SSL*> held_;
 };
+
+ptrdiff_t num_descriptors() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+}
 
 struct Pair {
   std::shared_ptr<Stream> ours, theirs;
@@ -91,6 +107,7 @@ class TlsThreadsTest : public ::testing::Test {
   ~TlsThreadsTest() override {
     gate_.open();
     stop();
+    EXPECT_FALSE(gate_.shared()) << "two threads used one object of OpenSSL's";
   }
 
   void stop() {
@@ -270,7 +287,9 @@ TEST_F(TlsThreadsTest, ACloseEndsBothTransfersWhenTheThreadIsBack) {
   ASSERT_TRUE(gate_.held(1));
 
   const auto received = receive(pair.ours, never);
+  const auto before = num_descriptors();
   on_loop([&] { pair.ours->close(); });
+  EXPECT_EQ(num_descriptors(), before) << "the number could be another connection's already";
   gate_.open();
   EXPECT_EQ(await(sent), boost::asio::error::operation_aborted);
   EXPECT_EQ(await(received), boost::asio::error::operation_aborted);
