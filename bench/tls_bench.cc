@@ -4,9 +4,10 @@
 //   tls_bench [rounds, default 9] [seconds a turn, default 1]
 //
 // One process stands for five: a hub, which sends to two peers and receives from two as fast as it
-// can, and its peers, each with a loop and threads of its own. A heartbeat of 8 bytes goes both ways
-// between hub and each peer every 5 ms, over a connection of its own, and is late from when it was
-// due until it is read. A small call is 64 bytes there and back, one at a time, with nothing beside.
+// can, and its peers, each with a loop and threads of its own. A heartbeat of 8 bytes goes both
+// ways between hub and each peer every 5 ms, over a connection of its own, and is late from when it
+// was due until it is read. A small call is 64 bytes there and back, one at a time, with nothing
+// beside.
 // Columns: what crosses all pairs; seconds that cores worked for a GiB, which is sealed once and
 //   opened once; heartbeats; the median of small calls. Medians of the rounds, and of the rounds'
 //   ratios; heartbeats of all rounds together.
