@@ -3,6 +3,7 @@
 #include <boost/asio/ip/address.hpp>
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -60,9 +61,11 @@ bool encrypts(Encryption encryption, const std::string& host) {
 }
 
 transport::StreamFactory streams_for(const transport::Identity& identity, Encryption encryption,
-                                     const std::string& host) {
+                                     const std::string& host,
+                                     std::shared_ptr<transport::TlsThreads> threads) {
   if (!encrypts(encryption, host)) return transport::StreamFactory();
-  return transport::StreamFactory(std::make_shared<transport::TlsContext>(identity.credentials));
+  return transport::StreamFactory(
+      std::make_shared<transport::TlsContext>(identity.credentials, std::move(threads)));
 }
 
 std::string advertised(const std::string& advertise, const std::string& bound) {

@@ -1,12 +1,14 @@
 // What rpc.bind, rpc.port, rpc.advertise and rpc.encryption come to on this machine.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "rpc/options.h"
 #include "rpc/transport/listening_ports.h"
 #include "rpc/transport/proof.h"
 #include "rpc/transport/stream_factory.h"
+#include "rpc/transport/tls_threads.h"
 
 namespace retort::rpc::detail {
 
@@ -23,9 +25,10 @@ transport::PortRange parse_ports(const std::string& ports);
 // decide alike however a name resolves there: kAuto is plain for loopback addresses and
 // "localhost".
 bool encrypts(Encryption encryption, const std::string& host);
-// The streams that follow from it. The identity has been validated.
+// The streams that follow from it. The identity has been validated. `threads`: of TlsContext.
 transport::StreamFactory streams_for(const transport::Identity& identity, Encryption encryption,
-                                     const std::string& host);
+                                     const std::string& host,
+                                     std::shared_ptr<transport::TlsThreads> threads = nullptr);
 
 // What to publish of "host:port", the address that is listened at. kInvalidArgument for an
 // `advertise` that is neither host nor host:port.

@@ -24,7 +24,8 @@ TcpNetwork::TcpNetwork(const Agent::Options& options)
   identity_.validate();
   options.rpc.validate();
   host_ = resolve_bind(options.rpc.bind);
-  streams_ = streams_for(identity_, options.rpc.encryption, host_);
+  streams_ = streams_for(identity_, options.rpc.encryption, host_,
+                         std::make_shared<transport::TlsThreads>());
   data_ = std::make_unique<TensorPipePlane>(loop_, identity_, streams_, options.rpc,
                                             std::make_shared<ReceivePool>(kMaxIdleReceiveBytes),
                                             options.devices);

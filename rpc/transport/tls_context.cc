@@ -2,6 +2,8 @@
 
 #include <openssl/ssl.h>
 
+#include <utility>
+
 #include "base/error.h"
 #include "rpc/transport/key_schedule.h"
 
@@ -54,7 +56,9 @@ int find_session(SSL* ssl, const unsigned char* id, size_t id_bytes, SSL_SESSION
 
 }  // namespace
 
-TlsContext::TlsContext(const std::vector<Credential>& credentials) {
+TlsContext::TlsContext(const std::vector<Credential>& credentials,
+                       std::shared_ptr<TlsThreads> threads)
+    : threads_(std::move(threads)) {
   RETORT_CHECK(!credentials.empty());
   for (const auto& credential : credentials)
     keys_.push_back({credential.id, derive_key(credential.secret, "retort tls", "pre-shared key")});

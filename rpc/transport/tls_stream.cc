@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <boost/asio/error.hpp>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/ssl/error.hpp>
 #include <cerrno>
@@ -21,7 +22,10 @@ namespace {
 using boost::system::error_code;
 using tcp = boost::asio::ip::tcp;
 constexpr size_t kRecordBytes = 16 << 10;
-constexpr size_t kMaxTlsBytes = 1 << 20;  // keeps one handler of the loop short
+constexpr size_t kMaxTlsBytes = 1 << 20;  // of one transfer: 1.5 ms of a core
+// Up to here a transfer is done on the loop, two records in some 40 us, because a change of thread
+// and back would take as long.
+constexpr size_t kSmallTransferBytes = 2 * kRecordBytes;
 constexpr size_t kSmallPieceBytes = 4 << 10;
 
 // RFC 8446, 5.1 and 4: a record's type, version and length, then a handshake message's type and
@@ -84,25 +88,87 @@ TlsStream::Outcome TlsStream::outcome_of(int result, size_t bytes) {
                       : error_code(boost::asio::error::connection_reset)};
 }
 
-template <class Try>
-void TlsStream::attempt(Try attempt_once, TransferHandler handler) {
-  Outcome outcome{.code = boost::asio::error::operation_aborted};
-  if (!closed_) {
-    ERR_clear_error();
-    errno = 0;
-    outcome = attempt_once();
+void TlsStream::attempt(Transfer transfer) {
+  if (is_away_) {
+    waiting_ = std::move(transfer);
+    return;
   }
-  if (!outcome.wait)
-    return boost::asio::post(socket_.get_executor(),
-                             [self = shared_from_this(), outcome, handler = std::move(handler)] {
-                               handler(outcome.code, outcome.bytes);
-                             });
+  if (closed_) return finish(std::move(transfer), {.code = boost::asio::error::operation_aborted});
+  if (is_large(transfer)) return attempt_elsewhere(std::move(transfer));
+  const bool has_threads = context_->threads() != nullptr;
+  const Outcome outcome = try_once(transfer, has_threads ? kSmallTransferBytes : kMaxTlsBytes);
+  if (outcome.wait) return wait_for(outcome.event, std::move(transfer));
+  finish(std::move(transfer), outcome);
+}
 
-  socket_.async_wait(outcome.event, [self = shared_from_this(), attempt_once,
-                                     handler = std::move(handler)](const error_code& code) mutable {
-    if (code) return handler(code, 0);
-    self->attempt(std::move(attempt_once), std::move(handler));
+// Whether more than a small transfer can be done now. After a read that took all there was, the
+// socket knows; before it, OpenSSL may hold a quarter of a MiB.
+bool TlsStream::is_large(const Transfer& transfer) const {
+  if (context_->threads() == nullptr) return false;
+  switch (transfer.kind) {
+    case Transfer::Kind::kHandshake: return false;
+    case Transfer::Kind::kWrite: return transfer.from.front().size() > kSmallTransferBytes;
+    case Transfer::Kind::kRead: break;
+  }
+  if (boost::asio::buffer_size(transfer.to) <= kSmallTransferBytes) return false;
+  error_code ignored;  // a socket that is dead shows that when it is read
+  return !is_drained_ || socket_.available(ignored) > kSmallTransferBytes;
+}
+
+// The thread has OpenSSL's object to itself until it has posted back. The loop, which ends when it
+// has nothing left to do, is held until then.
+void TlsStream::attempt_elsewhere(Transfer transfer) {
+  if (transfer.kind == Transfer::Kind::kWrite && std::exchange(is_blocked_, false))
+    return wait_for(tcp::socket::wait_write, std::move(transfer));
+
+  is_away_ = true;
+  auto held = boost::asio::make_work_guard(socket_.get_executor());
+  context_->threads()->post([self = shared_from_this(), held = std::move(held),
+                             transfer = std::move(transfer)]() mutable {
+    const Outcome outcome = self->try_once(transfer, kMaxTlsBytes);
+    const auto loop = held.get_executor();
+    boost::asio::post(loop, [self = std::move(self), held = std::move(held), outcome,
+                             transfer = std::move(transfer)]() mutable {
+      self->come_back(std::move(transfer), outcome);
+    });
   });
+}
+
+// The transfer that waited goes first: it has waited longer than what the handler may begin.
+void TlsStream::come_back(Transfer transfer, Outcome outcome) {
+  is_away_ = false;
+  if (closed_) close();
+  if (auto other = std::exchange(waiting_, std::nullopt)) attempt(std::move(*other));
+
+  if (closed_) outcome = {.code = boost::asio::error::operation_aborted};
+  if (outcome.wait) return wait_for(outcome.event, std::move(transfer));
+  transfer.handler(outcome.code, outcome.bytes);
+}
+
+void TlsStream::wait_for(tcp::socket::wait_type event, Transfer transfer) {
+  socket_.async_wait(event, [self = shared_from_this(),
+                             transfer = std::move(transfer)](const error_code& code) mutable {
+    if (code) return transfer.handler(code, 0);
+    self->attempt(std::move(transfer));
+  });
+}
+
+void TlsStream::finish(Transfer transfer, const Outcome& outcome) {
+  boost::asio::post(socket_.get_executor(),
+                    [self = shared_from_this(), outcome, handler = std::move(transfer.handler)] {
+                      handler(outcome.code, outcome.bytes);
+                    });
+}
+
+TlsStream::Outcome TlsStream::try_once(const Transfer& transfer, size_t max_bytes) {
+  ERR_clear_error();
+  errno = 0;
+  switch (transfer.kind) {
+    case Transfer::Kind::kRead: return try_read(transfer.to, max_bytes);
+    case Transfer::Kind::kWrite: return try_write(transfer.from, max_bytes);
+    case Transfer::Kind::kHandshake: break;
+  }
+  return try_handshake();
 }
 
 // A server that has read a whole ClientHello and wants more has found the secret in it: nobody else
@@ -119,8 +185,10 @@ void TlsStream::do_handshake(Handler handler) {
     return boost::asio::post(socket_.get_executor(), [handler = std::move(handler)] {
       handler(boost::asio::error::no_memory);
     });
-  attempt([this] { return try_handshake(); },
-          [handler = std::move(handler)](const error_code& code, size_t) { handler(code); });
+  attempt({.kind = Transfer::Kind::kHandshake,
+           .handler = [handler = std::move(handler)](const error_code& code, size_t) {
+             handler(code);
+           }});
 }
 
 void TlsStream::start(Handler handler) {
@@ -157,15 +225,17 @@ void TlsStream::await_hello(size_t bytes, Handler handler) {
       });
 }
 
-TlsStream::Outcome TlsStream::try_read(MutableBuffers to) {
+TlsStream::Outcome TlsStream::try_read(MutableBuffers to, size_t max_bytes) {
+  is_drained_ = false;
   size_t total = 0;
   int result = 1;
   for (const auto& buffer : to) {
     size_t filled = 0;
-    while (filled < buffer.size() && total < kMaxTlsBytes) {
+    while (filled < buffer.size() && total < max_bytes) {
       size_t bytes = 0;
       result = SSL_read_ex(ssl_, static_cast<char*>(buffer.data()) + filled, buffer.size() - filled,
                            &bytes);
+      is_drained_ = result != 1;
       if (result != 1) return outcome_of(result, total);
       filled += bytes;
       total += bytes;
@@ -175,12 +245,12 @@ TlsStream::Outcome TlsStream::try_read(MutableBuffers to) {
 }
 
 void TlsStream::read_some(MutableBuffers to, TransferHandler handler) {
-  attempt([this, to] { return try_read(to); }, std::move(handler));
+  attempt({.kind = Transfer::Kind::kRead, .to = to, .handler = std::move(handler)});
 }
 
 // A record for each piece would double the cost of small frames: those are put together, header and
 // body.
-TlsStream::Outcome TlsStream::try_write(ConstBuffers from) {
+TlsStream::Outcome TlsStream::try_write(ConstBuffers from, size_t max_bytes) {
   boost::asio::const_buffer piece = from.front();
   if (from.size() > 1 && piece.size() < kSmallPieceBytes) {
     gathered_.resize(kRecordBytes);
@@ -188,10 +258,11 @@ TlsStream::Outcome TlsStream::try_write(ConstBuffers from) {
   }
 
   size_t total = 0;
-  while (total < std::min(piece.size(), kMaxTlsBytes)) {
+  while (total < std::min(piece.size(), max_bytes)) {
     size_t bytes = 0;
     const int result = SSL_write_ex(ssl_, static_cast<const char*>(piece.data()) + total,
                                     piece.size() - total, &bytes);
+    is_blocked_ = result != 1 && total > 0;
     if (result != 1) return outcome_of(result, total);
     total += bytes;
   }
@@ -199,11 +270,13 @@ TlsStream::Outcome TlsStream::try_write(ConstBuffers from) {
 }
 
 void TlsStream::write_some(ConstBuffers from, TransferHandler handler) {
-  attempt([this, from] { return try_write(from); }, std::move(handler));
+  attempt({.kind = Transfer::Kind::kWrite, .from = from, .handler = std::move(handler)});
 }
 
+// Under another thread the descriptor must stay what it is.
 void TlsStream::close() {
   closed_ = true;
+  if (is_away_) return;
   error_code ignored;
   socket_.close(ignored);
 }

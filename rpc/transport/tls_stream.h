@@ -1,15 +1,22 @@
 // A stream under TLS 1.3. OpenSSL works on the descriptor itself: it reads far ahead, and would
 // hand the records to the kernel where that can encrypt.
 //
+// Threads: waiting for the socket and small transfers are the loop thread's. A large transfer is
+//   done on one of the context's threads, if it has any, and its handler comes back to the loop.
+//   Meanwhile the object of OpenSSL is that thread's alone: a transfer the other way waits, and so
+//   does close(), for the time of one transfer at most (1 MiB). Nothing waits there: OpenSSL moves
+//   what the socket takes or has.
 // Strangers: a server looks at the first bytes while they are in the socket. OpenSSL's object, and
 //   the buffer that it reads into, are made when a whole ClientHello of at most
-//   kMaxClientHelloBytes is there, and go away at once if that does not know the run's secret.
+//   kMaxClientHelloBytes is there, and go away at once if that does not know the run's secret. A
+//   handshake and a proof are small transfers: no other thread works for who has proved nothing.
 #pragma once
 
 #include <openssl/types.h>
 
 #include <boost/asio/ip/tcp.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,19 +58,38 @@ class TlsStream final : public Stream, public std::enable_shared_from_this<TlsSt
   void await_hello(size_t bytes, Handler handler);
   void do_handshake(Handler handler);
   Outcome try_handshake();
-  Outcome try_read(MutableBuffers to);
-  Outcome try_write(ConstBuffers from);
+  Outcome try_read(MutableBuffers to, size_t max_bytes);
+  Outcome try_write(ConstBuffers from, size_t max_bytes);
+
+  // One call of do_handshake(), read_some() or write_some(), until its handler is told.
+  struct Transfer {
+    enum class Kind { kHandshake, kRead, kWrite } kind;
+    MutableBuffers to = {};
+    ConstBuffers from = {};
+    TransferHandler handler;
+  };
   // Tries, waits for the socket and tries again until there is an outcome for the handler.
-  template <class Try>
-  void attempt(Try attempt_once, TransferHandler handler);
+  void attempt(Transfer transfer);
+  bool is_large(const Transfer& transfer) const;
+  void attempt_elsewhere(Transfer transfer);
+  void come_back(Transfer transfer, Outcome outcome);
+  Outcome try_once(const Transfer& transfer, size_t max_bytes);
+  void wait_for(boost::asio::ip::tcp::socket::wait_type event, Transfer transfer);
+  void finish(Transfer transfer, const Outcome& outcome);  // later
 
   boost::asio::ip::tcp::socket socket_;
   const std::shared_ptr<TlsContext> context_;
   const Side side_;
-  SSL* ssl_ = nullptr;
   Endpoint local_, remote_;
   bool closed_ = false;
+  bool is_away_ = false;             // a large transfer is under way on another thread
+  std::optional<Transfer> waiting_;  // the one the other way, until that has come back
+
+  // Of whoever does a transfer: the loop thread, or while is_away_ the other one.
+  SSL* ssl_ = nullptr;
   std::vector<char> gathered_;  // small pieces that go into one record
+  bool is_drained_ = false;     // the last read took all that was here
+  bool is_blocked_ = false;     // the socket took the last write in part
 };
 
 }  // namespace retort::rpc::transport

@@ -11,7 +11,8 @@ namespace {
 
 StreamFactory factory_of(const NodeOptions& options) {
   if (!options.tls) return StreamFactory();
-  return StreamFactory(std::make_shared<TlsContext>(options.identity.credentials));
+  return StreamFactory(
+      std::make_shared<TlsContext>(options.identity.credentials, std::make_shared<TlsThreads>()));
 }
 
 SessionsOptions sessions_options(const NodeOptions& options) {
