@@ -34,7 +34,7 @@ class Promise;
 // A result without a value.
 struct Empty {
   template <class Archive>
-  void serialize(Archive&, unsigned) {}
+  void serialize(Archive&) {}
 };
 
 // Exactly one of the two is set.

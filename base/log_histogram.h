@@ -29,7 +29,7 @@ class LogHistogram {
   LogHistogram since(const LogHistogram& before) const;
 
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(counts_);
   }
 

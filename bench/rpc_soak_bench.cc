@@ -48,7 +48,7 @@ constexpr double kMaxMib = 8, kMaxDescriptors = 2, kMaxThreads = 2;
 struct Push {
   at::Tensor tensor;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(tensor);
   }
 };

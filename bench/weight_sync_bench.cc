@@ -45,7 +45,7 @@ using Clock = std::chrono::steady_clock;
 struct Push {
   at::Tensor tensor;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(tensor);
   }
 };

@@ -26,6 +26,7 @@ retort_prefer_archive(RETORT_YAML yaml-cpp)
 find_package(Threads REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto SSL)
 find_package(ZLIB REQUIRED)
+find_package(cereal REQUIRED)
 find_library(RETORT_XXHASH xxhash REQUIRED)
 # The package of yaml-cpp 0.7 knows its shared library alone.
 if(RETORT_YAML)

@@ -1,29 +1,29 @@
 #include "rpc/archive.h"
 
+#include <cstring>
+
 #include "rpc/detail/tensor_format.h"
 
 namespace retort::rpc {
-namespace detail {
+namespace {
 
-NestingLevel::NestingLevel(int& depth, ErrorCode code) : depth_(depth) {
-  if (depth_ >= kMaxNesting)
+int one_deeper(int depth, ErrorCode code) {
+  if (depth >= kMaxNesting)
     throw Error(code, "values are nested too deeply to travel").with("max", kMaxNesting);
-  ++depth_;
+  return depth + 1;
 }
 
-}  // namespace detail
+}  // namespace
+
+void OutputArchive::enter() { depth_ = one_deeper(depth_, ErrorCode::kInvalidArgument); }
+void InputArchive::enter() { depth_ = one_deeper(depth_, ErrorCode::kCorrupt); }
 
 void OutputArchive::append(const void* data, size_t size) {
   message_.envelope.append(static_cast<const char*>(data), size);
 }
 
-void OutputArchive::write_text(const std::string& text) {
-  write_scalar(static_cast<uint64_t>(text.size()));
-  message_.envelope += text;
-}
-
-void OutputArchive::write_tensor(const at::Tensor& tensor) {
-  write_scalar<uint8_t>(tensor.defined() ? 1 : 0);
+void OutputArchive::append_tensor(const at::Tensor& tensor) {
+  append<uint8_t>(tensor.defined() ? 1 : 0);
   if (!tensor.defined()) return;
   at::Tensor plain = detail::dense(tensor);
   if (place_ == detail::TensorPlace::kOutOfBand) {
@@ -46,35 +46,28 @@ void InputArchive::finish() const {
   if (tensors_ && next_tensor_ != tensors_->size()) corrupt("tensors are left over");
 }
 
-void InputArchive::read_into(void* data, size_t size) {
+void InputArchive::take(void* data, size_t size) {
   if (size > rest_.size()) corrupt("they end too early");
   if (size > 0) std::memcpy(data, rest_.data(), size);
   rest_.remove_prefix(size);
 }
 
-uint64_t InputArchive::read_size(size_t bytes_per_element) {
+uint64_t InputArchive::take_size(size_t bytes_per_element) {
   uint64_t size = 0;
-  read_into(&size, sizeof size);
+  take(&size, sizeof size);
   if (size > rest_.size() / bytes_per_element) corrupt("a size is larger than what follows");
   return size;
 }
 
-bool InputArchive::read_flag() {
+bool InputArchive::take_flag() {
   uint8_t flag = 0;
-  read_into(&flag, sizeof flag);
+  take(&flag, sizeof flag);
   if (flag > 1) corrupt("a bool is neither 0 nor 1");
   return flag == 1;
 }
 
-std::string InputArchive::read_text() {
-  const uint64_t size = read_size(1);
-  std::string text(rest_.substr(0, size));
-  rest_.remove_prefix(size);
-  return text;
-}
-
-at::Tensor InputArchive::read_tensor() {
-  if (!read_flag()) return {};
+at::Tensor InputArchive::take_tensor() {
+  if (!take_flag()) return {};
   if (tensors_) {
     if (next_tensor_ >= tensors_->size()) corrupt("a tensor is missing");
     return std::move((*tensors_)[next_tensor_++]);
@@ -82,7 +75,7 @@ at::Tensor InputArchive::read_tensor() {
   const auto format = detail::TensorFormat::take(rest_);
   if (format.size_bytes() > rest_.size()) corrupt("a tensor is larger than what follows");
   at::Tensor tensor = format.allocate();
-  read_into(tensor.mutable_data_ptr(), format.size_bytes());
+  take(tensor.mutable_data_ptr(), format.size_bytes());
   return tensor;
 }
 

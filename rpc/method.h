@@ -1,5 +1,5 @@
 // A remote method: its name on the wire and the types of its request and reply. Both types have
-//     template <class Archive> void serialize(Archive& archive, uint32_t version);
+//     template <class Archive> void serialize(Archive& archive);
 // in which at::Tensor members travel out of band (rpc/archive.h).
 #pragma once
 

@@ -30,7 +30,7 @@ struct MethodStats {
   MethodStats since(const MethodStats& before) const;
 
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(calls, errors, bytes_sent, bytes_received, credit_waits, credit_wait_seconds, queue,
             handler, wire);
   }

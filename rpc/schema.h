@@ -10,10 +10,15 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <typeindex>
+#include <utility>
 #include <vector>
 
 #include "rpc/archive.h"
@@ -22,6 +27,15 @@
 namespace retort::rpc {
 
 namespace detail {
+
+template <class T, template <class...> class Template>
+inline constexpr bool kIs = false;
+template <template <class...> class Template, class... Args>
+inline constexpr bool kIs<Template<Args...>, Template> = true;
+template <class T>
+inline constexpr bool kIsArray = false;
+template <class T, size_t N>
+inline constexpr bool kIsArray<std::array<T, N>> = true;
 
 template <class T>
 concept NamedEnum = requires {
@@ -113,7 +127,7 @@ class SchemaArchive {
     text_ += "{";
     first_ = true;
     T value{};
-    value.serialize(*this, 0u);
+    value.serialize(*this);
     text_ += "}";
     first_ = false;
     around_.pop_back();

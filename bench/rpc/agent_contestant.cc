@@ -13,7 +13,7 @@ struct Push {
   std::string bytes;
   at::Tensor tensor;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(bytes, tensor);
   }
 };

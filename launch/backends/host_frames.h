@@ -60,7 +60,7 @@ struct ToHost {
   bool group = false;    // signal
   std::string question;  // examine
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(kind, id, folder, run_folder, interval_ms, limit_ms, context, arguments, env, log,
             driving, number, group, question);
   }
@@ -73,7 +73,7 @@ struct FromHost {
   std::string connection;  // here: SSH_CONNECTION
   int64_t number = 0;      // here: cores; started: pid; held: 1 or 0; ended: status
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(kind, id, text, connection, number);
   }
 };

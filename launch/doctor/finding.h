@@ -22,7 +22,7 @@ struct Finding {
   std::string action;  // what to do; "" where nothing is wrong
 
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(host, check, verdict, what, action);
   }
 };

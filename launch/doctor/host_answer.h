@@ -18,7 +18,7 @@ struct HostQuestion {
   std::string bind, rendezvous;
 
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(recipe, ranks, bind, rendezvous);
   }
 };
@@ -31,7 +31,7 @@ struct HostAnswer {
   int64_t heard_ns = 0, answered_ns = 0;
 
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(findings, prints, heard_ns, answered_ns);
   }
 };

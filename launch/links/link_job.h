@@ -28,7 +28,7 @@ struct LinkJob {
 
   bool is_last() const { return asker < 0; }
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(asker, server, encrypted, to_asker, message_bytes);
   }
 };
@@ -39,7 +39,7 @@ struct LinkResult {
   std::string error;              // what failed; the rest is nothing then
 
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(p50_ms, p99_ms, bytes_per_second, error);
   }
 };

@@ -15,7 +15,7 @@ struct LinkMessage {
   at::Tensor bytes;  // uint8; undefined for none
 
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(wanted_bytes, bytes);
   }
 };

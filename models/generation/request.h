@@ -50,7 +50,7 @@ struct SamplingOptions {
           "0: off");
   }
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(temperature, top_p, min_p, typical_p, repetition_penalty, presence_penalty,
             frequency_penalty, top_k, num_ids, seed);
   }
@@ -78,7 +78,7 @@ struct DrawOptions {
   std::vector<int64_t> stop_token_ids;
 
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(max_new_tokens, min_new_tokens, sampling, eos_token_ids, stop, stop_token_ids);
   }
   // End tokens, then stop tokens: whatever ends a completion when it is drawn.

@@ -26,7 +26,7 @@ struct GenerateRequest {
   models::DrawOptions draw;
 
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(request_id, step, weight_version, prompt_ids, cu_seqlens, num_generations, sample_ids,
             draw);
   }
@@ -53,7 +53,7 @@ struct Samples {
   bool last = false;  // there are no others after these
 
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(request_id, generator, weight_version, sequence_hash, indices, token_ids, cu_seqlens,
             logps, sampling_logps, finish_reasons, seconds, last);
   }
@@ -65,7 +65,7 @@ struct CollectRequest {
   // submitted the request.
   int64_t have = 0;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(request_id, have);
   }
 };
@@ -79,7 +79,7 @@ struct WeightSlice {
 
   bool operator==(const WeightSlice&) const = default;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(name, shape, begin, size);
   }
 };
@@ -99,7 +99,7 @@ struct GeneratorInfo {
   int64_t tp = 1, tp_rank = 0;      // ranks of the replica, and which of them this is
   std::vector<WeightSlice> slices;  // that this rank holds
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(name, weight_version, committed_version, vocab_rows, max_position_embeddings,
             vocabulary_fingerprint, parameters, base_weights, dtype, tp, tp_rank, slices);
   }
@@ -114,7 +114,7 @@ struct WeightPart {
   uint64_t checksum = 0;  // seal(): over values, begin and name
 
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(name, begin, values, checksum);
   }
 };
@@ -128,7 +128,7 @@ struct WeightBucket {
   std::string origin;
 
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(version, sender, index, parts, origin);
   }
 };
@@ -140,7 +140,7 @@ struct PassWeights {
   std::string to, address;
 
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(version, sender, index, to, address);
   }
 };
@@ -148,7 +148,7 @@ struct PassReply {
   bool passed = false;  // it arrived there, was checked, and is staged
   std::string why;      // not
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(passed, why);
   }
 };
@@ -159,7 +159,7 @@ struct WeightReceipt {
   uint64_t checksum = 0;  // over the parts' checksums in order
 
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(receiver, sender, buckets, checksum);
   }
 };
@@ -170,7 +170,7 @@ struct CommitWeights {
   bool abort = false;                   // give up samples in work instead of finishing them
 
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(version, receipts, abort);
   }
 };
@@ -179,7 +179,7 @@ struct CommitReply {
   // as the replica's ranks computed it from what arrived: weights_checksum of the commit's receipts
   uint64_t checksum = 0;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(version, checksum);
   }
 };

@@ -37,7 +37,7 @@ struct PayloadSpec {
   bool names_ids() const { return kind == PayloadKind::kTopK && support != Support::kTeacher; }
 
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(kind, top_k, temperature, bfloat16, common_vocab, num_samples, replacement, seed,
             support);
   }
@@ -56,7 +56,7 @@ struct PayloadLabel {
   int64_t part = 0, parts = 1;  // roles/payload/parts.h
 
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(request_id, teacher, weight_version, sequence_hash, num_rows, spec, part, parts);
   }
 };
@@ -90,7 +90,7 @@ struct Payload {
   }
 
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(label, hidden, ids, logps, log_tail, kappa, masked_mass_sum, tail_bound_sum);
   }
 };

@@ -20,7 +20,7 @@ struct RewardQuestion {
 
   size_t num_sequences() const { return prompt_tokens.size(); }
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(request_id, label, input_ids, cu_seqlens, prompt_tokens);
   }
 };
@@ -29,7 +29,7 @@ struct RewardAnswer {
   uint64_t request_id = 0;     // the question's
   std::vector<double> scores;  // [S], finite
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(request_id, scores);
   }
 };
@@ -40,7 +40,7 @@ struct JudgeQuestion {
   int64_t max_new_tokens = 0;  // of each answer
   std::vector<std::string> texts;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(request_id, max_new_tokens, texts);
   }
 };
@@ -50,7 +50,7 @@ struct JudgeAnswer {
   std::vector<std::string> texts;
   std::vector<uint8_t> cut;  // 1: the answer did not end by itself
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(request_id, texts, cut);
   }
 };

@@ -19,7 +19,7 @@ struct ProbeNumbers {
   double largest = 0, mean = 0;  // differences up to these are none
 
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(values, largest, mean);
   }
 };
@@ -41,7 +41,7 @@ struct TeacherInfo {
   ProbeNumbers numbers;
 
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(name, weight_version, vocab_rows, tokenizer_size, hidden_size, dtype,
             vocabulary_fingerprint, processing_fingerprint, weights_fingerprint, files, tp,
             numbers);
@@ -51,7 +51,7 @@ struct InfoRequest {
   int64_t tokenizer_size = 0;        // the asker's: the fingerprint is over the ids both know
   bool weights_fingerprint = false;  // costs one pass over the weights, the first time
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(tokenizer_size, weights_fingerprint);
   }
 };
@@ -60,7 +60,7 @@ struct InfoRequest {
 struct HeadRequest {
   int64_t begin = 0, end = 0;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(begin, end);
   }
 };
@@ -68,7 +68,7 @@ struct HeadReply {
   uint64_t weight_version = 0;
   at::Tensor weight;  // [end-begin, Ht] in the teacher's dtype
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(weight_version, weight);
   }
 };
@@ -90,7 +90,7 @@ struct ForwardRequest {
   // Then the whole request with the ids that the student names, [R, K] int32 (make_payload).
   at::Tensor ids;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(request_id, step, input_ids, cu_seqlens, positions, spec, part, parts, columns, ids);
   }
 };
@@ -106,7 +106,7 @@ struct RequestBatch {
   std::vector<ForwardRequest> requests;
   std::vector<std::string> keys;  // result_key of each
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(requests, keys);
   }
 };
@@ -118,7 +118,7 @@ struct PullRequest {
   std::string key;  // result_key
   int64_t part = 0;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(key, part);
   }
 };

@@ -25,7 +25,7 @@ class ReplicaLink {
     Kind kind = Kind::kNothing;
     RequestBatch batch;  // kCompute
     template <class A>
-    void serialize(A& archive, uint32_t) {
+    void serialize(A& archive) {
       archive(kind, batch);
     }
   };

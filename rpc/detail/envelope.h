@@ -33,7 +33,7 @@ struct Envelope {
   uint64_t body_bytes = 0;  // what follows the envelope
 
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(version, kind, call_id, method, schema, timeout_ms, queue_timeout_ms, trace_id,
             queue_us, handler_us, body_bytes);
   }
@@ -45,7 +45,7 @@ struct WireError {
   std::string message, origin;
   std::vector<std::pair<std::string, std::string>> context;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(code, message, origin, context);
   }
 };

@@ -53,7 +53,7 @@ struct Ready {
   // RpcOptions::max_inflight_calls of the sender.
   uint64_t max_inflight_calls = 0;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(incarnation, restart, max_message_bytes, max_inflight_calls);
   }
 };
@@ -62,7 +62,7 @@ struct Farewell {
   uint8_t code = 0;
   std::string reason;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(code, reason);
   }
 };
@@ -70,7 +70,7 @@ struct Farewell {
 struct Cancel {
   uint64_t call_id = 0;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(call_id);
   }
 };
@@ -79,7 +79,7 @@ struct Cancel {
 struct Ask {
   uint64_t call_id = 0;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(call_id);
   }
 };
@@ -91,7 +91,7 @@ struct Standing {
   CallStage stage = CallStage::kAbsent;
   int64_t running_ms = 0;  // since the handler began
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(call_id, stage, running_ms);
   }
 };
@@ -101,7 +101,7 @@ struct Room {
   BulkKind kind = BulkKind::kRequests;
   uint64_t limit = 0;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(kind, limit);
   }
 };
@@ -110,7 +110,7 @@ struct Room {
 struct PipeHello {
   uint32_t index = 0;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(index);
   }
 };

@@ -73,7 +73,7 @@ struct StoreRequest {
   int64_t number = 0;
   int64_t timeout_ms = 0;  // of kGet and kWait
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(id, op, keys, values, number, timeout_ms);
   }
 };
@@ -92,7 +92,7 @@ struct StoreReply {
   int64_t number = 0;
   std::string text;  // why not
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(id, status, values, number, text);
   }
 };

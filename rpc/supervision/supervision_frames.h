@@ -39,7 +39,7 @@ struct ProcessFrame {
   uint64_t sequence = 0;  // of a report; they count from 1
   std::string report;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(kind, restart, sequence, report);
   }
 };
@@ -57,7 +57,7 @@ struct LauncherFrame {
   uint64_t sequence = 0;
   int64_t within_ms = 0;  // for the process to end
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(kind, sequence, within_ms);
   }
 };

@@ -32,7 +32,7 @@ struct Containers {
   std::vector<std::optional<at::Tensor>> tensors;
   std::vector<std::vector<std::vector<int32_t>>> nested;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(flag, single, numbers, text, pair, map, tensors, nested);
   }
 };

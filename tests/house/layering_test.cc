@@ -132,6 +132,14 @@ TEST_F(SmallTree, PackageInAPublicHeader) {
   add("rpc/agent.h", "#pragma once\n#include <boost/asio.hpp>\n");
   expect_one("rpc/agent.h:2:", "<boost/asio.hpp>");
 }
+TEST_F(SmallTree, CerealBesideTheArchive) {
+  add("rpc/CMakeLists.txt",
+      "retort_module(rpc SOURCES agent.cc detail/pipe.cc HEADERS agent.h archive.h)\n");
+  add("rpc/archive.h", "#pragma once\n#include <cereal/cereal.hpp>\n");
+  EXPECT_TRUE(find_violations(folder_).empty());
+  add("rpc/detail/pipe.cc", "#include \"rpc/detail/pipe.h\"\n#include <cereal/types/list.hpp>\n");
+  expect_one("rpc/detail/pipe.cc:2:", "<cereal/types/list.hpp> has no limits");
+}
 TEST_F(SmallTree, PrivateInAPublicHeader) {
   add("rpc/agent.h", "#pragma once\n#include \"rpc/detail/pipe.h\"\n");
   expect_one("rpc/agent.h:2:", "may not include the private");

@@ -44,7 +44,7 @@ models::Decoder decoder_of(uint64_t seed) {
 struct SentBytes {
   std::map<std::string, uint64_t> to;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(to);
   }
 };

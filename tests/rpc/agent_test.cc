@@ -169,7 +169,7 @@ struct OlderRequest {
   int64_t sleep_ms = 0;
   std::vector<at::Tensor> tensors;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(text, sleep_ms, tensors);
   }
 };

@@ -26,7 +26,7 @@ struct EchoRequest {
   int64_t reply_bytes = 0;  // an extra tensor of this size comes back
   std::vector<at::Tensor> tensors;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(text, sleep_ms, reply_bytes, tensors);
   }
 };
@@ -36,14 +36,14 @@ struct EchoReply {
   bool inference = false;
   bool cancelled = false;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(text, caller, tensors, inference, cancelled);
   }
 };
 struct FailRequest {
   int32_t kind = 0;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(kind);
   }
 };

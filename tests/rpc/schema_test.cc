@@ -24,7 +24,7 @@ struct Leaf {
   bool flag = false;
   double number = 0;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(flag, number);
   }
 };
@@ -40,7 +40,7 @@ struct Every {
   std::pair<Leaf, bool> both;
   detail::BulkKind kind{};
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(small, large, real, text, tensor, leaves);
     archive(three, maybe, both, kind);
   }
@@ -48,7 +48,7 @@ struct Every {
 struct Branch {
   std::vector<Branch> branches;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(branches);
   }
 };
@@ -56,14 +56,14 @@ struct Swapped {
   bool flag = false;
   double number = 0;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(number, flag);
   }
 };
 struct Nested {
   Leaf leaf;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(leaf);
   }
 };

@@ -23,7 +23,7 @@ struct WorkRequest {
   int64_t reply_bytes = 0;
   at::Tensor data;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(id, takes_ms, reply_bytes, data);
   }
 };
@@ -31,7 +31,7 @@ struct WorkReply {
   uint64_t id = 0;
   at::Tensor data;
   template <class A>
-  void serialize(A& archive, uint32_t) {
+  void serialize(A& archive) {
     archive(id, data);
   }
 };
