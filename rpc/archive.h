@@ -237,8 +237,10 @@ void load(InputArchive& archive, std::map<Key, Mapped>& value) {
     Key key{};
     Mapped mapped{};
     archive(key, mapped);
-    if (!value.emplace(std::move(key), std::move(mapped)).second)
-      archive.corrupt("a key stands twice in a map");
+    // In the order they are written in, so that one map has one form.
+    if (!value.empty() && !(value.rbegin()->first < key))
+      archive.corrupt("the keys of a map do not rise");
+    value.emplace_hint(value.end(), std::move(key), std::move(mapped));
   }
 }
 

@@ -215,6 +215,9 @@ TEST(Archive, BadScalarsAreCorrupt) {
   std::vector<std::pair<int32_t, int32_t>> twice{{1, 2}, {1, 3}};
   EXPECT_EQ((code_of([&] { from_bytes<std::map<int32_t, int32_t>>(to_bytes(twice)); })),
             ErrorCode::kCorrupt);
+  const std::vector<std::pair<int32_t, int32_t>> falling{{2, 0}, {1, 0}};
+  EXPECT_EQ((code_of([&] { from_bytes<std::map<int32_t, int32_t>>(to_bytes(falling)); })),
+            ErrorCode::kCorrupt);
 }
 
 TEST(Archive, NestingIsBounded) {
