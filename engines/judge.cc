@@ -59,7 +59,7 @@ Future<JudgeAnswer> EngineJudge::answer(const JudgeQuestion& question,
       });
 }
 
-bool EngineJudge::work() const {
+bool EngineJudge::work() {
   packs_.look();
   return false;
 }

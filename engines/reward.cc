@@ -58,7 +58,7 @@ Future<RewardAnswer> EngineReward::score(const RewardQuestion& question,
       });
 }
 
-bool EngineReward::work() const {
+bool EngineReward::work() {
   packs_.look();
   return false;
 }

@@ -14,6 +14,7 @@
 #include "models/config.h"
 #include "models/text/tokenizer.h"
 #include "roles/payload/payload.h"
+#include "roles/served_role.h"
 #include "roles/teacher/answer_store.h"
 #include "roles/teacher/methods.h"
 #include "roles/teacher/request_queue.h"
@@ -37,14 +38,14 @@ namespace retort::engines {
 // ahead of them is answered with nothing, as an engine keeps no hidden states.
 // Ids that only the engine's head has (a padded vocabulary) are left out of topk, and their mass is
 // taken from the rest; target_logps of such a model are refused.
-// Use: serve(agent, queue), then work() between jobs.
+// Use: as every ServedRole.
 // Errors: an answer that cannot be fails its request. What is asked for callers that are gone is
 //   cancelled, and asked anew for who wants a part of it later. An engine that is gone ends the
 //   teacher: work() throws, the process begins anew and waits for it, and meanwhile other replicas
 //   answer.
 // Memory: of each open request its answer: R * K * 8 bytes, or R * H * 4.
 // Threads: compute; answers are formed on the engine's thread.
-class EngineTeacher {
+class EngineTeacher final : public roles::ServedRole {
  public:
   struct Options {
     std::string name;              // "teacher/0"
@@ -55,21 +56,20 @@ class EngineTeacher {
     roles::ProbeNumbers numbers{};  // those of its replicas must be the same
   };
   EngineTeacher(std::shared_ptr<Engine> engine, models::Tokenizer tokenizer, Options options);
-  ~EngineTeacher();
+  ~EngineTeacher() override;
 
-  // The teacher must outlive the agent's handlers.
-  void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue);
+  void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue) override;
   // Asks the engine for what waits; true: there was something. Cancels what nobody waits for any
   // more. Throws what ended the engine.
-  bool work();
-  // Whoever waits hears that nothing comes.
-  void stop();
+  bool work() override;
+  void stop() override;
 
   roles::TeacherInfo info(const roles::InfoRequest& request) const;
   roles::HeadReply head(const roles::HeadRequest& request);
   Future<roles::Payload> enqueue(const roles::ForwardRequest& request,
                                  const rpc::CallContext& caller);
   int64_t requests_served() const { return shared_->served; }
+  roles::Progress progress() const override { return {requests_served(), "requests answered"}; }
 
  private:
   struct Pack;
