@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -11,6 +10,7 @@
 
 #include "base/units.h"
 #include "engines/engine.h"
+#include "engines/question_packs.h"
 #include "models/config.h"
 #include "models/text/tokenizer.h"
 #include "roles/payload/payload.h"
@@ -56,7 +56,6 @@ class EngineTeacher final : public roles::ServedRole {
     roles::ProbeNumbers numbers{};  // those of its replicas must be the same
   };
   EngineTeacher(std::shared_ptr<Engine> engine, models::Tokenizer tokenizer, Options options);
-  ~EngineTeacher() override;
 
   void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue) override;
   // Asks the engine for what waits; true: there was something. Cancels what nobody waits for any
@@ -72,30 +71,38 @@ class EngineTeacher final : public roles::ServedRole {
   roles::Progress progress() const override { return {requests_served(), "requests answered"}; }
 
  private:
-  struct Pack;
+  // To the question of one sequence: one of the two.
+  struct Answer {
+    Scored scored{};
+    at::Tensor tensor{};  // hidden states, or log-probabilities at named ids
+  };
   // What the engine's thread needs; outlives the teacher while a request is open.
   struct Shared {
-    explicit Shared(roles::AnswerStore::Options options) : store(options) {}
+    Shared(roles::AnswerStore::Options options, int64_t vocab_rows)
+        : store(options), vocab_rows(vocab_rows) {}
+    void fail(const std::string& key, const std::exception_ptr& error);
+    void deliver(const std::string& key, const roles::ForwardRequest& request,
+                 const roles::Payload& whole);
+
     roles::AnswerStore store;
+    const int64_t vocab_rows;
     std::atomic<int64_t> served{0};
-    std::atomic<int64_t> open{0};  // questions without an answer
-    std::mutex mutex;              // of what follows, and of packs
-    std::exception_ptr lost;       // the engine is not there any more
+    std::mutex mutex;  // of what follows
     // of requests that failed: whoever asks for another part of one asks anew
     std::vector<std::string> failed;
   };
   void forget_failed();
-  void cancel_unwanted();
   void ask(const std::string& key, roles::ForwardRequest request);
-  void ask_each(const std::shared_ptr<Pack>& pack, std::vector<ScoreRequest> questions);
-  static void fail(Shared& shared, Pack& pack, const std::exception_ptr& error);
-  static void deliver(Shared& shared, Pack& pack);
+  Future<std::vector<Answer>> ask_each(const std::string& key, const roles::ForwardRequest& request,
+                                       std::vector<ScoreRequest> questions);
+  static roles::Payload payload_of_answers(const roles::PayloadSpec& spec,
+                                           std::vector<Answer> answers, int64_t vocab_rows);
 
   std::shared_ptr<Engine> engine_;
   models::Tokenizer tokenizer_;
   Options options_;
   roles::RequestQueue requests_;
-  std::vector<std::weak_ptr<Pack>> asked_;  // gone: answered
+  QuestionPacks<Answer> packs_;
   std::shared_ptr<Shared> shared_;
   at::Tensor head_;  // once it was asked for
 };
