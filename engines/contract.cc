@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <string_view>
 
 #include "base/error.h"
 #include "engines/engine_payload.h"
+#include "engines/traits.h"
 
 namespace retort::engines {
 namespace {
@@ -177,12 +179,19 @@ class Check {
     return "min_p " + std::to_string(how.min_p);
   }
 
+  // "start vLLM with --max-logprobs"
+  std::string start_with(std::string_view flag) const {
+    return "start " + std::string(traits_of(contract_.engine).program) + " with " +
+           std::string(flag);
+  }
+
   // "; use ..., or ..." for each engine.
   std::string ratio_remedy() const {
     const std::string plain = "use temperature 1, top_p 1, top_k 0 and min_p 0, or ";
-    return plain + (contract_.engine == EngineKind::kVllm
-                        ? "start vLLM with --logprobs-mode processed_logprobs"
-                        : "vLLM with --logprobs-mode processed_logprobs");
+    const EngineTraits& traits = traits_of(contract_.engine);
+    if (traits.processed_flag.empty())
+      return plain + "vLLM with --logprobs-mode processed_logprobs";
+    return plain + start_with(traits.processed_flag);
   }
 
   void check_ratio() const {
@@ -232,15 +241,15 @@ class Check {
     const int64_t padded = std::max<int64_t>(0, contract_.vocab_rows - contract_.tokenizer_ids);
     const int64_t top_k = std::min(needs_.top_k + std::min(kMaxMaskedIds, padded),
                                    std::max(needs_.top_k, contract_.vocab_rows));
+    const std::string_view flag = traits_of(contract_.engine).top_k_flag;
     if (contract_.top_k < top_k)
       refuse("the " + std::to_string(top_k) + " most probable tokens are needed" +
              (top_k > needs_.top_k ? " (" + std::to_string(top_k - needs_.top_k) +
                                          " for ids of the engine's head that the tokenizer lacks)"
                                    : std::string()) +
              ", and this engine gives " + std::to_string(contract_.top_k) + "; lower top_k, or " +
-             (contract_.engine == EngineKind::kVllm
-                  ? "start vLLM with --max-logprobs " + std::to_string(top_k)
-                  : std::string("take an engine that gives more")));
+             (flag.empty() ? std::string("take an engine that gives more")
+                           : start_with(flag) + " " + std::to_string(top_k)));
     const bool whole = contract_.whole_mass && needs_.top_k >= contract_.vocab_rows;
     if (needs_.temperature != 1 && needs_.tail_mass && !whole)
       refuse(
@@ -280,7 +289,7 @@ class Check {
   void check_gives_hidden_states() const {
     if (contract_.gives_hidden_states) return;
     const std::string why =
-        contract_.engine == EngineKind::kKserve
+        traits_of(contract_.engine).hidden_states
             ? "this server's model has no output hidden_states"
             : "engine: " + std::string(enum_name(contract_.engine)) + " never gives them";
     refuse("hidden states are needed, and " + why +

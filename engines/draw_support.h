@@ -14,9 +14,9 @@ struct UnsupportedOption {
   std::string why;  // and what would do
 };
 
-// The first option of `how` that is set and that engines of this kind cannot be asked for, whatever
-// their version and settings; nothing: they can. What only some values rule out the adapters refuse
-// themselves. As a table of what is sent under which name:
+// The first option of `how` that is set and that engines of this kind, which draw, cannot be asked
+// for, whatever their version and settings; nothing: they can. What only some values rule out the
+// adapters refuse themselves. EngineTraits says which; what is sent under which name:
 //
 //   key                 vllm               sglang             llamacpp
 //   typical_p           -                  -                  typical_p, with the sampler typ_p

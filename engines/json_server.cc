@@ -36,6 +36,16 @@ http::Request JsonServer::post(const std::string& path, std::string body) const 
   return request;
 }
 
+http::Request JsonServer::post_for_pieces(const std::string& path, std::string body,
+                                          uint64_t body_bytes, const std::string& body_advice,
+                                          std::function<void(std::string_view)> on_body) const {
+  http::Request request = post(path, std::move(body));
+  request.limits.body_bytes = body_bytes;
+  request.limits.body_advice = body_advice;
+  request.on_body = std::move(on_body);
+  return request;
+}
+
 Future<http::Response> JsonServer::send(http::Request request, Deadline deadline, Wait wait) {
   if (wait == Wait::kUntilDeadline) request.patience.total = deadline.remaining();
   return client_.send(std::move(request), deadline);

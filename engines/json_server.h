@@ -1,7 +1,11 @@
 // A server that is asked in JSON: its address, and the client that asks.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "base/deadline.h"
 #include "base/error.h"
@@ -27,6 +31,22 @@ class JsonServer {
   http::Request to(http::Method method, const std::string& path) const;
   http::Request post(const std::string& path, std::string body) const;
   Future<http::Response> send(http::Request request, Deadline deadline, Wait wait = Wait::kNot);
+
+  // post(), of an answer of at most `body_bytes` that is read as it arrives. `body_advice`: what to
+  // think of a longer one.
+  http::Request post_for_pieces(const std::string& path, std::string body, uint64_t body_bytes,
+                                const std::string& body_advice,
+                                std::function<void(std::string_view)> on_body) const;
+
+  // send(), and then what `read(const http::Response&)` returns or throws. Whoever waits for it
+  // lives no longer than the server.
+  template <class F>
+  auto ask(http::Request request, Deadline deadline, Wait wait, F read) {
+    return send(std::move(request), deadline, wait)
+        .then([this, read = std::move(read)](const http::Response& answer) {
+          return reading([&] { return read(answer); });
+        });
+  }
 
   // An error of what `read` reads gets the address that it came from.
   template <class F>

@@ -7,6 +7,7 @@
 #include "base/printable.h"
 #include "engines/served_info.h"
 #include "roles/reward/checks.h"
+#include "roles/teacher/caller.h"
 
 namespace retort::engines {
 
@@ -39,11 +40,12 @@ Future<JudgeAnswer> EngineJudge::answer(const JudgeQuestion& question,
   // The caller's time does not run while the engine works: that has a limit of its own.
   caller.clock->wait();
   return packs_
-      .ask(question.texts.size(), caller,
-           [&](size_t i, Deadline deadline) {
-             return engine_->write(
-                 {.text = question.texts[i], .max_new_tokens = question.max_new_tokens}, deadline);
-           })
+      .ask(
+          question.texts.size(), [caller] { return roles::still_waits(caller); },
+          [&](size_t i, Deadline deadline) {
+            return engine_->write(
+                {.text = question.texts[i], .max_new_tokens = question.max_new_tokens}, deadline);
+          })
       .then([id = question.request_id, refused = refused_](std::vector<Written> written) {
         JudgeAnswer answer{.request_id = id, .texts = {}, .cut = {}};
         for (Written& one : written) {
@@ -59,7 +61,7 @@ Future<JudgeAnswer> EngineJudge::answer(const JudgeQuestion& question,
       });
 }
 
-bool EngineJudge::work() const {
+bool EngineJudge::work() {
   packs_.look();
   return false;
 }

@@ -10,6 +10,7 @@
 #include "engines/engine.h"
 #include "engines/question_packs.h"
 #include "roles/reward/methods.h"
+#include "roles/served_role.h"
 #include "roles/teacher/methods.h"
 #include "rpc/agent.h"
 
@@ -18,9 +19,9 @@ namespace retort::engines {
 // Answers teacher.info and judge.answer: one question to the engine for each text, all of them at
 // once as far as the engine's max_inflight goes.
 //
-// Use: serve(agent, queue), then work() between jobs.
+// Use: as every ServedRole.
 // Errors, threads: as QuestionPacks.
-class EngineJudge {
+class EngineJudge final : public roles::ServedRole {
  public:
   struct Options {
     std::string name;           // "judge/0"
@@ -30,19 +31,19 @@ class EngineJudge {
   };
   EngineJudge(std::shared_ptr<Engine> engine, Options options);
 
-  // The role must outlive the agent's handlers.
-  void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue);
+  void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue) override;
   // Cancels what is asked for callers that are gone. Throws what ended the engine; else there is
   // nothing to do: false.
-  bool work() const;
-  // Whoever waits hears that nothing comes, whoever asks later too.
-  void stop();
+  bool work() override;
+  // Whoever asks later hears that nothing comes, too.
+  void stop() override;
 
   roles::TeacherInfo info() const;
   // What the server refuses to be asked has no words, and is cut: logged the first time.
   Future<roles::JudgeAnswer> answer(const roles::JudgeQuestion& question,
                                     const rpc::CallContext& caller);
   int64_t texts_answered() const { return packs_.answered(); }
+  roles::Progress progress() const override { return {texts_answered(), "completions judged"}; }
 
  private:
   std::shared_ptr<Engine> engine_;

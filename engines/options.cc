@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/private_file.h"
+#include "engines/traits.h"
 #include "http/url.h"
 
 namespace retort::engines {
@@ -31,12 +32,16 @@ void ExternalOptions::validate() const {
   if (tolerance && !(*tolerance > 0)) refuse("tolerance", "must be positive");
   if (!api_key_env.empty() && !api_key_file.empty())
     refuse("api_key_file", "api_key_env is given too; the key is in one of them");
-  if (!tensors.empty() && engine != EngineKind::kKserve)
-    refuse("tensors", "is for engine: kserve; remove it");
-  if (engine == EngineKind::kOpenai && !tokenizer.empty())
-    refuse("tokenizer", "has no effect with engine: openai, which is asked in words; remove it");
-  if (engine == EngineKind::kOpenai && tolerance)
-    refuse("tolerance", "has no effect with engine: openai, which gives no numbers; remove it");
+  const EngineTraits& traits = traits_of(engine);
+  const std::string no_effect = "has no effect with engine: " + std::string(enum_name(engine));
+  if (!tensors.empty() && !traits.own_tensor_names)
+    refuse("tensors", "is for engine: " + engines_that([](const EngineTraits& other) {
+                        return other.own_tensor_names;
+                      }) + "; remove it");
+  if (traits.words_alone && !tokenizer.empty())
+    refuse("tokenizer", no_effect + ", which is asked in words; remove it");
+  if (traits.words_alone && tolerance)
+    refuse("tolerance", no_effect + ", which gives no numbers; remove it");
   if (weights.canary_tokens < 1) refuse("weights.canary_tokens", "must be at least 1");
   if (weights.via == WeightRoute::kNone && !weights.folder.empty())
     refuse("weights.folder", "has no effect with via: none; remove it");

@@ -9,6 +9,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,31 +18,38 @@
 #include "base/future.h"
 #include "base/units.h"
 #include "engines/engine.h"
-#include "roles/teacher/caller.h"
-#include "rpc/agent.h"
 
 namespace retort::engines {
 
 // Errors: the first error of a question is that of its request, whose other questions are
-//   cancelled. So are the questions of a request whose caller is gone, when look() finds it. An
+//   cancelled. So are the questions of a request that nobody waits for, when look() finds it. An
 //   engine that is not there any more ends the role: whoever waits and whoever asks later gets
 //   kPeerLost and asks another replica, look() throws.
 // Threads: any; answers are completed on the engine's thread.
 template <class Answer>
 class QuestionPacks {
  public:
-  // `name`: of the role's process, "judge/0". `timeout`: of one question, beside the time of those
-  // before it.
-  QuestionPacks(std::string name, Duration timeout) : timeout_(timeout) {
-    shared_->name = std::move(name);
-  }
+  // The kPeerLost that callers get when `lost` has ended the engine.
+  using ForCallers = std::function<std::exception_ptr(const std::exception_ptr& lost)>;
 
-  // Asks question 0 to count - 1 by `ask(i, deadline)`; their answers, in order. `caller`: who
-  // waits for them.
-  Future<std::vector<Answer>> ask(size_t count, const rpc::CallContext& caller,
+  // `timeout`: of one question, beside the time of those before it. `for_callers`: runs where an
+  // answer arrives.
+  QuestionPacks(Duration timeout, ForCallers for_callers) : timeout_(timeout) {
+    shared_->for_callers = std::move(for_callers);
+  }
+  // `name`: of the role's process, "judge/0".
+  QuestionPacks(const std::string& name, Duration timeout)
+      : QuestionPacks(timeout, [name](const std::exception_ptr& lost) {
+          return std::make_exception_ptr(
+              Error(ErrorCode::kPeerLost, "the role ends: " + message_of(lost)).with("role", name));
+        }) {}
+
+  // Asks question 0 to count - 1 by `ask(i, deadline)`; their answers, in order. `wanted`: whether
+  // anybody waits for them still; any thread calls it.
+  Future<std::vector<Answer>> ask(size_t count, std::function<bool()> wanted,
                                   const std::function<Future<Answer>(size_t, Deadline)>& ask) {
     auto pack = std::make_shared<Pack>();
-    pack->caller = caller;
+    pack->wanted = std::move(wanted);
     Future<std::vector<Answer>> reply = pack->promise.future();
     pack->open = count;
     pack->answers.resize(count);
@@ -60,29 +68,29 @@ class QuestionPacks {
   // Now and then: cancels what nobody waits for any more. Throws what ended the engine, if it has
   // ended.
   void look() const {
-    std::vector<std::shared_ptr<Pack>> unwanted;
+    std::list<std::shared_ptr<Pack>> open;
     {
       const std::lock_guard lock(shared_->mutex);
       if (shared_->lost) std::rethrow_exception(shared_->lost);
-      for (const auto& pack : shared_->packs)
-        if (!roles::still_waits(pack->caller)) unwanted.push_back(pack);
+      open = shared_->packs;
     }
-    for (const auto& pack : unwanted)
-      shared_->fail(pack, std::make_exception_ptr(
-                              Error(ErrorCode::kCancelled, "nobody waits for the answer")));
+    for (const auto& pack : open)
+      if (!pack->wanted())
+        shared_->fail(pack, std::make_exception_ptr(
+                                Error(ErrorCode::kCancelled, "nobody waits for the answer")));
   }
 
   // Whoever waits hears that nothing comes, whoever asks later too.
   void stop() {
+    const std::string why = "the role stops";
     std::list<std::shared_ptr<Pack>> open;
     {
       const std::lock_guard lock(shared_->mutex);
       open = shared_->packs;
-      if (!shared_->lost)
-        shared_->lost = std::make_exception_ptr(Error(ErrorCode::kClosed, "the role stops"));
+      if (!shared_->lost) shared_->lost = std::make_exception_ptr(Error(ErrorCode::kClosed, why));
     }
     for (const auto& pack : open)
-      shared_->fail(pack, shared_->peer_lost("the role stops"));
+      shared_->fail(pack, shared_->for_callers(std::make_exception_ptr(std::runtime_error(why))));
   }
 
   // Questions whose whole request was answered.
@@ -90,7 +98,7 @@ class QuestionPacks {
 
  private:
   struct Pack {
-    rpc::CallContext caller;
+    std::function<bool()> wanted;
     Promise<std::vector<Answer>> promise;
     std::vector<Answer> answers;
     size_t open = 0;  // questions without an answer
@@ -100,7 +108,7 @@ class QuestionPacks {
 
   // What the engine's thread needs; outlives the role while a question is open.
   struct Shared {
-    std::string name;
+    ForCallers for_callers;
     std::atomic<int64_t> answered{0};
     std::atomic<int64_t> open{0};  // questions without an answer
     std::mutex mutex;              // of what follows, and of packs
@@ -109,7 +117,7 @@ class QuestionPacks {
 
     void begin(const std::shared_ptr<Pack>& pack) {
       const std::lock_guard lock(mutex);
-      if (lost) std::rethrow_exception(peer_lost(message_of(lost)));
+      if (lost) std::rethrow_exception(for_callers(lost));
       packs.push_back(pack);
     }
 
@@ -141,17 +149,12 @@ class QuestionPacks {
         packs.remove(pack);
         if (is_absent(error)) {
           lost = error;
-          error = peer_lost(message_of(error));
+          error = for_callers(error);
         }
       }
       pack->promise.set_error(std::move(error));
       for (const auto& cancel : others)
         cancel();
-    }
-
-    std::exception_ptr peer_lost(const std::string& why) const {
-      return std::make_exception_ptr(
-          Error(ErrorCode::kPeerLost, "the role ends: " + why).with("role", name));
     }
   };
 

@@ -5,6 +5,7 @@
 
 #include "engines/served_info.h"
 #include "roles/reward/checks.h"
+#include "roles/teacher/caller.h"
 
 namespace retort::engines {
 
@@ -49,16 +50,17 @@ Future<RewardAnswer> EngineReward::score(const RewardQuestion& question,
   // The caller's time does not run while the engine works: that has a limit of its own.
   caller.clock->wait();
   return packs_
-      .ask(question.num_sequences(), caller,
-           [&](size_t i, Deadline deadline) {
-             return engine_->reward(request_of(question, i), deadline);
-           })
+      .ask(
+          question.num_sequences(), [caller] { return roles::still_waits(caller); },
+          [&](size_t i, Deadline deadline) {
+            return engine_->reward(request_of(question, i), deadline);
+          })
       .then([id = question.request_id](std::vector<double> scores) {
         return RewardAnswer{.request_id = id, .scores = std::move(scores)};
       });
 }
 
-bool EngineReward::work() const {
+bool EngineReward::work() {
   packs_.look();
   return false;
 }

@@ -2,8 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <algorithm>
-#include <functional>
 #include <utility>
 #include <vector>
 
@@ -25,10 +23,9 @@ using roles::PayloadKind;
 namespace {
 
 // An engine that is away ends its teacher: to callers that is lost, so that they ask another.
-std::exception_ptr for_callers(const std::exception_ptr& error) {
-  if (!is_absent(error)) return error;
+std::exception_ptr for_callers(const std::exception_ptr& lost) {
   try {
-    std::rethrow_exception(error);
+    std::rethrow_exception(lost);
   } catch (const Error& away) {
     return std::make_exception_ptr(Error(ErrorCode::kPeerLost,
                                          "the teacher ends: " + away.message(), away.origin(),
@@ -36,25 +33,7 @@ std::exception_ptr for_callers(const std::exception_ptr& error) {
   }
 }
 
-// Whether its answers are Engine::score's.
-bool gets_scores(const roles::PayloadSpec& spec) {
-  return spec.kind != PayloadKind::kHiddenStates && !spec.names_ids();
-}
-
 }  // namespace
-
-// A request whose sequences are asked one by one. Threads: the engine's, once it was asked.
-struct EngineTeacher::Pack {
-  std::string key;
-  ForwardRequest request;
-  roles::PayloadLabel label;
-  int64_t vocab_rows = 0;
-  std::vector<Scored> scored;
-  std::vector<at::Tensor> tensors;  // hidden states, or log-probabilities at named ids
-  size_t open = 0;                  // questions without an answer
-  bool failed = false;
-  std::vector<std::function<void()>> cancel;  // what is asked
-};
 
 EngineTeacher::EngineTeacher(std::shared_ptr<Engine> engine, models::Tokenizer tokenizer,
                              Options options)
@@ -62,8 +41,8 @@ EngineTeacher::EngineTeacher(std::shared_ptr<Engine> engine, models::Tokenizer t
       tokenizer_(std::move(tokenizer)),
       options_(std::move(options)),
       requests_(options_.store.lease),
-      shared_(std::make_shared<Shared>(options_.store)) {}
-EngineTeacher::~EngineTeacher() = default;
+      packs_(options_.timeout, for_callers),
+      shared_(std::make_shared<Shared>(options_.store, options_.config.vocab_size)) {}
 
 void EngineTeacher::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue) {
   agent.serve(roles::kTeacherInfo, queue,
@@ -138,134 +117,101 @@ void EngineTeacher::forget_failed() {
     requests_.forget(key);
 }
 
+// look() cancels what nobody waits for: whoever wants a part of that later asks anew.
 bool EngineTeacher::work() {
-  {
-    std::lock_guard lock(shared_->mutex);
-    if (shared_->lost) std::rethrow_exception(shared_->lost);
-  }
-  cancel_unwanted();
+  packs_.look();
   roles::RequestBatch batch = requests_.take(/*max_tokens=*/0);
   for (size_t i = 0; i < batch.requests.size(); ++i)
     ask(batch.keys[i], std::move(batch.requests[i]));
   return !batch.requests.empty();
 }
 
-// Whoever wants a part later finds no request that was taken, and asks anew.
-void EngineTeacher::cancel_unwanted() {
-  std::erase_if(asked_, [](const std::weak_ptr<Pack>& pack) { return pack.expired(); });
-  for (const std::weak_ptr<Pack>& asked : asked_) {
-    const std::shared_ptr<Pack> pack = asked.lock();
-    if (!pack || shared_->store.is_wanted(pack->key)) continue;
-    {
-      std::lock_guard lock(shared_->mutex);
-      if (pack->open == 0) continue;  // its parts are kept for who asks
-    }
-    fail(*shared_, *pack,
-         std::make_exception_ptr(Error(ErrorCode::kCancelled, "nobody waits for the answer")
-                                     .with("request", pack->key)));
-  }
-}
-
 void EngineTeacher::ask(const std::string& key, ForwardRequest request) {
   std::vector<ScoreRequest> questions = questions_of(request, options_.config.vocab_size);
+  const roles::PayloadLabel label{.request_id = request.request_id,
+                                  .teacher = options_.name,
+                                  .weight_version = kServedVersion,
+                                  .sequence_hash = roles::hash_of(request),
+                                  .num_rows = request.positions.numel(),
+                                  .spec = request.spec};
 
-  auto pack = std::make_shared<Pack>();
-  pack->key = key;
-  pack->vocab_rows = options_.config.vocab_size;
-  pack->open = questions.size();
-  const bool scores = gets_scores(request.spec);
-  pack->scored.resize(scores ? questions.size() : 0);
-  pack->tensors.resize(scores ? 0 : questions.size());
-  pack->label = {.request_id = request.request_id,
-                 .teacher = options_.name,
-                 .weight_version = kServedVersion,
-                 .sequence_hash = roles::hash_of(request),
-                 .num_rows = request.positions.numel(),
-                 .spec = request.spec};
-  pack->request = std::move(request);
-  if (questions.empty()) return deliver(*shared_, *pack);
-  asked_.push_back(pack);
-  ask_each(pack, std::move(questions));
+  // An engine that was lost since look() takes no questions: the next work() ends the teacher.
+  Future<std::vector<Answer>> answers =
+      attempted([&] { return ask_each(key, request, std::move(questions)); });
+  answers.on_outcome([shared = shared_, key, request = std::move(request),
+                      label](Outcome<std::vector<Answer>> outcome) {
+    if (outcome.error) return shared->fail(key, outcome.error);
+    try {
+      Payload whole =
+          payload_of_answers(request.spec, std::move(*outcome.value), shared->vocab_rows);
+      whole.label = label;
+      shared->deliver(key, request, whole);
+    } catch (const std::exception&) {
+      shared->fail(key, std::current_exception());
+    }
+  });
 }
 
-void EngineTeacher::ask_each(const std::shared_ptr<Pack>& pack,
-                             std::vector<ScoreRequest> questions) {
-  // The last answer delivers the pack; the first error is that of the whole. Callers are answered
-  // without the lock.
-  const auto listen = [&](auto future, auto& answers, size_t i) {
-    {
-      std::lock_guard lock(shared_->mutex);
-      pack->cancel.push_back(future.canceller());
-    }
-    future.on_outcome([shared = shared_, pack, &answers, i](auto outcome) {
-      --shared->open;
-      if (outcome.error) return fail(*shared, *pack, outcome.error);
-      {
-        std::lock_guard lock(shared->mutex);
-        if (pack->failed) return;
-        answers[i] = std::move(*outcome.value);
-        if (--pack->open > 0) return;
-      }
-      deliver(*shared, *pack);
-    });
+Future<std::vector<EngineTeacher::Answer>> EngineTeacher::ask_each(
+    const std::string& key, const ForwardRequest& request, std::vector<ScoreRequest> questions) {
+  const auto of_scored = [](Scored scored) { return Answer{.scored = std::move(scored)}; };
+  const auto of_tensor = [](at::Tensor tensor) { return Answer{.tensor = std::move(tensor)}; };
+  const roles::PayloadSpec& spec = request.spec;
+  at::Tensor ids;
+  if (spec.names_ids()) ids = named_ids(spec, request.ids, options_.config.vocab_size);
+
+  int64_t next_row = 0;  // of the request, whose rows are those of the questions in their order
+  const auto ask = [&](size_t i, Deadline deadline) -> Future<Answer> {
+    ScoreRequest& question = questions[i];
+    const auto rows = static_cast<int64_t>(question.positions.size());
+    const int64_t row = std::exchange(next_row, next_row + rows);
+    if (spec.names_ids())
+      return engine_->log_probs_at(std::move(question), ids.narrow(0, row, rows), deadline)
+          .then(of_tensor);
+    if (spec.kind == PayloadKind::kHiddenStates)
+      return engine_->hidden_states(std::move(question), deadline).then(of_tensor);
+    return engine_->score(std::move(question), deadline).then(of_scored);
   };
-  const auto failed = [&] {
-    std::lock_guard lock(shared_->mutex);
-    return pack->failed;
-  };
-  const roles::PayloadSpec& spec = pack->request.spec;
-  const bool named = spec.names_ids();
-  const at::Tensor ids =
-      named ? named_ids(spec, pack->request.ids, pack->vocab_rows) : at::Tensor();
-  int64_t row = 0;
-  for (size_t i = 0; i < questions.size() && !failed(); ++i) {
-    const Deadline deadline = deadline_behind(shared_->open++, options_.timeout);
-    const auto rows = static_cast<int64_t>(questions[i].positions.size());
-    if (named)
-      listen(engine_->log_probs_at(std::move(questions[i]), ids.narrow(0, row, rows), deadline),
-             pack->tensors, i);
-    else if (spec.kind == PayloadKind::kHiddenStates)
-      listen(engine_->hidden_states(std::move(questions[i]), deadline), pack->tensors, i);
+  return packs_.ask(
+      questions.size(), [shared = shared_, key] { return shared->store.is_wanted(key); }, ask);
+}
+
+Payload EngineTeacher::payload_of_answers(const roles::PayloadSpec& spec,
+                                          std::vector<Answer> answers, int64_t vocab_rows) {
+  std::vector<Scored> scored;
+  std::vector<at::Tensor> tensors;
+  const bool scores = spec.kind != PayloadKind::kHiddenStates && !spec.names_ids();
+  for (Answer& answer : answers) {
+    if (scores)
+      scored.push_back(std::move(answer.scored));
     else
-      listen(engine_->score(std::move(questions[i]), deadline), pack->scored, i);
-    row += rows;
+      tensors.push_back(std::move(answer.tensor));
   }
+  if (scores) return payload_of(spec, scored, vocab_rows);
+  if (spec.names_ids()) return payload_of_named(spec, tensors, vocab_rows);
+  return payload_of_hidden(tensors);
 }
 
-void EngineTeacher::fail(Shared& shared, Pack& pack, const std::exception_ptr& error) {
-  std::vector<std::function<void()>> others;
+void EngineTeacher::Shared::fail(const std::string& key, const std::exception_ptr& error) {
   {
-    std::lock_guard lock(shared.mutex);
-    if (std::exchange(pack.failed, true)) return;
-    others.swap(pack.cancel);
-    if (is_absent(error)) shared.lost = error;
-    shared.failed.push_back(pack.key);
+    const std::lock_guard lock(mutex);
+    failed.push_back(key);
   }
-  shared.store.fail(pack.key, for_callers(error));
-  for (const auto& cancel : others)
-    cancel();
+  store.fail(key, error);
 }
 
-void EngineTeacher::deliver(Shared& shared, Pack& pack) {
-  const roles::PayloadSpec& spec = pack.request.spec;
-  try {
-    Payload whole = gets_scores(spec)  ? payload_of(spec, pack.scored, pack.vocab_rows)
-                    : spec.names_ids() ? payload_of_named(spec, pack.tensors, pack.vocab_rows)
-                                       : payload_of_hidden(pack.tensors);
-    whole.label = pack.label;
-    const roles::PieceMap map{.vocab_rows = pack.vocab_rows, .ranks = 1};
-    for (int64_t part = 0; part < pack.request.parts; ++part) {
-      Payload piece = roles::cut_piece(whole, pack.request, part, map, 0);
-      // The only part was asked for before it was computed, and is never asked for later.
-      if (pack.request.parts > 1)
-        shared.store.put(pack.key, part, std::move(piece));
-      else
-        shared.store.answer_waiting(pack.key, part, piece);
-    }
-    ++shared.served;
-  } catch (const std::exception&) {
-    fail(shared, pack, std::current_exception());
+void EngineTeacher::Shared::deliver(const std::string& key, const ForwardRequest& request,
+                                    const Payload& whole) {
+  const roles::PieceMap map{.vocab_rows = vocab_rows, .ranks = 1};
+  for (int64_t part = 0; part < request.parts; ++part) {
+    Payload piece = roles::cut_piece(whole, request, part, map, 0);
+    // The only part was asked for before it was computed, and is never asked for later.
+    if (request.parts > 1)
+      store.put(key, part, std::move(piece));
+    else
+      store.answer_waiting(key, part, piece);
   }
+  ++served;
 }
 
 void EngineTeacher::stop() {

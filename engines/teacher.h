@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -11,9 +10,11 @@
 
 #include "base/units.h"
 #include "engines/engine.h"
+#include "engines/question_packs.h"
 #include "models/config.h"
 #include "models/text/tokenizer.h"
 #include "roles/payload/payload.h"
+#include "roles/served_role.h"
 #include "roles/teacher/answer_store.h"
 #include "roles/teacher/methods.h"
 #include "roles/teacher/request_queue.h"
@@ -37,14 +38,14 @@ namespace retort::engines {
 // ahead of them is answered with nothing, as an engine keeps no hidden states.
 // Ids that only the engine's head has (a padded vocabulary) are left out of topk, and their mass is
 // taken from the rest; target_logps of such a model are refused.
-// Use: serve(agent, queue), then work() between jobs.
+// Use: as every ServedRole.
 // Errors: an answer that cannot be fails its request. What is asked for callers that are gone is
 //   cancelled, and asked anew for who wants a part of it later. An engine that is gone ends the
 //   teacher: work() throws, the process begins anew and waits for it, and meanwhile other replicas
 //   answer.
 // Memory: of each open request its answer: R * K * 8 bytes, or R * H * 4.
 // Threads: compute; answers are formed on the engine's thread.
-class EngineTeacher {
+class EngineTeacher final : public roles::ServedRole {
  public:
   struct Options {
     std::string name;              // "teacher/0"
@@ -55,47 +56,53 @@ class EngineTeacher {
     roles::ProbeNumbers numbers{};  // those of its replicas must be the same
   };
   EngineTeacher(std::shared_ptr<Engine> engine, models::Tokenizer tokenizer, Options options);
-  ~EngineTeacher();
 
-  // The teacher must outlive the agent's handlers.
-  void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue);
+  void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue) override;
   // Asks the engine for what waits; true: there was something. Cancels what nobody waits for any
   // more. Throws what ended the engine.
-  bool work();
-  // Whoever waits hears that nothing comes.
-  void stop();
+  bool work() override;
+  void stop() override;
 
   roles::TeacherInfo info(const roles::InfoRequest& request) const;
   roles::HeadReply head(const roles::HeadRequest& request);
   Future<roles::Payload> enqueue(const roles::ForwardRequest& request,
                                  const rpc::CallContext& caller);
   int64_t requests_served() const { return shared_->served; }
+  roles::Progress progress() const override { return {requests_served(), "requests answered"}; }
 
  private:
-  struct Pack;
+  // To the question of one sequence: one of the two.
+  struct Answer {
+    Scored scored{};
+    at::Tensor tensor{};  // hidden states, or log-probabilities at named ids
+  };
   // What the engine's thread needs; outlives the teacher while a request is open.
   struct Shared {
-    explicit Shared(roles::AnswerStore::Options options) : store(options) {}
+    Shared(roles::AnswerStore::Options options, int64_t vocab_rows)
+        : store(options), vocab_rows(vocab_rows) {}
+    void fail(const std::string& key, const std::exception_ptr& error);
+    void deliver(const std::string& key, const roles::ForwardRequest& request,
+                 const roles::Payload& whole);
+
     roles::AnswerStore store;
+    const int64_t vocab_rows;
     std::atomic<int64_t> served{0};
-    std::atomic<int64_t> open{0};  // questions without an answer
-    std::mutex mutex;              // of what follows, and of packs
-    std::exception_ptr lost;       // the engine is not there any more
+    std::mutex mutex;  // of what follows
     // of requests that failed: whoever asks for another part of one asks anew
     std::vector<std::string> failed;
   };
   void forget_failed();
-  void cancel_unwanted();
   void ask(const std::string& key, roles::ForwardRequest request);
-  void ask_each(const std::shared_ptr<Pack>& pack, std::vector<ScoreRequest> questions);
-  static void fail(Shared& shared, Pack& pack, const std::exception_ptr& error);
-  static void deliver(Shared& shared, Pack& pack);
+  Future<std::vector<Answer>> ask_each(const std::string& key, const roles::ForwardRequest& request,
+                                       std::vector<ScoreRequest> questions);
+  static roles::Payload payload_of_answers(const roles::PayloadSpec& spec,
+                                           std::vector<Answer> answers, int64_t vocab_rows);
 
   std::shared_ptr<Engine> engine_;
   models::Tokenizer tokenizer_;
   Options options_;
   roles::RequestQueue requests_;
-  std::vector<std::weak_ptr<Pack>> asked_;  // gone: answered
+  QuestionPacks<Answer> packs_;
   std::shared_ptr<Shared> shared_;
   at::Tensor head_;  // once it was asked for
 };

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/printable.h"
+#include "engines/traits.h"
 #include "launch/backends/child_process.h"
 #include "launch/backends/host_command.h"
 #include "launch/checkpoint_arguments.h"
@@ -276,7 +277,8 @@ class Program {
                   "where it listens: http://HOST:PORT; or a recipe, for all its engines")
         ->required();
     c->add_option("--role", probe_.role, "of a recipe: this one alone");
-    c->add_option("--engine", probe_.engine, "vllm, sglang, llamacpp, kserve or openai, at a URL");
+    const auto any = [](const engines::EngineTraits&) { return true; };
+    c->add_option("--engine", probe_.engine, engines::engines_that(any) + ", at a URL");
     c->add_option("--tokenizer", probe_.tokenizer,
                   "folder with the tokenizer and the config.json of the model that is served");
     c->add_option("--model", probe_.model,

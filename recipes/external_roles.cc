@@ -6,28 +6,36 @@
 #include <vector>
 
 #include "engines/draw_support.h"
+#include "engines/traits.h"
 #include "models/checkpoint.h"
 #include "recipes/registry.h"
 
 namespace retort::recipes {
 namespace {
 
-using engines::EngineKind;
+using engines::EngineTraits;
 using engines::ExternalOptions;
 using engines::WeightRoute;
+
+bool gives_rewards(const EngineTraits& traits) { return traits.rewards; }
 
 // The checks of one external role.
 class ExternalCheck {
  public:
   ExternalCheck(const Recipe& recipe, const RecipePlaces& places, std::string name,
                 const ExternalOptions& external)
-      : recipe_(recipe), places_(places), name_(std::move(name)), external_(external) {}
+      : recipe_(recipe),
+        places_(places),
+        name_(std::move(name)),
+        external_(external),
+        engine_(enum_name(external.engine)),
+        traits_(engines::traits_of(external.engine)) {}
 
   void run() const {
     if (name_ == Recipe::kDrivingRole)
       places_.refuse({"roles", name_, "external"}, "the student trains here; it needs a `model`");
     check_options();
-    if (external_.engine == EngineKind::kOpenai)
+    if (traits_.words_alone)
       check_in_words();
     else if (recipe_.is_generator(name_))
       check_generator();
@@ -48,7 +56,7 @@ class ExternalCheck {
     } catch (const Error& error) {
       places_.refuse({"roles", name_, "external"}, error.message());
     }
-    if (external_.tokenizer.empty() && external_.engine != EngineKind::kOpenai)
+    if (external_.tokenizer.empty() && !traits_.words_alone)
       refuse("tokenizer",
              "is missing; expected a folder with the tokenizer and config.json of the model that "
              "is served");
@@ -56,14 +64,15 @@ class ExternalCheck {
 
   // It follows the student, and its numbers are used as they come.
   void check_generator() const {
-    if (external_.engine == EngineKind::kKserve)
-      refuse("engine", "kserve draws no completions; use vllm, sglang or llamacpp");
-    const WeightRoute wanted =
-        external_.engine == EngineKind::kLlamacpp ? WeightRoute::kGguf : WeightRoute::kFolder;
+    if (!traits_.draws)
+      refuse("engine",
+             engine_ + " draws no completions; use " +
+                 engines::engines_that([](const EngineTraits& other) { return other.draws; }));
+    const WeightRoute wanted = traits_.weights;
     if (external_.weights.via != wanted)
       places_.refuse({"roles", name_, "external", "weights", "via"},
                      "a generator follows the student: " + std::string(enum_name(wanted)) +
-                         " for engine: " + std::string(enum_name(external_.engine)));
+                         " for engine: " + engine_);
     if (wanted == WeightRoute::kGguf && external_.served_model.empty())
       refuse("served_model", "is missing; the GGUF file is <weights.folder>/<served_model>.gguf");
     if (wanted == WeightRoute::kGguf && external_.served_model.find('/') != std::string::npos)
@@ -92,11 +101,12 @@ class ExternalCheck {
                      "grpo compares the probabilities of drawn tokens, and no engine says from "
                      "which tokens it drew; use top_p 1, top_k 0, min_p 0, typical_p 1, "
                      "min_new_tokens 0 and no penalties, or a generator of ours (`model`)");
-    if (external_.engine == EngineKind::kLlamacpp && generation.sampling.temperature != 1)
+    if (!traits_.tempered_draws && generation.sampling.temperature != 1)
       places_.refuse({"generation", "temperature"},
-                     "grpo compares the probabilities of drawn tokens, and llama.cpp's are those "
-                     "at temperature 1; use temperature 1, SGLang, vLLM with --logprobs-mode "
-                     "processed_logprobs, or a generator of ours (`model`)");
+                     "grpo compares the probabilities of drawn tokens, and " +
+                         std::string(traits_.program) +
+                         "'s are those at temperature 1; use temperature 1, SGLang, vLLM with "
+                         "--logprobs-mode processed_logprobs, or a generator of ours (`model`)");
   }
 
   bool scores() const {
@@ -110,12 +120,16 @@ class ExternalCheck {
     for (const rewards::RewardOptions& reward : recipe_.rewards)
       if (reward.role == name_ && reward.type == rewards::RewardType::kModel)
         refuse("engine",
-               "openai gives no number for a completion, as a reward of type: model needs; use "
-               "kserve, in a role of its own");
+               engine_ +
+                   " gives no number for a completion, as a reward of type: model needs; use " +
+                   engines::engines_that(gives_rewards) + ", in a role of its own");
     if (!judges())
-      refuse("engine",
-             "openai answers in words alone, so that it can only be the role of a reward of type: "
-             "judge; use vllm, sglang, llamacpp or kserve");
+      refuse(
+          "engine",
+          engine_ +
+              " answers in words alone, so that it can only be the role of a reward of type: "
+              "judge; use " +
+              engines::engines_that([](const EngineTraits& other) { return !other.words_alone; }));
     check_no_weights();
   }
 
@@ -124,10 +138,10 @@ class ExternalCheck {
       refuse("engine",
              "a judge is asked in words: openai, which vLLM, SGLang and llama.cpp's "
              "server speak as well");
-    if (external_.engine != EngineKind::kKserve)
-      refuse("engine", std::string(enum_name(external_.engine)) +
-                           " gives no number for a completion; use kserve, with a model that has "
-                           "the output scores");
+    if (!gives_rewards(traits_))
+      refuse("engine", engine_ + " gives no number for a completion; use " +
+                           engines::engines_that(gives_rewards) +
+                           ", with a model that has the output scores");
     check_no_weights();
   }
 
@@ -152,8 +166,7 @@ class ExternalCheck {
       places_.refuse(
           {"distill", "payload"},
           "sampled is drawn by a teacher of ours (`model`); use topk with '" + name_ + "'");
-    if (distill.payload == roles::PayloadKind::kHiddenStates &&
-        external_.engine != EngineKind::kKserve)
+    if (distill.payload == roles::PayloadKind::kHiddenStates && !traits_.hidden_states)
       places_.refuse({"distill", "payload"},
                      "this engine gives no hidden states; use topk with '" + name_ + "'");
     if (distill.payload == roles::PayloadKind::kTopK && distill.temperature != 1 &&
@@ -181,6 +194,8 @@ class ExternalCheck {
   const RecipePlaces& places_;
   const std::string name_;
   const ExternalOptions& external_;
+  const std::string engine_;  // its name
+  const EngineTraits& traits_;
 };
 
 }  // namespace
@@ -281,7 +296,7 @@ engines::Needs engine_needs(const Recipe& recipe, const std::string& role) {
 
 bool is_asked_in_words(const Recipe& recipe, const std::string& role) {
   const auto& external = recipe.roles.at(role).external;
-  return external && external->engine == EngineKind::kOpenai;
+  return external && engines::traits_of(external->engine).words_alone;
 }
 
 std::vector<std::string> roles_of_engines(const Recipe& recipe) {

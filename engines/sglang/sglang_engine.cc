@@ -67,6 +67,9 @@ class Sglang final : public Engine {
   Future<Scored> score_from(const Served& served, const ScoreRequest& asked, Deadline deadline);
   Future<Drawn> aborting(Future<Drawn> drawn, const std::string& rid);
   void abort(const std::string& rid);
+  // `check` reads the answer of an administrative door.
+  Future<Empty> admin(http::Request request, Deadline deadline,
+                      Empty (*check)(const std::string& answer));
   Future<Empty> update(const std::string& path, const std::string& version, Deadline deadline);
   Future<Empty> flush(Deadline deadline);
 
@@ -130,20 +133,18 @@ Future<Drawn> Sglang::draw_from(const Served& served, DrawRequest asked, Deadlin
       asked.how.max_new_tokens, nullptr);
 
   // What was drawn is lost with the connection, and a second draw would not be the first again.
-  http::Request request = server_.http().post("/generate", std::move(question.body));
+  http::Request request = server_.http().post_for_pieces(
+      "/generate", std::move(question.body), question.body_bytes, kTooMuch,
+      [reader](std::string_view piece) { reader->add(piece); });
   request.idempotent = false;
-  request.limits.body_bytes = question.body_bytes;
-  request.limits.body_advice = kTooMuch;
-  request.on_body = [reader](std::string_view piece) { reader->add(piece); };
-  Future<Drawn> drawn = server_.http()
-                            .send(std::move(request), deadline, Wait::kUntilDeadline)
-                            .then([this, reader, asked = std::move(asked)](http::Response) {
-                              return server_.http().reading([&] {
-                                reader->end();
-                                return checked_drawn(std::move(reader->drawn), asked);
-                              });
-                            });
-  return aborting(explaining(std::move(drawn), explained), name.rid);
+  auto read = [reader, asked = std::move(asked)](const http::Response&) {
+    reader->end();
+    return checked_drawn(std::move(reader->drawn), asked);
+  };
+  return aborting(explaining(server_.http().ask(std::move(request), deadline, Wait::kUntilDeadline,
+                                                std::move(read)),
+                             explained),
+                  name.rid);
 }
 
 // `drawn`, whose request is aborted when nobody waits for it any more.
@@ -194,24 +195,20 @@ Future<Scored> Sglang::score_from(const Served& served, const ScoreRequest& aske
   Question question = score_question(asked, name, served.vocab_rows);
   const int64_t num_tokens = num_scored_tokens(asked);
   check_room(served, num_tokens);
-  auto read = std::make_shared<Reading>(
+  auto reading = std::make_shared<Reading>(
       asked, served.vocab_rows,
       Expected{.rid = name.rid, .prompt_tokens = num_tokens, .weight_version = name.cache_salt});
 
-  http::Request request = server_.http().post("/generate", std::move(question.body));
+  http::Request request = server_.http().post_for_pieces(
+      "/generate", std::move(question.body), question.body_bytes, kTooMuch,
+      [reading](std::string_view piece) { reading->answer.add(piece); });
   request.idempotent = false;  // once_more() asks with a reader and a name of its own
-  request.limits.body_bytes = question.body_bytes;
-  request.limits.body_advice = kTooMuch;
-  request.on_body = [read](std::string_view piece) { read->answer.add(piece); };
-  Future<Scored> scored = server_.http()
-                              .send(std::move(request), deadline, Wait::kUntilDeadline)
-                              .then([this, read](http::Response) {
-                                return server_.http().reading([&] {
-                                  read->answer.end();
-                                  return read->rows.take(read->answer.flat_top());
-                                });
-                              });
-  return explaining(std::move(scored), explained);
+  const auto read = [reading](const http::Response&) {
+    reading->answer.end();
+    return reading->rows.take(reading->answer.flat_top());
+  };
+  return explaining(server_.http().ask(std::move(request), deadline, Wait::kUntilDeadline, read),
+                    explained);
 }
 
 Future<Empty> Sglang::load_weights(std::string path, Deadline deadline) {
@@ -244,21 +241,20 @@ Future<Empty> Sglang::update(const std::string& path, const std::string& version
       server_.http().post("/update_weights_from_disk", update_question(path, version));
   request.limits.attempt = options_.load_timeout;
   request.idempotent = false;  // one that broke may still go on
-  Future<Empty> updated =
-      server_.http().send(std::move(request), deadline).then([this](http::Response answer) {
-        return server_.http().reading([&] { return check_updated(answer.body); });
-      });
-  return explaining(std::move(updated), explained_admin);
+  return admin(std::move(request), deadline, check_updated);
 }
 
 Future<Empty> Sglang::flush(Deadline deadline) {
   http::Request request = server_.http().to(http::Method::kPost, "/flush_cache");
   request.expected_type.clear();
-  Future<Empty> flushed =
-      server_.http().send(std::move(request), deadline).then([this](http::Response answer) {
-        return server_.http().reading([&] { return check_flushed(answer.body); });
-      });
-  return explaining(std::move(flushed), explained_admin);
+  return admin(std::move(request), deadline, check_flushed);
+}
+
+Future<Empty> Sglang::admin(http::Request request, Deadline deadline,
+                            Empty (*check)(const std::string& answer)) {
+  const auto read = [check](const http::Response& answer) { return check(answer.body); };
+  return explaining(server_.http().ask(std::move(request), deadline, Wait::kNot, read),
+                    explained_admin);
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ namespace retort::engines::vllm {
 namespace {
 
 constexpr int64_t kDefaultMaxLogProbs = 20;  // vLLM's own
+constexpr const char* kTooMuch = "the server answers more than was asked for; is it vLLM?";
 
 class Vllm final : public Engine {
  public:
@@ -54,6 +55,9 @@ class Vllm final : public Engine {
   Future<Scored> score_from(const Served& served, const ScoreRequest& asked, Deadline deadline);
   Future<at::Tensor> named_from(const Served& served, const ScoreRequest& asked,
                                 const at::Tensor& ids, Deadline deadline);
+  // `check` reads the answer of an administrative door.
+  Future<Empty> admin(http::Request request, Deadline deadline,
+                      Empty (*check)(const std::string& answer));
   Future<Empty> reload(const std::string& path, Deadline deadline);
   Future<Empty> reset_cache(Deadline deadline);
 
@@ -114,21 +118,18 @@ Future<Drawn> Vllm::draw_from(const Served& served, DrawRequest asked, Deadline 
   auto reader = std::make_shared<CompletionReader>(asked.prompt, asked.how.max_new_tokens, nullptr);
 
   // What was drawn is lost with the connection, and a second draw would not be the first again.
-  http::Request request = server_.http().post("/v1/completions", std::move(question.body));
+  http::Request request = server_.http().post_for_pieces(
+      "/v1/completions", std::move(question.body), question.body_bytes, kTooMuch,
+      [reader](std::string_view piece) { reader->add(piece); });
   request.idempotent = false;
   request.headers.push_back({"X-Request-Id", id});
-  request.limits.body_bytes = question.body_bytes;
-  request.limits.body_advice = "the server answers more than was asked for; is it vLLM?";
-  request.on_body = [reader](std::string_view piece) { reader->add(piece); };
-  Future<Drawn> drawn = server_.http()
-                            .send(std::move(request), deadline, Wait::kUntilDeadline)
-                            .then([this, reader, asked = std::move(asked)](http::Response) {
-                              return server_.http().reading([&] {
-                                reader->end();
-                                return checked_drawn(std::move(reader->drawn), asked);
-                              });
-                            });
-  return explaining(std::move(drawn), explained);
+  auto read = [reader, asked = std::move(asked)](const http::Response&) {
+    reader->end();
+    return checked_drawn(std::move(reader->drawn), asked);
+  };
+  return explaining(
+      server_.http().ask(std::move(request), deadline, Wait::kUntilDeadline, std::move(read)),
+      explained);
 }
 
 Future<Scored> Vllm::score(ScoreRequest request, Deadline deadline) {
@@ -154,22 +155,18 @@ Future<Scored> Vllm::score_from(const Served& served, const ScoreRequest& asked,
     PromptRows rows;
     CompletionReader answer;
   };
-  auto read = std::make_shared<Reading>(asked);
+  auto reading = std::make_shared<Reading>(asked);
 
-  http::Request request = server_.http().post("/v1/completions", std::move(question.body));
+  http::Request request = server_.http().post_for_pieces(
+      "/v1/completions", std::move(question.body), question.body_bytes, kTooMuch,
+      [reading](std::string_view piece) { reading->answer.add(piece); });
   request.resends = 0;  // once_more() asks with a reader of its own
-  request.limits.body_bytes = question.body_bytes;
-  request.limits.body_advice = "the server answers more than was asked for; is it vLLM?";
-  request.on_body = [read](std::string_view piece) { read->answer.add(piece); };
-  Future<Scored> scored = server_.http()
-                              .send(std::move(request), deadline, Wait::kUntilDeadline)
-                              .then([this, read](http::Response) {
-                                return server_.http().reading([&] {
-                                  read->answer.end();
-                                  return read->rows.take();
-                                });
-                              });
-  return explaining(std::move(scored), explained);
+  const auto read = [reading](const http::Response&) {
+    reading->answer.end();
+    return reading->rows.take();
+  };
+  return explaining(server_.http().ask(std::move(request), deadline, Wait::kUntilDeadline, read),
+                    explained);
 }
 
 Future<at::Tensor> Vllm::log_probs_at(ScoreRequest request, at::Tensor ids, Deadline deadline) {
@@ -187,17 +184,13 @@ Future<at::Tensor> Vllm::named_from(const Served& served, const ScoreRequest& as
   check_room(served, num_scored_tokens(asked), 1);
   auto rows = std::make_shared<NamedRows>(asked, ids.size(1));
 
-  http::Request request = server_.http().post("/inference/v1/generate", std::move(question.body));
+  http::Request request = server_.http().post_for_pieces(
+      "/inference/v1/generate", std::move(question.body), question.body_bytes, kTooMuch,
+      [rows](std::string_view piece) { rows->add(piece); });
   request.resends = 0;  // once_more() asks with a reader of its own
-  request.limits.body_bytes = question.body_bytes;
-  request.limits.body_advice = "the server answers more than was asked for; is it vLLM?";
-  request.on_body = [rows](std::string_view piece) { rows->add(piece); };
-  Future<at::Tensor> named = server_.http()
-                                 .send(std::move(request), deadline, Wait::kUntilDeadline)
-                                 .then([this, rows](http::Response) {
-                                   return server_.http().reading([&] { return rows->take(); });
-                                 });
-  return explaining(std::move(named), explained_named);
+  const auto read = [rows](const http::Response&) { return rows->take(); };
+  return explaining(server_.http().ask(std::move(request), deadline, Wait::kUntilDeadline, read),
+                    explained_named);
 }
 
 Future<Empty> Vllm::load_weights(std::string path, Deadline deadline) {
@@ -218,21 +211,20 @@ Future<Empty> Vllm::reload(const std::string& path, Deadline deadline) {
   http::Request request = server_.http().post("/collective_rpc", reload_question(path));
   request.limits.attempt = options_.load_timeout;
   request.idempotent = false;  // one that broke may still go on
-  Future<Empty> loaded =
-      server_.http().send(std::move(request), deadline).then([this](http::Response answer) {
-        return server_.http().reading([&] { return check_reloaded(answer.body); });
-      });
-  return explaining(std::move(loaded), explained_admin);
+  return admin(std::move(request), deadline, check_reloaded);
 }
 
 Future<Empty> Vllm::reset_cache(Deadline deadline) {
   http::Request request = server_.http().to(http::Method::kPost, "/reset_prefix_cache");
   request.expected_type.clear();  // older versions answer nothing
-  Future<Empty> reset =
-      server_.http().send(std::move(request), deadline).then([this](http::Response answer) {
-        return server_.http().reading([&] { return check_cache_reset(answer.body); });
-      });
-  return explaining(std::move(reset), explained_admin);
+  return admin(std::move(request), deadline, check_cache_reset);
+}
+
+Future<Empty> Vllm::admin(http::Request request, Deadline deadline,
+                          Empty (*check)(const std::string& answer)) {
+  const auto read = [check](const http::Response& answer) { return check(answer.body); };
+  return explaining(server_.http().ask(std::move(request), deadline, Wait::kNot, read),
+                    explained_admin);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "engines/contract.h"
+#include "engines/traits.h"
 #include "launch/commands/commands.h"
 #include "launch/ranks/engine_contract.h"
 #include "launch/yaml/recipe_file.h"
@@ -116,6 +117,13 @@ int probe_recipe(const ProbeCommand& command) {
   return 0;
 }
 
+// False for what names no engine, which is refused when it is read.
+bool asks_in_words(const std::string& engine) {
+  for (const auto& [name, kind] : EnumNames<engines::EngineKind>::values)
+    if (name == engine) return engines::traits_of(kind).words_alone;
+  return false;
+}
+
 }  // namespace
 
 int run_probe(const ProbeCommand& command) {
@@ -124,8 +132,7 @@ int run_probe(const ProbeCommand& command) {
   if (std::filesystem::is_regular_file(command.url)) return probe_recipe(command);
   if (!command.role.empty())
     throw Error(ErrorCode::kInvalidArgument, "--role is for a recipe, not for an address");
-  const bool in_words = command.engine == enum_name(engines::EngineKind::kOpenai);
-  if (command.engine.empty() || (command.tokenizer.empty() && !in_words))
+  if (command.engine.empty() || (command.tokenizer.empty() && !asks_in_words(command.engine)))
     throw Error(ErrorCode::kInvalidArgument,
                 "'" + command.url +
                     "' is no recipe file; to probe an address give --engine and --tokenizer too");

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "engines/probe.h"
+#include "engines/traits.h"
 #include "models/checkpoint.h"
 #include "models/config.h"
 #include "models/end_tokens.h"
@@ -38,7 +39,7 @@ std::optional<models::Decoder> local_copy(const std::string& folder) {
 engines::Contract probe_engine(engines::Engine& engine, const engines::ExternalOptions& options,
                                const std::string& url, const models::Decoder* local,
                                const engines::Needs& needs, Deadline deadline) {
-  if (options.engine == engines::EngineKind::kOpenai)
+  if (engines::traits_of(options.engine).words_alone)
     return engines::probe_words(engine, options.engine, url, deadline);
   const models::Tokenizer tokenizer = models::Tokenizer::load(options.tokenizer);
   const models::ModelConfig config = models::read_model_config(options.tokenizer);

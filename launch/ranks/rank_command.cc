@@ -3,7 +3,6 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
-#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
@@ -22,7 +21,6 @@
 #include "launch/supervision/signal_catcher.h"
 #include "launch/yaml/recipe_file.h"
 #include "parallel/vote.h"
-#include "recipes/external_roles.h"
 #include "recipes/registry.h"
 #include "recipes/run/student.h"
 #include "rpc/listen_address.h"
@@ -94,21 +92,6 @@ void use_deterministic_algorithms() {
   at::globalContext().setDeterministicCuDNN(true);
   at::globalContext().setBenchmarkCuDNN(false);
   RETORT_LOG(kInfo) << "deterministic algorithms only: an operator that has none is an error";
-}
-
-void run_serving_role(const recipes::RankContext& context) {
-  const bool generates = context.recipe.is_generator(context.role);
-  const auto scoring = recipes::reward_roles(context.recipe);
-  const bool scores = std::find(scoring.begin(), scoring.end(), context.role) != scoring.end();
-  if (!context.role_options().external) {
-    if (recipes::is_judge(context.recipe, context.role)) return run_judge_role(context);
-    if (scores) return run_score_role(context);
-    return generates ? run_generator_role(context) : run_teacher_role(context);
-  }
-  if (recipes::is_asked_in_words(context.recipe, context.role))
-    return run_engine_judge_role(context);
-  if (scores) return run_engine_reward_role(context);
-  generates ? run_engine_generator_role(context) : run_engine_teacher_role(context);
 }
 
 // It was asked to end and has nothing to save: it ends by the signal that asks for that, so that
@@ -191,7 +174,7 @@ void Rank::work(LauncherLink& launcher) {
   };
 
   if (!is_driving())
-    run_serving_role(context);
+    serve_until_stopped(context, make_serving_rank(context));
   else if (context.writes_cache)
     recipes::recipe_type(context.recipe).write_cache(context);
   else

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engines/traits.h"
 #include "recipes/shared_checks.h"
 
 namespace retort::recipes {
@@ -20,6 +21,8 @@ void check_teachers(const Recipe& recipe, const RecipePlaces& places) {
   }
 }
 
+bool takes_named_ids(const engines::EngineTraits& traits) { return traits.named_ids; }
+
 // Ids are named for each position, which one engine alone takes; its own most probable ids beside
 // them would be of another forward pass.
 void check_engine_support(const Recipe& recipe, const RecipePlaces& places,
@@ -27,18 +30,20 @@ void check_engine_support(const Recipe& recipe, const RecipePlaces& places,
   const DistillOptions& distill = *recipe.distill;
   const auto& external = recipe.roles.at(role).external;
   if (!external) return;
+  const std::string takers = engines::engines_that(takes_named_ids);
   const std::string ours = "support: teacher with '" + role + "', or a teacher of ours (`model`)";
   if (distill.support == roles::Support::kUnion)
     places.refuse({"distill", "support"},
                   "union needs the teacher's own ids and the student's of one forward pass, which "
-                  "no engine gives; use support: student with engine: vllm, " +
-                      ours);
-  if (external->engine != engines::EngineKind::kVllm)
+                  "no engine gives; use support: student with engine: " +
+                      takers + ", " + ours);
+  if (!takes_named_ids(engines::traits_of(external->engine)))
     places.refuse({"distill", "support"},
                   "student needs the teacher's log-probabilities at ids that the student names for "
-                  "each position; of the engines vLLM alone gives them, and " +
-                      std::string(enum_name(external->engine)) + " does not: use engine: vllm, " +
-                      ours);
+                  "each position; of the engines " +
+                      engines::programs_that(takes_named_ids) + " alone gives them, and " +
+                      std::string(enum_name(external->engine)) +
+                      " does not: use engine: " + takers + ", " + ours);
   if (distill.temperature != 1)
     places.refuse({"distill", "temperature"},
                   "an engine's log-probabilities at ids that the student names are those at "

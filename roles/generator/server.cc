@@ -275,19 +275,19 @@ void Generator::discard_commit() {
   commit_.reset();
 }
 
-void Generator::lead(rpc::HandlerQueue& queue, const std::function<bool()>& stop,
-                     const std::function<void(int64_t)>& tick, std::chrono::milliseconds slice) {
-  run_serving_loop(
-      queue, stop, tick, [this] { return work(); }, slice);
-  backend_->stop();
-}
-
-void Generator::follow(rpc::HandlerQueue& queue, const std::function<void()>& tick) {
+void Generator::follow(rpc::HandlerQueue& queue, const std::function<void()>&) {
   while (backend_->follow()) {
     run_jobs(queue, 0ms, kCallSlice);
     forget_lost_senders();
-    if (tick) tick();
   }
+}
+
+Progress Generator::progress() const {
+  return {tokens_, "tokens drawn", ", weights " + std::to_string(weight_version())};
+}
+
+std::string Generator::summary() const {
+  return std::to_string(tokens_) + " tokens drawn in " + std::to_string(served_) + " requests";
 }
 
 void Generator::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue) {

@@ -20,6 +20,7 @@
 #include "roles/generator/sample_backend.h"
 #include "roles/generator/weight_passer.h"
 #include "roles/handler_thread.h"
+#include "roles/served_role.h"
 #include "rpc/agent.h"
 
 namespace retort::roles {
@@ -35,7 +36,8 @@ namespace retort::roles {
 // Buckets of weights are staged meanwhile, on each rank by a thread of their own, and passed on to
 // other replicas by another one.
 //
-// Use: serve(agent, queue), then on the first rank lead(queue, ...), on the others follow(queue).
+// Use: as every ServedRole. Between two forward passes the leader handles all calls that wait, for
+//   kCallSlice at the most.
 // Weights: a request is drawn with exactly the weights that it names. They arrive while samples are
 //   drawn; a commit waits until the requests for the weights in use are done (or, with abort, ends
 //   them), so no completion sees two versions.
@@ -49,7 +51,7 @@ namespace retort::roles {
 // Collectives: the backend's.
 // Errors: when a rank is lost, the others fail with kCollective or kTimeout: the replica ends.
 // Threads: compute; two of its own, which take buckets and pass them on, and end in the destructor.
-class Generator {
+class Generator final : public ServedRole {
  public:
   // For how long calls that wait are handled before the next forward pass.
   static constexpr std::chrono::milliseconds kCallSlice{20};
@@ -59,29 +61,25 @@ class Generator {
   // With a ReplicaEngine. Several ranks: the decoder's placement says so.
   Generator(std::string name, models::Decoder decoder, models::Tokenizer tokenizer,
             models::EngineOptions options, std::string base_weights = {});
-  ~Generator();
+  ~Generator() override;
 
-  bool leads() const { return backend_->leads(); }
-  // Registers the methods that this rank answers. The generator must outlive the agent's handlers,
-  // and the agent the generator's work.
-  void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue);
-  // On the first rank: run_serving_loop with work(), and after each forward pass all calls that
-  // wait, for `slice` at the most. Lets the other ranks end when `stop()` is true.
-  void lead(rpc::HandlerQueue& queue, const std::function<bool()>& stop,
-            const std::function<void(int64_t)>& tick = {},
-            std::chrono::milliseconds slice = kCallSlice);
+  bool leads() const override { return backend_->leads(); }
+  void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue) override;
+  // One step of the backend, and what is due before it.
+  bool work() override;
+  std::chrono::milliseconds call_slice() const override { return kCallSlice; }
+  void stop() override { backend_->stop(); }
   // On the other ranks: does what the first does, and handles the calls that wait in between, until
-  // that one stops. `tick` after each of its calls.
-  void follow(rpc::HandlerQueue& queue, const std::function<void()>& tick = {});
-  // What lead() does between calls: one step of the backend, and what is due before it; false when
-  // there is nothing to do.
-  bool work();
+  // that one stops. They draw nothing of their own, and never report.
+  void follow(rpc::HandlerQueue& queue, const std::function<void()>& report = {}) override;
 
   uint64_t weight_version() const { return backend_->weight_version(); }
   // Of all callers, in whatever state.
   size_t num_requests() const { return requests_.size(); }
   int64_t requests_served() const { return served_; }
   int64_t tokens_drawn() const { return tokens_; }
+  Progress progress() const override;
+  std::string summary() const override;
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -13,6 +13,7 @@
 #include "models/text/chat_template.h"
 #include "models/text/tokenizer.h"
 #include "roles/reward/methods.h"
+#include "roles/served_role.h"
 #include "roles/teacher/methods.h"
 #include "rpc/agent.h"
 
@@ -22,11 +23,11 @@ namespace retort::roles {
 // chat template where it has one, and the answer its most probable tokens. All questions that wait
 // are answered together; none changes the bits of another's answer.
 //
-// Use: serve(agent, queue); work() between jobs, again and again; stop().
+// Use: as every ServedRole.
 // Errors: a question that leaves no room for its answer in the model's positions has no words and
 //   is cut; the first is logged. Of an engine that fails the process ends, and begins anew.
 // Threads: compute.
-class JudgeServer {
+class JudgeServer final : public ServedRole {
  public:
   struct Options {
     std::string name;              // "judge/0"
@@ -37,19 +38,17 @@ class JudgeServer {
   };
   JudgeServer(models::Decoder decoder, models::Tokenizer tokenizer, models::ChatTemplate chat,
               Options options);
-  JudgeServer(const JudgeServer&) = delete;
-  JudgeServer& operator=(const JudgeServer&) = delete;
 
-  // The server must outlive the agent's handlers.
-  void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue);
-  // One forward pass for what waits. False: nothing does.
-  bool work();
-  // Whoever waits hears that nothing comes.
-  void stop();
+  void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue) override;
+  // One forward pass for what waits.
+  bool work() override;
+  void stop() override;
 
   TeacherInfo info() const;
   Future<JudgeAnswer> answer(const JudgeQuestion& question, const rpc::CallContext& caller);
   int64_t texts_answered() const { return answered_; }
+  Progress progress() const override { return {answered_, "completions judged"}; }
+  std::string summary() const override { return std::to_string(answered_) + " completions judged"; }
 
  private:
   struct Asked {

@@ -53,6 +53,7 @@ ScoreServer::ScoreServer(std::string name, models::Decoder decoder, models::Toke
 }
 
 void ScoreServer::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue) {
+  if (!leads()) return;
   agent.serve(kTeacherInfo, queue,
               [this](const InfoRequest& r, const rpc::CallContext&) { return info(r); });
   agent.serve(kRewardScore, queue, [this](const RewardQuestion& r, const rpc::CallContext& caller) {

@@ -9,6 +9,7 @@
 #include "models/decoder.h"
 #include "models/text/tokenizer.h"
 #include "roles/reward/methods.h"
+#include "roles/served_role.h"
 #include "roles/teacher/server.h"
 #include "rpc/agent.h"
 
@@ -21,27 +22,30 @@ namespace retort::roles {
 //
 // A replica is a Teacher without its methods: one rank, or the ranks of a tensor-parallel group,
 // whose first one leads and forms the scores. There is no pipeline.
-// Use: serve(agent, queue); the leader work() between jobs, again and again, and stop(); the others
-//   run_replica_rank().
+// Use: as every ServedRole.
 // Errors, collectives, threads: as Teacher.
-class ScoreServer {
+class ScoreServer final : public ServedRole {
  public:
   // `name`: "judge/0", that of the replica's leader. `decoder`: of a classifier. `replica.store` is
   // of the hidden states between model and head, which leave no process.
   ScoreServer(std::string name, models::Decoder decoder, models::Tokenizer tokenizer,
               Teacher::Replica replica);
 
-  bool leads() const { return teacher_.leads(); }
-  // On the leader. The server must outlive the agent's handlers.
-  void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue);
-  bool work() { return teacher_.work(); }
-  void stop() { teacher_.stop(); }
-  void run_replica_rank(const std::function<void()>& tick = {}) { teacher_.run_replica_rank(tick); }
+  bool leads() const override { return teacher_.leads(); }
+  // The leader alone has methods.
+  void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue) override;
+  bool work() override { return teacher_.work(); }
+  void stop() override { teacher_.stop(); }
+  void follow(rpc::HandlerQueue& queue, const std::function<void()>& report = {}) override {
+    teacher_.follow(queue, report);
+  }
 
   TeacherInfo info(const InfoRequest& request) { return teacher_.info(request); }
   // kInvalidArgument for what check_question refuses, and for a label that the model has not.
   Future<RewardAnswer> score(const RewardQuestion& question, const rpc::CallContext& caller);
   int64_t completions_scored() const { return scored_; }
+  Progress progress() const override { return {scored_, "completions scored"}; }
+  std::string summary() const override { return std::to_string(scored_) + " completions scored"; }
 
  private:
   ForwardRequest request_of(const RewardQuestion& question, size_t sequence);

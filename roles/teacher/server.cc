@@ -34,10 +34,12 @@ Teacher::Teacher(std::string name, models::Decoder decoder, models::Tokenizer to
 Teacher::Teacher(std::string name, models::Decoder decoder, models::Tokenizer tokenizer)
     : Teacher(std::move(name), std::move(decoder), std::move(tokenizer), Replica{}) {}
 
-void Teacher::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue, Batching batching,
-                    int64_t max_merged_tokens) {
-  jobs_ = std::move(queue);
+void Teacher::set_batching(Batching batching, int64_t max_merged_tokens) {
   max_tokens_per_forward_ = batching == Batching::kDynamic ? max_merged_tokens : 0;
+}
+
+void Teacher::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue) {
+  jobs_ = std::move(queue);
   if (leads())
     serve_leader(agent);
   else
@@ -163,14 +165,14 @@ bool Teacher::work() {
   return !requests_.empty();
 }
 
-void Teacher::run_replica_rank(const std::function<void()>& tick) {
+void Teacher::follow(rpc::HandlerQueue&, const std::function<void()>& report) {
   using Kind = ReplicaLink::Message::Kind;
   try {
     for (;;) {
       const ReplicaLink::Message message = link_.receive();
       if (message.kind == Kind::kStop) break;
       if (message.kind == Kind::kCompute) compute(message.batch);
-      if (tick) tick();
+      if (report) report();
     }
   } catch (const std::exception& error) {
     fail_all(std::string("the teacher's replica ends: ") + error.what());
@@ -182,6 +184,13 @@ void Teacher::run_replica_rank(const std::function<void()>& tick) {
 void Teacher::stop() {
   link_.stop();
   fail_all("the teacher stops");
+}
+
+Progress Teacher::progress() const { return {requests_served(), "requests answered"}; }
+
+std::string Teacher::summary() const {
+  return std::to_string(requests_served()) + " requests answered by " + std::to_string(forwards()) +
+         " forward passes";
 }
 
 void Teacher::compute(const RequestBatch& batch) {

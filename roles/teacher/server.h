@@ -14,6 +14,7 @@
 #include "parallel/world.h"
 #include "roles/handler_thread.h"
 #include "roles/payload/parts.h"
+#include "roles/served_role.h"
 #include "roles/teacher/answer_computer.h"
 #include "roles/teacher/answer_store.h"
 #include "roles/teacher/methods.h"
@@ -39,9 +40,8 @@ namespace retort::roles {
 // and each gives or keeps what PieceMap says that it has of every part.
 //
 // Use:
-//   serve(agent, queue)
-//   the leader       work() between jobs, again and again; stop()
-//   the other ranks  run_replica_rank()
+//   set_batching(kDynamic)          if it is not as sent
+//   serve(agent, queue), and then   as every ServedRole
 // Collectives: none in a replica of one rank, else on world.mp(), tp() and pp().
 // Errors: a bad request fails alone, when it arrives. What fails in a forward pass fails the
 //   requests of that pass which are not answered yet; in a replica of several ranks it ends the
@@ -49,7 +49,7 @@ namespace retort::roles {
 //   latest when the world's timeout has passed.
 // Threads: compute (the thread that drains the handler queue). Pulls, and the head of ranks that do
 //   not lead, are answered on a thread of the teacher's own.
-class Teacher {
+class Teacher final : public ServedRole {
  public:
   // The ranks that hold one model together.
   struct Replica {
@@ -68,9 +68,9 @@ class Teacher {
   Teacher(std::string name, models::Decoder decoder, models::Tokenizer tokenizer, Replica replica);
   Teacher(std::string name, models::Decoder decoder, models::Tokenizer tokenizer);
 
-  bool leads() const { return link_.leads(); }
+  bool leads() const override { return link_.leads(); }
   // Whether this rank is asked for anything: it leads, or keeps answers.
-  bool answers() const { return leads() || computer_.forms_answers(); }
+  bool answers() const override { return leads() || computer_.forms_answers(); }
 
   // kAsSent: one forward for each request, so the same request gives the same bits on every replica
   // and at every time. kDynamic: requests that wait together (of any clients) share a forward of at
@@ -78,10 +78,9 @@ class Teacher {
   // their last bits.
   enum class Batching { kAsSent, kDynamic };
   static constexpr int64_t kMaxMergedTokens = 16384;
-  // Registers the methods that this rank answers; jobs go to `queue`. The teacher must outlive the
-  // agent's handlers.
-  void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue,
-             Batching batching = Batching::kAsSent, int64_t max_merged_tokens = kMaxMergedTokens);
+  // Before serve().
+  void set_batching(Batching batching, int64_t max_merged_tokens = kMaxMergedTokens);
+  void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue) override;
 
   TeacherInfo info(const InfoRequest& request);
   // kInvalidArgument for rows that this rank does not hold.
@@ -92,20 +91,22 @@ class Teacher {
   // kInvalidArgument when ids, offsets or positions are outside what they index.
   Future<Payload> enqueue(const ForwardRequest& request, const rpc::CallContext& caller);
 
-  // On the leader, between jobs (run_serving_loop): one forward pass for what waits, once no job
-  // waits before it; or it lets the other ranks know now and then that there is nothing. True:
-  // there is more to do. An error ends the replica.
-  bool work();
+  // On the leader, between jobs: one forward pass for what waits, once no job waits before it; or
+  // it lets the other ranks know now and then that there is nothing. True: there is more to do. An
+  // error ends the replica.
+  bool work() override;
   // On the leader, at the end: lets the others end. On every rank whoever still waits for an answer
   // gets kPeerLost, then and not only when the agent is closed.
-  void stop();
-  // On all other ranks: computes what the leader announces, until it stops. `tick` after each
-  // message.
-  void run_replica_rank(const std::function<void()>& tick = {});
+  void stop() override;
+  // On all other ranks: computes what the leader announces, until it stops. Their calls are
+  // answered on a thread of the teacher's own. `report` after each message.
+  void follow(rpc::HandlerQueue& queue, const std::function<void()>& report = {}) override;
 
   // The requests computed, and the forward passes that took.
   int64_t requests_served() const { return computer_.requests_served(); }
   int64_t forwards() const { return computer_.forwards(); }
+  Progress progress() const override;
+  std::string summary() const override;
   const AnswerStore& store() const { return store_; }
 
  private:

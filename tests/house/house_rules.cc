@@ -18,6 +18,7 @@ namespace {
 constexpr size_t kMaxLines = 400;
 constexpr size_t kMaxTestLines = 500;
 const std::set<std::string> kSeesEverything{"tests", "bench"};
+const std::string kEngineKind = "EngineKind::";  // names one kind
 // Names that say nothing about what is inside; and names that hide a system header once the root is
 // on the include path.
 const std::regex kEmptyName("(.*_)?(utils?|commons?|helpers?|misc)");
@@ -107,6 +108,8 @@ class Checker {
                                                [](auto& line) { return line == "#pragma once"; }))
       report(source.path, 1, "no #pragma once");
 
+    check_engine_kinds(source);
+
     static const std::regex include(R"(^\s*#\s*include\s*(["<])([^">]+)[">].*)");
     std::smatch match;
     bool first = true;
@@ -116,6 +119,16 @@ class Checker {
       match[1] == "\"" ? check_own_include(source, i + 1, match[2])
                        : check_system_include(source, i + 1, match[2]);
     }
+  }
+
+  // Whoever decides by what an engine is called has to be found when there is another one.
+  void check_engine_kinds(const Source& source) {
+    const std::string module = module_of(source.path);
+    if (module == "engines" || kSeesEverything.count(module)) return;
+    for (size_t i = 0; i < source.lines.size(); ++i)
+      if (source.lines[i].find(kEngineKind) != std::string::npos)
+        report(source.path, i + 1,
+               "decides by the kind of an engine; ask engines/traits.h what that kind can do");
   }
 
   // That proves the header to compile alone: cmake/RetortModule.cmake verifies only those without.

@@ -106,6 +106,13 @@ TEST_F(SmallTree, PrivateHeaderOfAnotherModule) {
   add("launch/main.cc", "#include \"rpc/wire.h\"\n");
   expect_one("launch/main.cc:1:", "private to rpc");
 }
+TEST_F(SmallTree, KindOfAnEngineOutsideEngines) {
+  add("base/error.cc", "#include \"base/error.h\"\n\nbool b = kind == EngineKind::kVllm;\n");
+  expect_one("base/error.cc:3:", "ask engines/traits.h");
+  add("base/error.cc", "#include \"base/error.h\"\nbool b = parse_enum<EngineKind>(text);\n");
+  add("tests/rpc/agent_test.cc", "bool b = kind == EngineKind::kVllm;\n");
+  EXPECT_TRUE(find_violations(folder_).empty()) << "no kind is named, and a test may";
+}
 TEST_F(SmallTree, TestsAreSeenByNobody) {
   add("tests/support/world.h", "#pragma once\n");
   add("base/error.cc", "#include \"base/error.h\"\n#include \"tests/support/world.h\"\n");

@@ -271,7 +271,7 @@ void teacher_scenario() {
       teacher.stop();
       store.set("forwards/" + std::to_string(options.rank), std::to_string(teacher.forwards()));
     } else {
-      teacher.run_replica_rank();
+      teacher.follow(*queue);
     }
   } catch (const Error& error) {
     store.set("failed/" + std::to_string(options.rank),

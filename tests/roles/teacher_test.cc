@@ -75,7 +75,8 @@ void expect_same_bits(const Payload& got, const Payload& expected) {
 class TeacherTest : public ::testing::Test {
  protected:
   void connect(Teacher::Batching batching, int64_t max_merged_tokens = Teacher::kMaxMergedTokens) {
-    teacher.serve(server, queue, batching, max_merged_tokens);
+    teacher.set_batching(batching, max_merged_tokens);
+    teacher.serve(server, queue);
     client.connect("teacher/0", server.address(), Deadline::after(30s));
   }
   // Waits until `calls` calls have arrived, then runs their handlers.
@@ -252,7 +253,8 @@ TEST_F(TeacherTest, DropsWhatIsCancelledWhileItWaits) {
     Teacher fresh("teacher/0", models::load_decoder(golden_model(), at::kFloat),
                   models::Tokenizer::load(golden_model()));
     rpc::Agent agent{{.name = "teacher/0", .secret = "s"}};
-    fresh.serve(agent, queue, batching);
+    fresh.set_batching(batching);
+    fresh.serve(agent, queue);
     const auto cancelled = std::make_shared<std::atomic<bool>>(false);
     auto first = fresh.enqueue(request(1, packs[0], PayloadKind::kFull), some_call());
     auto second = fresh.enqueue(request(2, packs[1], PayloadKind::kFull), some_call(cancelled));
@@ -278,7 +280,8 @@ TEST_F(TeacherTest, AForwardPassThatFailsFailsItsRequestsAndIsForgotten) {
   at::Tensor weight = decoder.parameters().front().value;
   const at::Tensor good = weight.detach().clone();
   Teacher teacher("teacher/0", std::move(decoder), models::Tokenizer::load(golden_model()));
-  teacher.serve(server, queue, Teacher::Batching::kDynamic);
+  teacher.set_batching(Teacher::Batching::kDynamic);
+  teacher.serve(server, queue);
   ForwardRequest first_part = request(1, packs[0], PayloadKind::kHiddenStates);
   first_part.parts = 2;
   ForwardRequest second_part = first_part;

@@ -1,0 +1,95 @@
+// The roles whose model is one of ours.
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "launch/ranks/replica_world.h"
+#include "launch/ranks/serving_roles.h"
+#include "models/checkpoint.h"
+#include "models/lora/adapter.h"
+#include "recipes/lora_checks.h"
+#include "recipes/rollout/own_reward_roles.h"
+#include "recipes/run/agent_options.h"
+#include "roles/generator/server.h"
+#include "roles/reward/judge_server.h"
+#include "roles/reward/score_server.h"
+#include "roles/teacher/server.h"
+
+namespace retort::launch {
+
+using recipes::RankContext;
+using recipes::RoleOptions;
+
+namespace {
+
+at::Device device_of(const parallel::World* world) {
+  return world ? world->device() : at::Device(at::kCPU);
+}
+
+// The world, where several ranks hold one model; null: this rank has all of it.
+parallel::World* replica_of(const RankContext& context, const ServingRank& rank) {
+  const parallel::Layout& layout = context.role_options().world;
+  return layout.tp * layout.pp == 1 ? nullptr : rank.world.get();
+}
+
+}  // namespace
+
+ServingRank make_teacher(const RankContext& context) {
+  const RoleOptions& role = context.role_options();
+  ServingRank rank{.world = make_replica_world(context)};
+  parallel::World* replica = replica_of(context, rank);
+  models::Decoder decoder = load_role_model(context, replica, device_of(rank.world.get()));
+  auto teacher = std::make_unique<roles::Teacher>(
+      replica_leader(context), std::move(decoder), models::Tokenizer::load(role.model),
+      roles::Teacher::Replica{
+          .world = replica,
+          .folder = role.model,
+          .store = {.lease = 2 * std::chrono::milliseconds(context.recipe.rpc.timeout)},
+          .answers_on_device = recipes::has_device_map(context.recipe, context.role)});
+
+  if (role.batching == recipes::Batching::kDynamic)
+    teacher->set_batching(roles::Teacher::Batching::kDynamic);
+  rank.published_together = replica != nullptr;
+  rank.role = std::move(teacher);
+  return rank;
+}
+
+ServingRank make_score_server(const RankContext& context) {
+  const RoleOptions& role = context.role_options();
+  ServingRank rank{.world = make_replica_world(context)};
+  parallel::World* replica = replica_of(context, rank);
+  context.report("loading", 0, role.model);
+  rank.role = std::make_unique<roles::ScoreServer>(
+      replica_leader(context),
+      models::load_classifier(role.model, models::parse_dtype(std::string(enum_name(role.dtype))),
+                              {}, replica ? models::Placement::of(*replica) : models::Placement{},
+                              device_of(rank.world.get())),
+      models::Tokenizer::load(role.model),
+      roles::Teacher::Replica{.world = replica, .folder = role.model});
+  rank.published_together = replica != nullptr;
+  return rank;
+}
+
+ServingRank make_judge_server(const RankContext& context) {
+  ServingRank rank{.world = make_replica_world(context)};
+  rank.role =
+      recipes::make_judge(context.recipe, context.role, context.name(),
+                          load_role_model(context, /*world=*/nullptr, device_of(rank.world.get())));
+  return rank;
+}
+
+ServingRank make_generator(const RankContext& context) {
+  const RoleOptions& role = context.role_options();
+  ServingRank rank{.world = make_replica_world(context)};
+  models::Decoder decoder =
+      load_role_model(context, replica_of(context, rank), device_of(rank.world.get()));
+  // It changes nothing until the student's factors come.
+  if (recipes::pushes_adapter(context.recipe))
+    models::attach_new_adapter(decoder, context.recipe.student().lora->config(), /*seed=*/0);
+  rank.role = std::make_unique<roles::Generator>(
+      context.name(), std::move(decoder), models::Tokenizer::load(role.model),
+      context.recipe.generation->engine(), recipes::base_weights(context.recipe, role));
+  return rank;
+}
+
+}  // namespace retort::launch

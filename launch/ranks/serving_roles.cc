@@ -1,0 +1,49 @@
+#include "launch/ranks/serving_roles.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/error.h"
+
+namespace retort::launch {
+
+using recipes::RankContext;
+using recipes::Recipe;
+
+namespace {
+
+bool scores(const Recipe& recipe, const std::string& role) {
+  const auto scoring = recipes::reward_roles(recipe);
+  return std::find(scoring.begin(), scoring.end(), role) != scoring.end();
+}
+
+bool generates(const Recipe& recipe, const std::string& role) { return recipe.is_generator(role); }
+
+// Teachers and references.
+bool is_frozen(const Recipe&, const std::string&) { return true; }
+
+struct Makers {
+  bool (*makes)(const Recipe& recipe, const std::string& role);
+  ServingRank (*of_a_model)(const RankContext& context);
+  ServingRank (*of_an_engine)(const RankContext& context);
+};
+
+// The first that makes a role is the one for it: a judge is a role of rewards, too.
+constexpr Makers kMakers[] = {
+    {recipes::is_judge, make_judge_server, make_engine_judge},
+    {scores, make_score_server, make_engine_reward},
+    {generates, make_generator, make_engine_generator},
+    {is_frozen, make_teacher, make_engine_teacher},
+};
+
+}  // namespace
+
+ServingRank make_serving_rank(const RankContext& context) {
+  for (const Makers& makers : kMakers)
+    if (makers.makes(context.recipe, context.role))
+      return context.role_options().external ? makers.of_an_engine(context)
+                                             : makers.of_a_model(context);
+  RETORT_CHECK(false) << "nobody makes the role " << context.role;
+}
+
+}  // namespace retort::launch
