@@ -84,10 +84,12 @@ TEST_F(UnreadStderr, WhatAStreamIsGivenIsNeverLeftOut) {
   stream << "the run failed:\n  student/0 ran out of memory\n";
   stream << "retort: error: it has no end";
   writer.drain();  // gives up
-  EXPECT_EQ(read_until("no end"), std::string(4096, '.') +
-                                      "a warning\n(3 lines were left out: nobody read them)\n"
-                                      "the run failed:\n  student/0 ran out of memory\n"
-                                      "retort: error: it has no end");
+  std::string expected(4096, '.');
+  expected.append(
+      "a warning\n(3 lines were left out: nobody read them)\n"
+      "the run failed:\n  student/0 ran out of memory\n"
+      "retort: error: it has no end");
+  EXPECT_EQ(read_until("no end"), expected);
 }
 
 // std::cerr is written in pieces and from several threads, but lines stay whole.
