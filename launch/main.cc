@@ -319,6 +319,9 @@ class Program {
     c->add_option("--seed", arithmetic_.seed)->capture_default_str();
     c->add_flag("--preferences", arithmetic_.preferences,
                 "prompt, chosen and rejected: the right solution, and one with a mistake");
+    c->add_option("--mistakes", arithmetic_.mistakes_percent,
+                  "percent of the rows whose completion is the one with a mistake")
+        ->capture_default_str();
     on(c, [this] { return run_data_arithmetic(arithmetic_); });
   }
 

@@ -60,8 +60,8 @@ PAYLOAD = Experiment(
     recipe="distill.yaml",
     overrides=f"""{ROWS} roles.student.model=student-init roles.student.world={ONE_THREAD}
     roles.teacher.model=teacher/final roles.teacher.world={ONE_THREAD} train.max_steps=400
-    train.per_device_train_batch_size=8 train.eval_steps=50 train.logging_steps=10
-    distill.kd_ratio=1.0""",
+    train.per_device_train_batch_size=8 train.learning_rate=3.0e-3 train.eval_steps=50
+    train.logging_steps=10 distill.kd_ratio=1.0""",
     variants=(
         Variant("full", "distill.payload=full"),
         Variant("topk 64", "distill.payload=topk distill.loss_top_k=64", "full"),

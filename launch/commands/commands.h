@@ -102,6 +102,7 @@ struct ArithmeticCommand {
   int64_t first = 0, count = 1000;
   uint64_t seed = 0;
   bool preferences = false;  // pairs of a right and a wrong solution
+  int mistakes_percent = 0;  // of the rows, that have the wrong solution
 };
 int run_data_arithmetic(const ArithmeticCommand& command);
 

@@ -3,6 +3,11 @@
 # its parameters in separate processes, train the same student by SFT alone, evaluate all three on
 # held-out problems. `./dev demo` builds and runs it.
 #
+# The teacher has seen many rows with right answers. The student has few rows, and of their answers
+# half are wrong, as in data that nobody checked. Both of its trainings have these rows, the same
+# steps, learning rate, first weights and order of rows; they differ in the loss alone. SFT imitates
+# the answers as they stand. In distillation the teacher says at each token how it would go on.
+#
 #   --seeds N   students of the seeds 1 to N, each distilled and trained alone, beside the one
 #               teacher (default 1). A seed decides a student's first weights and the order of rows.
 set -euo pipefail
@@ -39,9 +44,14 @@ evaluate() {
 rm -rf "$out"
 mkdir -p "$out"
 say "data: arithmetic word problems (the test problems never appear in training)"
+rows=1000 wrong=50
 "$retort" data arithmetic --output $out/train.jsonl --first 0 --count 12000 --seed 1
 "$retort" data arithmetic --output $out/test.jsonl --first 12000 --count 400 --seed 1
 head -n 2 $out/test.jsonl
+say "the student's own data: $rows other problems, $wrong % of them with a wrong solution"
+"$retort" data arithmetic --output $out/noisy.jsonl --first 12400 --count $rows --seed 1 \
+  --mistakes $wrong
+head -n 3 $out/noisy.jsonl
 
 say "tokenizer and the teacher's random checkpoint"
 "$retort" tokenizer train --data $out/train.jsonl --vocab-size 400 --output $out/tokenizer
@@ -65,7 +75,7 @@ for ((seed = 1; seed <= seeds; seed++)); do
   say "student of seed $seed: distilled from the teacher, one process each, hidden states over RPC"
   timed "student-distill$of" "$retort" launch $configs/distill.yaml seed=$seed \
     "output_dir=$out/student-distill$of" "roles.student.model=$student"
-  say "student of seed $seed: supervised fine-tuning alone, same rows, same number of steps"
+  say "student of seed $seed: supervised fine-tuning alone, the same but for the loss"
   timed "student-sft$of" "$retort" launch $configs/sft_student.yaml seed=$seed \
     "output_dir=$out/student-sft$of" "roles.student.model=$student"
   say "student of seed $seed: evaluation on held-out problems"
@@ -103,7 +113,12 @@ table() {
     printf ', with a lower test loss in %d.\n' $lower_loss
   fi
 }
-printf '\n'
+cat <<TEXT
+
+Both students have the same $rows rows, $wrong % of them wrong, the same steps, learning rate, first
+weights and order of rows; they differ in the loss alone. The 400 test problems are in no training.
+
+TEXT
 table | tee $out/table.txt
 cat <<TEXT
 

@@ -211,6 +211,24 @@ void check_range(int64_t first, int64_t count, int64_t size) {
                     std::to_string(count) + " were asked for; there are " + std::to_string(size));
 }
 
+void check_options(const ArithmeticOptions& options) {
+  const int percent = options.mistakes_percent;
+  if (percent < 0 || percent > 100)
+    throw Error(ErrorCode::kInvalidArgument,
+                "mistakes in " + std::to_string(percent) +
+                    " percent of the rows were asked for; expected 0 to 100");
+  if (percent > 0 && options.rows == ArithmeticRows::kPreferences)
+    throw Error(ErrorCode::kInvalidArgument,
+                "rows of preferences have one solution with a mistake each; mistakes in a "
+                "percentage of the rows are for problems alone: leave one of the two out");
+}
+
+// Kinds take turns, so counting by kind gives each the same share.
+bool has_mistake(int64_t index, int percent) {
+  const int64_t of_kind = index / static_cast<int64_t>(kKinds.size());
+  return of_kind % 100 * percent % 100 < percent;
+}
+
 }  // namespace
 
 ArithmeticProblem arithmetic_problem(int64_t index, uint64_t seed) {
@@ -222,7 +240,8 @@ ArithmeticProblem arithmetic_problem(int64_t index, uint64_t seed) {
 int64_t num_arithmetic_problems() { return Sequence(0).size(); }
 
 void write_arithmetic_problems(const std::filesystem::path& file, int64_t first, int64_t count,
-                               uint64_t seed, ArithmeticRows rows) {
+                               uint64_t seed, const ArithmeticOptions& options) {
+  check_options(options);
   const Sequence sequence(seed);
   check_range(first, count, sequence.size());
   AtomicFile out(file);
@@ -230,12 +249,14 @@ void write_arithmetic_problems(const std::filesystem::path& file, int64_t first,
     const ArithmeticProblem problem = sequence.at(index);
     JsonLine line;
     line.add("prompt", std::string_view(problem.prompt));
-    if (rows == ArithmeticRows::kProblems)
-      line.add("completion", std::string_view(problem.completion))
+    if (options.rows == ArithmeticRows::kProblems) {
+      const bool wrong = has_mistake(index, options.mistakes_percent);
+      line.add("completion", std::string_view(wrong ? problem.rejected : problem.completion))
           .add("answer", std::string_view(problem.answer));
-    else
+    } else {
       line.add("chosen", std::string_view(problem.completion))
           .add("rejected", std::string_view(problem.rejected));
+    }
     out.write(line.str() + "\n");
   }
   out.commit();

@@ -29,10 +29,18 @@ int64_t num_arithmetic_problems();
 // kProblems: {"prompt", "completion", "answer"}. kPreferences: {"prompt", "chosen", "rejected"}.
 enum class ArithmeticRows { kProblems, kPreferences };
 
+struct ArithmeticOptions {
+  ArithmeticRows rows = ArithmeticRows::kProblems;
+  // Of a hundred kProblems rows of each kind, so many have `rejected` as their completion, spread
+  // evenly over the indices; which ones does not depend on the seed. `answer` stays right. 0 to
+  // 100; 0 with kPreferences.
+  int mistakes_percent = 0;
+};
+
 // Writes a row for each of the problems [first, first + count) as JSONL, atomically. The same
-// arguments give the same bytes. kInvalidArgument outside the range; errors of writing as
+// arguments give the same bytes. kInvalidArgument outside the ranges; errors of writing as
 // base/file.h.
 void write_arithmetic_problems(const std::filesystem::path& file, int64_t first, int64_t count,
-                               uint64_t seed, ArithmeticRows rows = ArithmeticRows::kProblems);
+                               uint64_t seed, const ArithmeticOptions& options = {});
 
 }  // namespace retort::data

@@ -150,7 +150,7 @@ TEST(Arithmetic, PreferencesAreTheProblemsAsPairs) {
   const test::TemporaryFolder folder;
   const auto content = [&](int64_t first, uint64_t seed) {
     write_arithmetic_problems(folder.path() / "f.jsonl", first, 50, seed,
-                              ArithmeticRows::kPreferences);
+                              {.rows = ArithmeticRows::kPreferences});
     return read_file(folder.path() / "f.jsonl");
   };
   const std::string once = content(0, 1);
@@ -167,6 +167,40 @@ TEST(Arithmetic, PreferencesAreTheProblemsAsPairs) {
       make_preference(file.line(0), "f:1", {}, tokenizer, test::chat_template(), 1024);
   // the same words but for the numbers
   EXPECT_EQ(pair.chosen_ids.size(), pair.rejected_ids.size());
+}
+
+// Of each kind the same share of rows has the wrong solution, beside the right answer.
+TEST(Arithmetic, AShareOfTheRowsHasAMistake) {
+  const test::TemporaryFolder folder;
+  const std::filesystem::path path = folder.path() / "f.jsonl";
+  for (const int percent : {0, 1, 30, 99, 100}) {
+    write_arithmetic_problems(path, 1200, 600, 1, {.mistakes_percent = percent});
+    const JsonlFile file(path);
+    ASSERT_EQ(file.size(), 600);
+
+    std::map<int64_t, int> wrong;  // kind -> rows
+    for (int64_t i = 0; i < file.size(); ++i) {
+      const ArithmeticProblem problem = arithmetic_problem(1200 + i, 1);
+      const auto line = [&](const std::string& completion) {
+        return "{\"prompt\": \"" + problem.prompt + "\", \"completion\": \"" + completion +
+               "\", \"answer\": \"" + problem.answer + "\"}";
+      };
+      const bool mistake = file.line(i) == line(problem.rejected);
+      EXPECT_TRUE(mistake || file.line(i) == line(problem.completion)) << file.line(i);
+      wrong[i % 6] += mistake;
+    }
+    for (int64_t kind = 0; kind < 6; ++kind)
+      EXPECT_EQ(wrong[kind], percent) << "percent, of kind " << kind;
+  }
+
+  const auto refusal = [&](const ArithmeticOptions& options) {
+    return test::message_of([&] { write_arithmetic_problems(path, 0, 6, 1, options); });
+  };
+  EXPECT_NE(refusal({.mistakes_percent = 101}).find("expected 0 to 100"), std::string::npos);
+  EXPECT_NE(refusal({.mistakes_percent = -1}).find("expected 0 to 100"), std::string::npos);
+  const std::string of_pairs =
+      refusal({.rows = ArithmeticRows::kPreferences, .mistakes_percent = 30});
+  EXPECT_NE(of_pairs.find("leave one of the two out"), std::string::npos) << of_pairs;
 }
 
 TEST(Arithmetic, RowsAreReadAsSamplesAndPrompts) {

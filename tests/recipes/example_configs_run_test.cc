@@ -65,6 +65,12 @@ class ExampleConfigs : public testing::Test {
       of_pairs.insert(of_pairs.end(), rows.begin(), rows.end());
       done(plain);
       done(of_pairs);
+      if (set == "train") {
+        plain[3] = out + "noisy.jsonl";
+        plain.push_back("--mistakes");
+        plain.push_back("50");
+        done(plain);
+      }
       write_labels(pairs, out + (set == "train" ? "labels" : "test_labels") + ".jsonl");
     }
   }
