@@ -222,11 +222,11 @@ TEST(Overwrite, RemovesNothingWhereAHostIsMissing) {
 TEST(TooFewDescriptors, EndTheLaunchWithTheLimit) {
   TemporaryFolder folder;
   const fs::path path = write_recipe(folder.path(), {.steps = 1});
-  std::ofstream(folder / "limited.sh") << "ulimit -n 40\nexec \"$@\"\n";
+  std::ofstream(folder / "limited.sh") << "ulimit -n 20\nexec \"$@\"\n";
   Command run({"bash", (folder / "limited.sh").string(), retort_binary(), "launch", path.string()});
   const auto result = run.wait(kDeadline);
   EXPECT_EQ(result.exit_code, 3) << result.output;
-  for (const char* part : {"may open 40 files and sockets, which is too few", "ulimit -Hn"})
+  for (const char* part : {"may open 20 files and sockets, which is too few", "ulimit -Hn"})
     EXPECT_NE(result.output.find(part), std::string::npos) << part << ": " << result.output;
 }
 
