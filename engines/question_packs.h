@@ -37,7 +37,7 @@ class QuestionPacks {
   QuestionPacks(Duration timeout, ForCallers for_callers) : timeout_(timeout) {
     shared_->for_callers = std::move(for_callers);
   }
-  // `name`: of the role's process, "judge/0".
+  // `name`: of the role's process, "scorer/0" or "judge/0".
   QuestionPacks(const std::string& name, Duration timeout)
       : QuestionPacks(timeout, [name](const std::exception_ptr& lost) {
           return std::make_exception_ptr(

@@ -28,7 +28,7 @@ namespace retort::engines {
 class EngineReward final : public roles::ServedRole {
  public:
   struct Options {
-    std::string name;               // "judge/0"
+    std::string name;               // "scorer/0"
     Duration timeout{600'000};      // of one question, beside the time of those before it
     models::ModelConfig config;     // of the model that is served
     roles::ProbeNumbers numbers{};  // those of its replicas must be the same

@@ -11,7 +11,8 @@
 
 namespace retort::models {
 
-// general.architecture: "llama" for Llama and Mistral, "qwen2", "qwen3".
+// general.architecture: "llama" for Llama and Mistral, "qwen2", "qwen3". Of families that
+// check_gguf_expressible takes.
 std::string gguf_architecture(Family family);
 
 // The file's name of a tensor of the checkpoint: "model.layers.3.self_attn.q_proj.weight" is
@@ -34,8 +35,9 @@ at::Tensor gguf_rope_divisors(const ModelConfig& config);
 void add_gguf_settings(const ModelConfig& config, int64_t context_length, GgufMetadata& metadata);
 
 // kInvalidArgument naming the key of config.json that llama.cpp's graph of this family does not
-// compute: a bias of Qwen3, Llama 3's rotary scaling in a Qwen, heads of Qwen2 that do not divide
-// the hidden size, a sliding window below `context_length`, a context of 2^31 tokens.
+// compute: a family whose graph the export does not know, a bias of Qwen3, Llama 3's rotary scaling
+// in a Qwen, heads of Qwen2 that do not divide the hidden size, a sliding window below
+// `context_length`, a context of 2^31 tokens.
 void check_gguf_expressible(const ModelConfig& config, int64_t context_length);
 
 }  // namespace retort::models

@@ -19,7 +19,7 @@ struct BatchSizes {
 // part of a rollout of `num_prompts` prompts on all ranks. Mini-batches have the prompts in order,
 // as many each (one more or less at the end of an epoch), the same ones whatever the layout; within
 // a mini-batch completions follow one another. Always num_mini_batches * micro_batches, of which
-// some may be empty. kInternal for more completions than there is room for.
+// some may be empty. More completions than they hold are a bug of the caller's, whose process ends.
 std::vector<std::vector<size_t>> batch_places(int64_t num_prompts, const BatchSizes& sizes);
 
 }  // namespace retort::recipes

@@ -26,8 +26,8 @@ namespace retort::roles {
 // Errors, collectives, threads: as Teacher.
 class ScoreServer final : public ServedRole {
  public:
-  // `name`: "judge/0", that of the replica's leader. `decoder`: of a classifier. `replica.store` is
-  // of the hidden states between model and head, which leave no process.
+  // `name`: "scorer/0", that of the replica's leader. `decoder`: of a classifier. `replica.store`
+  // is of the hidden states between model and head, which leave no process.
   ScoreServer(std::string name, models::Decoder decoder, models::Tokenizer tokenizer,
               Teacher::Replica replica);
 

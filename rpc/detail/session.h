@@ -183,21 +183,25 @@ class Session : public std::enable_shared_from_this<Session> {
   // session.cc
   void go_up();
   void tick();
+  std::shared_ptr<OutgoingCall> take_outgoing(uint64_t call_id);
+  void on_message(WireMessage message);
+  void on_reply(const Envelope& envelope, Message reply, uint64_t bytes);
+  void on_request(const Envelope& envelope, Message request, std::shared_ptr<void> room,
+                  uint64_t bytes);
+
+  // session_looks.cc
   void look_at(OutgoingCall& call, std::chrono::steady_clock::time_point when);
   void arm_looks();
   void look_after(OutgoingCall& call);
   void on_ask(uint64_t call_id);
   void on_standing(const Standing& standing);
-  void on_message(WireMessage message);
-  void on_reply(const Envelope& envelope, Message reply, uint64_t bytes);
-  void on_request(const Envelope& envelope, Message request, std::shared_ptr<void> room,
-                  uint64_t bytes);
+
+  // session_end.cc, with what refuses, cancels and ends above
   void on_control(FrameType type, std::string_view body);
   void on_cancel(uint64_t call_id);
   void on_farewell(std::string_view body);
-  void drop_incoming();
-  std::shared_ptr<OutgoingCall> take_outgoing(uint64_t call_id);
   void maybe_acknowledge_goodbye();
+  void drop_incoming();
   Error lost_error(const Error& reason) const;
 
   SessionHost& host_;

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <utility>
 
 #include "base/file.h"
 #include "models/checkpoint.h"
@@ -279,6 +280,15 @@ TEST(Gguf, RefusesWhatLlamaCppDoesNotCompute) {
   config.rope.type = "llama3";
   expect_refused("rope_type", [&] { check_gguf_expressible(config, 256); });
   expect_refused("f32, f16, bf16 or q8_0", [] { parse_gguf_dtype("q4_0"); });
+}
+
+TEST(Gguf, RefusesFamiliesWithoutAGraphByName) {
+  const std::pair<const char*, const char*> refused[] = {
+      {"phi3_partial", "not phi3"}, {"gemma2", "not gemma2"}, {"gemma3", "not gemma3_text"}};
+  for (const auto& [golden, part] : refused) {
+    const ModelConfig config = read_model_config(golden_folder(golden));
+    expect_refused(part, [&] { check_gguf_expressible(config, 256); });
+  }
 }
 
 TEST(Gguf, RefusesNumbersThatTheTypeDoesNotHold) {
