@@ -94,9 +94,13 @@ void TlsStream::attempt(Transfer transfer) {
     return;
   }
   if (closed_) return finish(std::move(transfer), {.code = boost::asio::error::operation_aborted});
-  if (is_large(transfer)) return attempt_elsewhere(std::move(transfer));
-  const bool has_threads = context_->threads() != nullptr;
-  const Outcome outcome = try_once(transfer, has_threads ? kSmallTransferBytes : kMaxTlsBytes);
+
+  // Without threads, or with none that started, the loop does what is large too.
+  TlsThreads* const threads = context_->threads();
+  const bool large = threads == nullptr || is_large(transfer);
+  if (large && threads != nullptr && threads->start())
+    return attempt_elsewhere(std::move(transfer));
+  const Outcome outcome = try_once(transfer, large ? kMaxTlsBytes : kSmallTransferBytes);
   if (outcome.wait) return wait_for(outcome.event, std::move(transfer));
   finish(std::move(transfer), outcome);
 }
@@ -104,7 +108,6 @@ void TlsStream::attempt(Transfer transfer) {
 // Whether more than a small transfer can be done now. After a read that took all there was, the
 // socket knows; before it, OpenSSL may hold a quarter of a MiB.
 bool TlsStream::is_large(const Transfer& transfer) const {
-  if (context_->threads() == nullptr) return false;
   switch (transfer.kind) {
     case Transfer::Kind::kHandshake: return false;
     case Transfer::Kind::kWrite: return transfer.from.front().size() > kSmallTransferBytes;

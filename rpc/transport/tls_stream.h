@@ -4,8 +4,8 @@
 // Threads: waiting for the socket and small transfers are the loop thread's. A large transfer is
 //   done on one of the context's threads, if it has any, and its handler comes back to the loop.
 //   Meanwhile the object of OpenSSL is that thread's alone: a transfer the other way waits, and so
-//   does close(), for the time of one transfer at most (1 MiB). Nothing waits there: OpenSSL moves
-//   what the socket takes or has.
+//   does close(), for its turn among those of the other streams and the time of one (1 MiB).
+//   Nothing waits there: OpenSSL moves what the socket takes or has.
 // Strangers: a server looks at the first bytes while they are in the socket. OpenSSL's object, and
 //   the buffer that it reads into, are made when a whole ClientHello of at most
 //   kMaxClientHelloBytes is there, and go away at once if that does not know the run's secret. A

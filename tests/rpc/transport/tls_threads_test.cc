@@ -7,14 +7,18 @@
 #include <openssl/ssl.h>
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
+#include <cerrno>
 #include <condition_variable>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <iterator>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -23,7 +27,9 @@
 #include "rpc/detail/loop.h"
 #include "rpc/transport/stream_factory.h"
 #include "rpc/transport/tls_context.h"
+#include "tests/rpc/transport/log_capture.h"
 #include "tests/rpc/transport/node.h"
+#include "tests/support/wait_until.h"
 
 namespace retort::rpc::transport::testing {
 namespace {
@@ -135,8 +141,10 @@ class TlsThreadsTest : public ::testing::Test {
   // `theirs` have none.
   Pair connect(size_t num_threads) {
     if (!context_) {
-      context_ = std::make_shared<TlsContext>(
-          credentials_, std::make_shared<TlsThreads>(TlsThreadsOptions{num_threads}));
+      const TlsThreadsOptions options{
+          .num_threads = num_threads,
+          .start_thread = [this](std::function<void()> run) { return thread(std::move(run)); }};
+      context_ = std::make_shared<TlsContext>(credentials_, std::make_shared<TlsThreads>(options));
       SSL_CTX_set_msg_callback(context_->native(), Gate::on_record);
       SSL_CTX_set_msg_callback_arg(context_->native(), &gate_);
     }
@@ -155,6 +163,12 @@ class TlsThreadsTest : public ::testing::Test {
     EXPECT_FALSE(await(other));
     pairs_.push_back(pair);
     return pair;
+  }
+
+  std::thread thread(std::function<void()> run) {
+    if (room_ == 0) throw std::system_error(EAGAIN, std::generic_category());
+    --room_;
+    return std::thread(std::move(run));
   }
 
   using Result = std::shared_ptr<std::promise<error_code>>;
@@ -197,6 +211,7 @@ class TlsThreadsTest : public ::testing::Test {
   rpc::detail::Loop loop_;
   std::vector<Pair> pairs_;
   bool stopped_ = false;
+  size_t room_ = 100;  // for how many threads the system has room
 };
 
 TEST_F(TlsThreadsTest, TwoStreamsAreSealedAtOnce) {
@@ -305,9 +320,46 @@ TEST_F(TlsThreadsTest, ALoopThatEndsWaitsForItsTransfers) {
   ASSERT_TRUE(gate_.held(1));
 
   std::thread stopper([&] { stop(); });
+  EXPECT_TRUE(test::wait_until([&] { return !loop_.post([] {}); }));
+  // A loop that has nothing else to do ends after the first of these.
+  for (int i = 0; i < 100; ++i) {
+    const Result lives = result();
+    boost::asio::post(loop_.io(), [lives] { lives->set_value({}); });
+    if (await(lives)) break;
+  }
   gate_.open();
   stopper.join();
   EXPECT_EQ(sent->get_future().wait_for(0s), std::future_status::ready);
+}
+
+TEST_F(TlsThreadsTest, ASystemWithoutRoomForAllLeavesTheOthers) {
+  room_ = 1;
+  const Pair first = connect(4), second = connect(4);
+  const std::string sent = content(kLarge, 'a');
+  std::string one(kLarge, 0), other(kLarge, 0);
+  for (const auto& each : {send(first.ours, sent), send(second.ours, sent),
+                           receive(first.theirs, one), receive(second.theirs, other)})
+    EXPECT_FALSE(await(each));
+  EXPECT_TRUE(one == sent && other == sent);
+  EXPECT_TRUE(gate_.seen_elsewhere());
+}
+
+TEST_F(TlsThreadsTest, ASystemWithoutRoomForAnyLeavesTheLoop) {
+  room_ = 0;
+  const LogCapture log;
+  const Pair pair = connect(2);
+  const std::string there = content(3 * kLarge, 'a'), back = content(3 * kLarge, 'k');
+  std::string here(back.size(), 0), arrived(there.size(), 0);
+  for (const auto& each : {send(pair.ours, there), send(pair.theirs, back),
+                           receive(pair.ours, here), receive(pair.theirs, arrived)})
+    EXPECT_FALSE(await(each));
+  EXPECT_TRUE(here == back && arrived == there);
+  EXPECT_FALSE(gate_.seen_elsewhere());
+
+  // Once: a later transfer does not try again.
+  const std::string text = log.text(), words = "TLS has 0 of 2 threads";
+  EXPECT_NE(text.find(words), std::string::npos) << text;
+  EXPECT_EQ(text.find(words), text.rfind(words)) << text;
 }
 
 // Sizes at both sides of what is small, both ways at once.
