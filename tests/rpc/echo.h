@@ -65,9 +65,9 @@ inline RpcOptions rpc_options(const std::string& stream) {
   rpc.encryption = stream == "tls" ? Encryption::kAlways : Encryption::kNever;
   return rpc;
 }
-inline Deadline soon() { return Deadline::after(30s); }
+inline Deadline soon() { return Deadline::after(60s); }
 inline bool eventually(const std::function<bool()>& condition) {
-  return test::wait_until(condition, 30s, 1ms);
+  return test::wait_until(condition, 60s, 1ms);
 }
 
 // Runs handlers until it is destroyed.
