@@ -6,13 +6,13 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <future>
 #include <thread>
 #include <utility>
 
 #include "base/deadline.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/process/group_guard.h"
 #include "base/process/pipe.h"
 #include "base/process/start.h"
@@ -75,14 +75,13 @@ Child::Child(const std::vector<std::string>& argv, Errors errors) {
 
   // The pipes' ends become its standard streams.
   const int its_err = errors == Errors::kApart ? err.in.get() : out.in.get();
-  keeper_ = std::make_unique<Keeper>(
-      ProgramStart{.program = path_in_environment(argv.front()),
-                   .arguments = argv,
-                   .descriptors = {in.out.get(), out.in.get(), its_err},
-                   .ends_with_thread = true});
-  if (const int error = keeper_->started().error; error != 0)
-    throw Error(ErrorCode::kInvalidArgument,
-                "cannot start '" + argv.front() + "': " + std::strerror(error));
+  keeper_ =
+      std::make_unique<Keeper>(ProgramStart{.program = path_in_environment(argv.front()),
+                                            .arguments = argv,
+                                            .descriptors = {in.out.get(), out.in.get(), its_err},
+                                            .ends_with_thread = true});
+  if (keeper_->started().error != 0)
+    throw_start_error("cannot start '" + argv.front() + "'", keeper_->started());
   pid_ = keeper_->started().pid;
 
   // Our ends; the child's own are closed with the pipes.
@@ -126,7 +125,10 @@ std::string Child::ending(Duration grace) {
 void Child::kill() {
   if (pid_ < 0) return;
   ::kill(-pid_, SIGKILL);
-  reap(pid_);
+  if (!reap(pid_)) {
+    RETORT_LOG(kWarning) << "process " << pid_
+                         << " was killed and does not end; it is left to itself";
+  }
   pid_ = -1;
   keeper_.reset();
   close_all();

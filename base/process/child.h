@@ -22,7 +22,8 @@ class Child {
   // Where its stderr goes: into a pipe of its own, or between the words of its stdout.
   enum class Errors { kApart, kWithOutput };
 
-  // argv[0] is searched in PATH. kInvalidArgument if it cannot be started.
+  // argv[0] is searched in PATH. Errors of throw_start_error() (start.h): kInvalidArgument if it
+  // cannot be started, kResourceExhausted if there is no room for it.
   explicit Child(const std::vector<std::string>& argv, Errors errors = Errors::kApart);
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
@@ -41,7 +42,8 @@ class Child {
   void close_err() { err_.reset(); }
   // "exited with code 3" or "was killed by signal 9"; "" if it has not ended after `grace`.
   std::string ending(Duration grace);
-  // SIGKILL to the group, then reaps the child. ending() has to be asked before.
+  // SIGKILL to the group, then reaps the child. ending() has to be asked before. One that has not
+  // ended five seconds later (a system call that no signal interrupts) is left, and the log says so.
   void kill();
 
  private:

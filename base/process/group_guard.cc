@@ -1,5 +1,6 @@
 #include "base/process/group_guard.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,14 +10,12 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/process/pipe.h"
 
 namespace retort {
 namespace {
 
 constexpr const char* kShell = "/bin/sh";
-// Requests to end go to the whole group; the guard stays until the group is to be killed.
-constexpr const char* kScript = "trap '' HUP INT QUIT TERM USR1 USR2; read -r line; kill -9 0";
+constexpr const char* kScript = "read -r line; kill -9 0";
 
 }  // namespace
 
@@ -29,21 +28,25 @@ GroupGuard::~GroupGuard() {
   reap(pid_);
 }
 
-int GroupGuard::watch(pid_t group) try {
+int GroupGuard::watch(pid_t group) {
   RETORT_CHECK(pid_ < 0 && group > 0);
-  Pipe pipe = make_pipe();
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return errno;
+  const OwnedFd its_end(ends[0]);
+  OwnedFd our_end(ends[1]);
+
+  // Requests to end go to the whole group; the guard stays until the group is to be killed.
   ProgramStart options{.program = kShell,
                        .arguments = {"sh", "-c", kScript, "retort-group-guard"},
                        .environment = std::vector<std::string>(),
-                       .group = group};
-  options.descriptors[STDIN_FILENO] = pipe.out.get();
+                       .group = group,
+                       .blocks_signals = true};
+  options.descriptors[STDIN_FILENO] = its_end.get();
   const StartedProgram started = start_program(options);
   if (started.error != 0) return started.error;
   pid_ = started.pid;
-  life_ = std::move(pipe.in);
+  life_ = std::move(our_end);
   return 0;
-} catch (const Error&) {
-  return EMFILE;  // no room for one more pipe
 }
 
 void GroupGuard::look() {
@@ -60,7 +63,7 @@ StartedProgram start_guarded(const ProgramStart& options, GroupGuard& guard) {
   if (error == 0) return started;
   ::kill(-started.pid, SIGKILL);
   reap(started.pid);
-  return {.error = error};
+  return {.error = error, .is_guards = true};
 }
 
 }  // namespace retort

@@ -8,7 +8,7 @@
 
 namespace retort {
 
-// A process in the group (a shell of two lines) that waits for the end of a pipe, whose other end
+// A process in the group (a shell of one line) that waits for the end of a pipe, whose other end
 // this process alone holds. When this process is gone, SIGKILLed too, it kills the group, itself
 // among it. As it is in the group, that number means no other group as long as it lives; and what
 // left the group, a daemon that called setsid, is out of its reach.
@@ -33,7 +33,8 @@ class GroupGuard {
   pid_t pid_ = -1;
 };
 
-// start_program(), as the leader of a new group, and then its guard; without that no program runs.
+// start_program(), as the leader of a new group, and then its guard. Where there can be no guard the
+// program, which may have begun, is killed with its group; the error is the guard's (is_guards).
 StartedProgram start_guarded(const ProgramStart& options, GroupGuard& guard);
 
 }  // namespace retort

@@ -21,8 +21,8 @@ struct ProgramEnd {
 // the last `kept_bytes` are kept. One that has not ended after `timeout`, or when `give_up` becomes
 // true, is killed with its process group; so is what it leaves behind.
 //
-// kInvalidArgument if it cannot be started.
-// Threads: any; `give_up` may be set by another. Waits at most `timeout`, and two seconds.
+// kInvalidArgument if it cannot be started, kResourceExhausted if there is no room for it.
+// Threads: any; `give_up` may be set by another. Waits at most `timeout`, and seven seconds.
 ProgramEnd run_to_end(const std::vector<std::string>& argv, Duration timeout,
                       const std::atomic<bool>& give_up, size_t kept_bytes);
 

@@ -6,18 +6,40 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <sstream>
+#include <thread>
 
+#include "base/deadline.h"
 #include "base/error.h"
 #include "base/process/close_on_exec.h"
 #include "base/process/exec_arguments.h"
 #include "base/process/owned_fd.h"
 
+// The thread sanitizer makes every vfork a fork, which does not wait until exec.
+#if defined(__SANITIZE_THREAD__)
+#define RETORT_VFORK_IS_FORK 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define RETORT_VFORK_IS_FORK 1
+#endif
+#endif
+
 namespace retort {
 namespace {
+
+#ifdef RETORT_VFORK_IS_FORK
+constexpr bool kVforkWaits = false;
+#else
+constexpr bool kVforkWaits = true;
+#endif
+
+// Of reap(), which looks again after longer and longer.
+constexpr Duration kLongestLook = std::chrono::milliseconds(5);
 
 // What a new process needs to become the program; all of it is made before the process exists.
 struct Start {
@@ -29,6 +51,7 @@ struct Start {
   int num_descriptors = 0;
   pid_t group = 0;
   bool ends_with_thread = false;
+  bool blocks_signals = false;
   pid_t parent = -1;
   int failure = -1;  // takes the errno of what fails; closes at exec
 };
@@ -78,7 +101,7 @@ bool take_descriptors(const Start& start) {
     ::sigaction(signal, &by_default, nullptr);
   sigset_t none;
   ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  if (!start.blocks_signals) ::sigprocmask(SIG_SETMASK, &none, nullptr);
 
   // Nothing else: a port or a connection of ours that it held, or that something it leaves behind
   // held, would outlive this process and keep the next one out.
@@ -107,6 +130,20 @@ pid_t new_process_without_signals(const Start& start, int& error) {
   return pid;
 }
 
+// The errno that the new process has left in the pipe; 0: none, so that it runs.
+int error_told(int told) {
+  // It has run exec or ended by now, so its errno is there or never comes. An end of the pipe need
+  // not come soon: the new process of another thread, on its way to exec, has our descriptors too.
+  if (kVforkWaits) ::fcntl(told, F_SETFL, O_NONBLOCK);
+  int error = 0;
+  ssize_t got = -1;
+  do {
+    got = ::read(told, &error, sizeof error);
+  } while (got < 0 && errno == EINTR);
+  if (got == sizeof error) return error;
+  return got == 0 || (got < 0 && errno == EAGAIN) ? 0 : EIO;
+}
+
 }  // namespace
 
 StartedProgram start_program(const ProgramStart& options) {
@@ -129,25 +166,41 @@ StartedProgram start_program(const ProgramStart& options) {
                    .num_descriptors = static_cast<int>(copies.size()),
                    .group = options.group,
                    .ends_with_thread = options.ends_with_thread,
+                   .blocks_signals = options.blocks_signals,
                    .parent = ::getpid(),
                    .failure = failure.get()};
   int error = 0;
   const pid_t pid = new_process_without_signals(plan, error);
   if (pid < 0) return {.error = error};
 
-  // An end of the pipe without an errno in it means that exec has closed it.
   failure.reset();
-  ssize_t got = -1;
-  do {
-    got = ::read(told.get(), &error, sizeof error);
-  } while (got < 0 && errno == EINTR);
-  if (got == 0) return {.pid = pid};
+  error = error_told(told.get());
+  if (error == 0) return {.pid = pid};
+  ::kill(pid, SIGKILL);  // it may run where its errno could not be read
   reap(pid);
-  return {.error = got > 0 ? error : EIO};
+  return {.error = error};
 }
 
-void reap(pid_t pid) {
-  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+void throw_start_error(const std::string& what, const StartedProgram& started) {
+  const int error = started.error;
+  const bool room = error == EAGAIN || error == ENOMEM || error == EMFILE || error == ENFILE;
+  const ErrorCode otherwise =
+      started.is_guards ? ErrorCode::kUnavailable : ErrorCode::kInvalidArgument;
+
+  std::string message = what + ": ";
+  if (started.is_guards) message += "its guard /bin/sh: ";
+  message += std::strerror(error);
+  if (error == EMFILE) message += "; raise the limit of open files (`ulimit -Hn`)";
+  throw Error(room ? ErrorCode::kResourceExhausted : otherwise, message);
+}
+
+bool reap(pid_t pid, Duration timeout) {
+  const Deadline deadline = Deadline::after(timeout);
+  for (Duration step(1);; step = std::min(step * 2, kLongestLook)) {
+    const pid_t ended = ::waitpid(pid, nullptr, WNOHANG);
+    if (ended == pid || (ended < 0 && errno != EINTR)) return true;
+    if (deadline.expired()) return false;
+    std::this_thread::sleep_for(step);
   }
 }
 

@@ -10,9 +10,7 @@ namespace {
 constexpr size_t kShownCharacters = 200;
 
 // A server's bytes are of no encoding that is known: what is not ASCII is an escape.
-bool is_plain(char c) {
-  return c >= 0x20 && c < 0x7f;
-}
+bool is_plain(char c) { return c >= 0x20 && c < 0x7f; }
 
 }  // namespace
 

@@ -37,10 +37,9 @@ namespace {
 
 [[noreturn]] void refuse_to_start(const SpawnOptions& options, int error) {
   if (error == EMFILE) refuse_without_descriptors();
-  const bool room = error == EAGAIN || error == ENOMEM || error == ENFILE;
-  throw Error(room ? ErrorCode::kResourceExhausted : ErrorCode::kInvalidArgument,
-              "cannot start " + options.program.string() + " with its log in " +
-                  options.log.string() + ": " + std::strerror(error));
+  throw_start_error(
+      "cannot start " + options.program.string() + " with its log in " + options.log.string(),
+      {.error = error});
 }
 
 }  // namespace

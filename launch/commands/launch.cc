@@ -166,16 +166,22 @@ StartEnd start_run(const LaunchCommand& command, const recipes::Recipe& written,
   const HostsWanted wanted = how.by_itself ? HostsWanted::kThoseLeft : HostsWanted::kAll;
   // Its port is free and its hosts answer, or the run that --overwrite replaces stays. Else hosts
   // are asked when the folder has the run's recipe, so that --resume begins what they kept waiting.
-  const bool asks_first = !has_hosts || how.mode == RunFolderMode::kOverwrite;
-  Surroundings found;
+  bool has_asked = false;
+  Surroundings first;
   const RunFolder folder = open_folder(written, how, [&] {
-    if (asks_first) found = find_surroundings(written, access, wanted, signals);
+    const bool replaces = how.mode == RunFolderMode::kOverwrite &&
+                          fs::exists(run_folder_of(written) / kResolvedRecipe);
+    has_asked = !has_hosts || replaces;
+    if (!has_asked) return std::set<fs::path>{};
+    first = find_surroundings(written, access, wanted, signals);
     return has_hosts ? files_of_hosts(written) : std::set<fs::path>{};
   });
+  // Declared after the folder: where one of the next steps fails, hosts end before it is free.
+  Surroundings found = std::move(first);
   fs::remove(folder.path() / kLauncherAddress);  // of a start that is over
   keep_run_id(folder.path(), access.run);
   const LauncherLock lock(folder.path());
-  if (!asks_first) found = find_surroundings(written, access, wanted, signals);
+  if (!has_asked) found = find_surroundings(written, access, wanted, signals);
 
   // They end before the folder is free for others.
   const std::unique_ptr<SshBackend> hosts = std::move(found.hosts);

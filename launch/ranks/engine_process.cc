@@ -50,7 +50,7 @@ EngineProcess::EngineProcess(const std::vector<std::string>& argv, const std::fi
                        .descriptors = {ProgramStart::kNothing, out.get(), out.get()},
                        .ends_with_thread = true};
   StartedProgram started = start_guarded(options, guard_);
-  if (started.error == ENOEXEC) {
+  if (started.error == ENOEXEC && !started.is_guards) {
     // A script that names no interpreter; a shell takes one for its own, too.
     options.arguments.front() = options.program;
     options.arguments.insert(options.arguments.begin(), "sh");
@@ -58,9 +58,7 @@ EngineProcess::EngineProcess(const std::vector<std::string>& argv, const std::fi
     started = start_guarded(options, guard_);
   }
   if (started.error != 0)
-    throw Error(ErrorCode::kInvalidArgument, "the engine's command '" + argv[0] +
-                                                 "' cannot be started: " +
-                                                 std::strerror(started.error));
+    throw_start_error("the engine's command '" + argv[0] + "' cannot be started", started);
   pid_ = started.pid;
 }
 
@@ -68,7 +66,9 @@ bool EngineProcess::reap() {
   if (pid_ < 0) return true;
   const pid_t ended = ::waitpid(pid_, &status_, WNOHANG);
   if (ended == 0 || (ended < 0 && errno != ECHILD)) return false;
-  ::kill(-pid_, SIGKILL);  // what it started
+  // What it started. The number still means this group and no other: its guard is in it, or is a
+  // zombie that only guard_ reaps.
+  ::kill(-pid_, SIGKILL);
   pid_ = -1;
   return true;
 }

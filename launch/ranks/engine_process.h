@@ -18,8 +18,8 @@ namespace retort::launch {
 // Threads: one, which must live as long as this process.
 class EngineProcess {
  public:
-  // argv[0] is searched in PATH. What it prints is appended to `log`. kInvalidArgument if it cannot
-  // be started, kUnavailable if there can be no log.
+  // argv[0] is searched in PATH. What it prints is appended to `log`. Errors of
+  // throw_start_error() (base/process/start.h), and kUnavailable if there can be no log.
   EngineProcess(const std::vector<std::string>& argv, const std::filesystem::path& log);
   // SIGTERM to the group, SIGKILL to what is left of it after ten seconds.
   ~EngineProcess();

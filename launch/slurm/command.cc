@@ -24,8 +24,7 @@ std::string ask_slurm(const std::string& program, const std::vector<std::string>
   if (end.is_late)
     throw Error(ErrorCode::kTimeout, program + " did not end within " + format_duration(limit) +
                                          "; it said: " + end.output);
-  if (!end.what.empty())
-    throw Error(ErrorCode::kUnavailable, program + " failed: " + end.output);
+  if (!end.what.empty()) throw Error(ErrorCode::kUnavailable, program + " failed: " + end.output);
   return end.output;
 }
 

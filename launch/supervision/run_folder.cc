@@ -89,12 +89,14 @@ RoleValues values_of(const fs::path& recipe_file) {
   }
 }
 
-// Removes `name` of the folder with all that is in it, but for files that are spared.
+// Removes `name` of the folder with all that is in it, but for files that are spared. A link that
+// leads to one of them stays, and so does all that is where it leads, which may be others'.
 void remove_but(const std::set<fs::path>& spared, const fs::path& folder, const fs::path& name) {
   if (spared.contains(name)) return;
   const fs::path entry = folder / name;
   const bool holds_one =
       std::ranges::any_of(spared, [&](const fs::path& file) { return file.parent_path() == name; });
+  if (holds_one && fs::is_symlink(fs::symlink_status(entry))) return;
   if (holds_one) {
     for (const std::string& inside : entries_of(entry))
       remove_but(spared, folder, name / inside);

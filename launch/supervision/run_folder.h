@@ -51,7 +51,8 @@ class RunFolder {
   // kResume also cuts metrics and TensorBoard back to the checkpoint's step, all of them if there
   // is no checkpoint yet; not if `check` throws, which it calls first. `when_locked` is called when
   // the folder is this run's and nothing in it has been changed: what it throws leaves it as it
-  // was, and kOverwrite spares the files that it returns. Not in kAttach.
+  // was, but for what it made there itself (.hosts and the hosts' logs), and kOverwrite spares the
+  // files that it returns, with the lines that an earlier run wrote to them. Not in kAttach.
   RunFolder(std::filesystem::path path, RunFolderMode mode,
             Duration lock_timeout = Duration(15'000), const CheckBefore& check = {},
             const WhenLocked& when_locked = {});

@@ -2,11 +2,16 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
+#include <optional>
 #include <thread>
+
+#include "base/error.h"
 
 namespace retort::test {
 namespace {
@@ -38,6 +43,31 @@ TEST_F(RunProgram, SaysHowItEnded) {
 TEST_F(RunProgram, OneThatIsNotThereIsToldToo) {
   const std::string wrong = run_program({"no-such-program-of-retort"}, 1s, give_up_);
   EXPECT_NE(wrong.find("cannot start 'no-such-program-of-retort'"), std::string::npos) << wrong;
+}
+
+// Short of one descriptor more or less, in each place that needs one.
+TEST_F(RunProgram, WithoutRoomForItTheInputIsNotBlamed) {
+  const auto open = std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                                  std::filesystem::directory_iterator());
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  std::optional<ErrorCode> code = ErrorCode::kResourceExhausted;
+  int refused = 0;
+  for (; code; ++refused) {
+    const rlimit few{static_cast<rlim_t>(open + refused), limit.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    try {
+      run_to_end({"true"}, 30s, give_up_, 100);
+      code.reset();
+    } catch (const Error& error) {
+      code = error.code();
+    }
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+    if (code) {
+      ASSERT_EQ(*code, ErrorCode::kResourceExhausted) << refused;
+    }
+  }
+  EXPECT_GT(refused, 6) << "more than its pipes";
 }
 
 // What it prints is read, so that it never waits for a full pipe, and only the end is kept.

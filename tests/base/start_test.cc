@@ -15,6 +15,7 @@
 
 #include "base/process/pipe.h"
 #include "tests/support/folder_fixture.h"
+#include "tests/support/thrown.h"
 
 namespace retort::test {
 namespace {
@@ -144,6 +145,26 @@ TEST_F(StartTest, SignalsAreAsASystemsAndOursAsTheyWere) {
   EXPECT_FALSE(::sigismember(&after, SIGUSR1));
 }
 
+TEST_F(StartTest, AllSignalsMayBeBlocked) {
+  ProgramStart options{.program = path_in_environment("grep"),
+                       .arguments = {"grep", "SigBlk", "/proc/self/status"},
+                       .blocks_signals = true};
+  const std::string blocked = printed(options);
+  ASSERT_TRUE(blocked.starts_with("SigBlk:\t")) << blocked;
+  const uint64_t mask = std::stoull(blocked.substr(8), nullptr, 16);
+  for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGTSTP})
+    EXPECT_TRUE(mask >> (signal - 1) & 1) << blocked;
+}
+
+TEST_F(StartTest, OneThatDoesNotEndIsNotWaitedForForEver) {
+  const StartedProgram started = start_program(shell("exec sleep 1000"));
+  ASSERT_EQ(started.error, 0);
+  EXPECT_FALSE(reap(started.pid, std::chrono::milliseconds(20)));
+  ::kill(started.pid, SIGKILL);
+  EXPECT_TRUE(reap(started.pid));
+  EXPECT_TRUE(reap(started.pid)) << "there is none any more";
+}
+
 TEST_F(StartTest, OneThatEndsWithTheThreadDoes) {
   StartedProgram tied, free;
   std::thread([&] {
@@ -170,6 +191,20 @@ TEST_F(StartTest, WhyItCannotBeStartedIsTold) {
   put(folder_ / "text", "no program\n");
   std::filesystem::permissions(folder_ / "text", std::filesystem::perms::owner_all);
   EXPECT_EQ(error_of(folder_ / "text"), ENOEXEC);
+}
+
+TEST_F(StartTest, WhatIsThrownSaysWhoseFaultItIs) {
+  const auto thrown = [](const StartedProgram& started) {
+    return error_of([&] { throw_start_error("cannot start 'it'", started); });
+  };
+  EXPECT_EQ(thrown({.error = ENOENT}).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(thrown({.error = ENOENT}).message(), "cannot start 'it': No such file or directory");
+  for (const int room : {EAGAIN, ENOMEM, EMFILE, ENFILE})
+    EXPECT_EQ(thrown({.error = room}).code(), ErrorCode::kResourceExhausted) << room;
+
+  const Error guards = thrown({.error = ENOENT, .is_guards = true});
+  EXPECT_EQ(guards.code(), ErrorCode::kUnavailable);
+  EXPECT_EQ(guards.message(), "cannot start 'it': its guard /bin/sh: No such file or directory");
 }
 
 // The lowest number is then the place of one of the program's streams.
@@ -213,9 +248,10 @@ TEST_F(StartTest, ThreadsStartProgramsAtOnce) {
   for (int& count : good)
     threads.emplace_back([&count] {
       for (int i = 0; i < kStarts; ++i) {
-        const std::string text = printed(shell("fd=3; while [ $fd -lt 64 ]; do\n"
-                                               "  test ! -e /proc/$$/fd/$fd || echo $fd\n"
-                                               "  fd=$((fd + 1))\ndone; echo end"));
+        const std::string text =
+            printed(shell("fd=3; while [ $fd -lt 64 ]; do\n"
+                          "  test ! -e /proc/$$/fd/$fd || echo $fd\n"
+                          "  fd=$((fd + 1))\ndone; echo end"));
         const int missing = start_program({.program = "/no/such", .arguments = {"program"}}).error;
         if (text == "end\n" && missing == ENOENT) ++count;
       }

@@ -1,12 +1,12 @@
 // What a launcher and a host say to each other, and bytes that are no such thing.
-#include "base/process/pipe.h"
 #include "launch/backends/host_frames.h"
-#include "launch/backends/host_version.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "base/process/pipe.h"
 #include "launch/backends/frame_stream.h"
+#include "launch/backends/host_version.h"
 #include "tests/support/thrown.h"
 
 namespace retort::test {

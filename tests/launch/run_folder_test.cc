@@ -203,6 +203,22 @@ TEST_F(RunFolderTest, OverwriteSparesWhatTheNextRunHasMade) {
   EXPECT_FALSE(fs::exists(run_ / "metrics.jsonl"));
 }
 
+// The logs are on another disk, beside other things: nothing there is removed.
+TEST_F(RunFolderTest, OverwriteLeavesWhatALinkLeadsTo) {
+  stopped_run();
+  fs::remove_all(run_ / "logs");
+  put(folder_ / "elsewhere" / "thesis.tex", "mine");
+  fs::create_directory_symlink(folder_ / "elsewhere", run_ / "logs");
+  const RunFolder folder(run_, RunFolderMode::kOverwrite, Duration(100), {}, [&] {
+    put(run_ / "logs" / "host-a.log", "connected");
+    return std::set<fs::path>{"logs/host-a.log"};
+  });
+  EXPECT_EQ(get(folder_ / "elsewhere" / "thesis.tex"), "mine");
+  EXPECT_EQ(get(run_ / "logs" / "host-a.log"), "connected");
+  EXPECT_TRUE(fs::is_symlink(run_ / "logs"));
+  EXPECT_FALSE(fs::exists(run_ / "checkpoint-2"));
+}
+
 TEST_F(RunFolderTest, ASecondRunInTheSameFolderIsRefused) {
   stopped_run();
   const RunFolder folder(run_, RunFolderMode::kResume);

@@ -1,5 +1,4 @@
 // What a launcher says while nobody reads it.
-#include "base/process/pipe.h"
 #include "launch/supervision/stderr_writer.h"
 
 #include <fcntl.h>
@@ -10,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/process/pipe.h"
 
 namespace retort::test {
 namespace {
