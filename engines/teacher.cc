@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <exception>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -30,6 +32,9 @@ std::exception_ptr for_callers(const std::exception_ptr& lost) {
     return std::make_exception_ptr(Error(ErrorCode::kPeerLost,
                                          "the teacher ends: " + away.message(), away.origin(),
                                          away.context()));
+  } catch (const std::exception& other) {
+    return std::make_exception_ptr(
+        Error(ErrorCode::kPeerLost, std::string("the teacher ends: ") + other.what()));
   }
 }
 
