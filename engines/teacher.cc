@@ -38,6 +38,17 @@ std::exception_ptr for_callers(const std::exception_ptr& lost) {
   }
 }
 
+// Whoever reads the log finds the request that failed.
+std::exception_ptr of_request(const std::exception_ptr& failure, const std::string& key) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const Error& error) {
+    return std::make_exception_ptr(error.with("request", key));
+  } catch (...) {
+    return failure;
+  }
+}
+
 }  // namespace
 
 EngineTeacher::EngineTeacher(std::shared_ptr<Engine> engine, models::Tokenizer tokenizer,
@@ -145,7 +156,7 @@ void EngineTeacher::ask(const std::string& key, ForwardRequest request) {
       attempted([&] { return ask_each(key, request, std::move(questions)); });
   answers.on_outcome([shared = shared_, key, request = std::move(request),
                       label](Outcome<std::vector<Answer>> outcome) {
-    if (outcome.error) return shared->fail(key, outcome.error);
+    if (outcome.error) return shared->fail(key, of_request(outcome.error, key));
     try {
       Payload whole =
           payload_of_answers(request.spec, std::move(*outcome.value), shared->vocab_rows);
