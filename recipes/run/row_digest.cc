@@ -53,11 +53,11 @@ void RowDigest::wait_before_training(Duration most) {
 }
 
 void RowDigest::finish() {
-  // Not every process may raise a priority that it has lowered; an idle core is the thread's anyway.
+  // Not every process may raise what it has lowered; an idle core is the thread's anyway.
   set_nice(0);
 
-  // Of the ranks that have it none waits in a collective for the disk of another: each is bounded
-  // by the group's timeout.
+  // A collective is bounded by the group's timeout, which the disk of another rank is not: so each
+  // rank comes to one every few seconds, until all of them have it.
   constexpr Duration kMostLook{5'000};
   constexpr int kLooksOfALine = 6;
   const Duration look = std::min(kMostLook, world_.options().timeout / 4);

@@ -146,7 +146,7 @@ TEST_F(RowDigestTest, AFailureOfOneRankIsEveryRanks) {
 // As an error of a step does: nobody waits for gigabytes, nor for who makes the hash of them.
 TEST_F(RowDigestTest, ARunThatEndsDoesNotWaitForIt) {
   std::string text = kRows;
-  text.resize(size_t{65} << 20, '\n');
+  text.resize(size_t{65} << 20, ' ');
   const std::string path = folder_.write("large.jsonl", text).string();
   const auto cache = folder_.path() / "cache";
   std::filesystem::create_directories(cache);
