@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstring>
 
 #if defined(__x86_64__)
@@ -89,14 +90,17 @@ template <Stores kStores>
   __m256i second_sum = _mm256_setzero_si256();
   for (size_t i = 0; i < words; i += 2 * kVectorWords) {
     const std::byte* line = bytes + i * kWord;
-    _mm_prefetch(reinterpret_cast<const char*>(line) + kAheadBytes, _MM_HINT_T0);
+    // An address that may be past the object, so it is made as a number.
+    _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(line) + kAheadBytes),
+                 _MM_HINT_T0);
     const __m256i first = load(line);
     const __m256i second = load(line + kVectorBytes);
-    auto* const copy = reinterpret_cast<__m256i*>(to + i * kWord);
     if constexpr (kStores == Stores::kCached) {
+      auto* const copy = reinterpret_cast<__m256i*>(to + i * kWord);
       _mm256_store_si256(copy, first);
       _mm256_store_si256(copy + 1, second);
     } else if constexpr (kStores == Stores::kStreamed) {
+      auto* const copy = reinterpret_cast<__m256i*>(to + i * kWord);
       _mm256_stream_si256(copy, first);
       _mm256_stream_si256(copy + 1, second);
     }
@@ -124,7 +128,12 @@ uint64_t sum_of_words(const std::byte* bytes, const uint32_t* factors, size_t wo
                       const Copy& copy) {
   static const bool has_avx2 = __builtin_cpu_supports("avx2");
   const size_t past_border = reinterpret_cast<uintptr_t>(copy.to) % kVectorBytes;
-  if (!has_avx2 || past_border % kWord != 0) return sum_in_a_loop(bytes, factors, words, copy);
+  if (!has_avx2) return sum_in_a_loop(bytes, factors, words, copy);
+  // No word of such a copy ends at a border.
+  if (past_border % kWord != 0) {
+    copy_bytes(copy, bytes, words * kWord);
+    return sum_of_words(bytes, factors, words, {});
+  }
 
   const size_t before = past_border == 0 ? 0 : (kVectorBytes - past_border) / kWord;
   const size_t begin = std::min(words, before);

@@ -18,6 +18,7 @@
 #include "base/future.h"
 #include "base/units.h"
 #include "engines/engine.h"
+#include "engines/settled.h"
 
 namespace retort::engines {
 
@@ -60,7 +61,8 @@ class QuestionPacks {
     shared_->begin(pack);
     for (size_t i = 0; i < count && !shared_->has_failed(*pack); ++i) {
       const Deadline deadline = deadline_behind(shared_->open++, timeout_);
-      listen(pack, i, ask(i, deadline));
+      // One that throws is a question that fails, whose others are cancelled.
+      listen(pack, i, attempted([&] { return ask(i, deadline); }));
     }
     return reply;
   }

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <exception>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -30,6 +32,20 @@ std::exception_ptr for_callers(const std::exception_ptr& lost) {
     return std::make_exception_ptr(Error(ErrorCode::kPeerLost,
                                          "the teacher ends: " + away.message(), away.origin(),
                                          away.context()));
+  } catch (const std::exception& other) {
+    return std::make_exception_ptr(
+        Error(ErrorCode::kPeerLost, std::string("the teacher ends: ") + other.what()));
+  }
+}
+
+// Whoever reads the log finds the request that failed.
+std::exception_ptr of_request(const std::exception_ptr& failure, const std::string& key) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const Error& error) {
+    return std::make_exception_ptr(error.with("request", key));
+  } catch (...) {
+    return failure;
   }
 }
 
@@ -140,7 +156,7 @@ void EngineTeacher::ask(const std::string& key, ForwardRequest request) {
       attempted([&] { return ask_each(key, request, std::move(questions)); });
   answers.on_outcome([shared = shared_, key, request = std::move(request),
                       label](Outcome<std::vector<Answer>> outcome) {
-    if (outcome.error) return shared->fail(key, outcome.error);
+    if (outcome.error) return shared->fail(key, of_request(outcome.error, key));
     try {
       Payload whole =
           payload_of_answers(request.spec, std::move(*outcome.value), shared->vocab_rows);

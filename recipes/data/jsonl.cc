@@ -1,7 +1,6 @@
 #include "recipes/data/jsonl.h"
 
 #include <mutex>
-#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -10,7 +9,6 @@
 #include "recipes/data/detail/content_hash.h"
 #include "recipes/data/detail/decompress.h"
 #include "recipes/data/detail/line_index.h"
-#include "recipes/data/detail/making_lock.h"
 
 namespace retort::data {
 
@@ -23,26 +21,12 @@ struct JsonlFile::Impl {
         file(plain),
         index(plain, file.text(), cache) {}
 
-  std::string content_hash() const;
-
   std::filesystem::path path, plain_path, cache;
   MappedFile file;
   detail::LineIndex index;
-  mutable std::once_flag hashed;
-  mutable std::string hash;
+  mutable std::mutex hashing;
+  mutable std::string hash;  // empty until it is made
 };
-
-// Of a large file it is kept: a run that is resumed, and whoever comes later on this host, need not
-// read ten gigabytes. Of the processes that want it at once one makes it.
-std::string JsonlFile::Impl::content_hash() const {
-  std::optional<detail::MakingLock> lock;
-  if (!cache.empty() && detail::is_hash_kept(file.text().size())) {
-    std::error_code failed;
-    std::filesystem::create_directories(cache, failed);
-    lock.emplace(cache);
-  }
-  return detail::content_hash(plain_path, file.text(), cache, [] { return false; }).value();
-}
 
 JsonlFile::JsonlFile(const std::filesystem::path& path, const std::filesystem::path& cache) {
   std::error_code error;
@@ -82,7 +66,20 @@ int64_t JsonlFile::line_number(int64_t i) const {
 const std::filesystem::path& JsonlFile::path() const { return impl_->path; }
 
 std::string JsonlFile::fingerprint() const {
-  std::call_once(impl_->hashed, [&] { impl_->hash = impl_->content_hash(); });
+  return fingerprint([] { return false; });
+}
+
+// Of a large file it is kept: a run that is resumed, and whoever comes later on this host, need not
+// read ten gigabytes.
+std::string JsonlFile::fingerprint(const std::function<bool()>& stop) const {
+  const std::lock_guard lock(impl_->hashing);
+  if (!impl_->hash.empty()) return impl_->hash;
+  const auto hash =
+      detail::content_hash(impl_->plain_path, impl_->file.text(), impl_->cache, stop);
+  if (!hash)
+    throw Error(ErrorCode::kCancelled,
+                impl_->path.string() + ": its SHA-256 was stopped before it was made");
+  impl_->hash = *hash;
   return impl_->hash;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -28,6 +29,9 @@ class JsonlFile {
   // made anew when the file is another one by its inode, size, times, or first or last bytes. Reads
   // all of the file unless it is kept, 1.5 GB/s; kCorrupt if such a file was changed meanwhile.
   std::string fingerprint() const;
+  // The same; kCancelled once `stop`, which is asked every few milliseconds, says so. Whoever asks
+  // later begins anew.
+  std::string fingerprint(const std::function<bool()>& stop) const;
 
  private:
   struct Impl;

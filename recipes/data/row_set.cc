@@ -175,11 +175,15 @@ bool RowSet::has_messages() const {
 }
 
 std::string RowSet::fingerprint() const {
+  return fingerprint([] { return false; });
+}
+
+std::string RowSet::fingerprint(const std::function<bool()>& stop) const {
   const Shaping shaped = shaping();
   Sha256 hash;
   hash.update("retort " + shaped.kind + " 1\n");
   for (size_t i = 0; i < impl_->files.size(); ++i)
-    hash.update(impl_->files[i].fingerprint() + "\n" + shape_text(impl_->sources[i]) + "\n");
+    hash.update(impl_->files[i].fingerprint(stop) + "\n" + shape_text(impl_->sources[i]) + "\n");
   hash.update(impl_->text_fingerprint());
   hash.update(shaped.options + " on_bad_sample=" + std::string(enum_name(impl_->on_bad_sample)));
   return hash.hex_digest();

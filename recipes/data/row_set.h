@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -54,6 +55,8 @@ class RowSet {
   bool has_messages() const;
   // Hash of files, columns, tokenizer, template and the options that shape the rows.
   std::string fingerprint() const;
+  // The same; kCancelled once `stop`, which is asked every few milliseconds, says so.
+  std::string fingerprint(const std::function<bool()>& stop) const;
   // The same in its parts (row_identity.h).
   RowIdentity identity() const;
   // The hashes of a source's rows, made in `folder` unless they are there.

@@ -7,10 +7,10 @@
 namespace retort::recipes {
 
 // A model whose rotary frequencies depend on a sequence's length (longrope, dynamic) is drawn from
-// only up to the length where they begin to (Rope::fixed_length), and data.max_length bounds a
-// prompt with its completion. Refused where that is more, but for a distillation that takes rows of
-// the data besides (lmbda below 1), which may be longer. Reads the generator's config.json; nothing
-// of an external one, which rotates by rules of its own.
+// only up to the length where they begin to (Rope::fixed_length). Refused where
+// generation.max_new_tokens leaves no room for a prompt below it; what a longer prompt asks for the
+// generator refuses by name when it is asked. Reads the generator's config.json; nothing of an
+// external one, which rotates by rules of its own.
 void check_drawn_length(const Recipe& recipe, const RecipePlaces& places);
 
 }  // namespace retort::recipes

@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
 
 #include "base/log.h"
@@ -17,14 +18,22 @@ RowDigest::RowDigest(const data::RowSet& rows, parallel::World& world)
   thread_ = std::thread([this] {
     thread_id_ = static_cast<pid_t>(::syscall(SYS_gettid));
     try {
-      promise_.set_value(rows_.fingerprint());
+      promise_.set_value(rows_.fingerprint([this] { return stop_.load(); }));
     } catch (...) {
       promise_.set_exception(std::current_exception());
     }
   });
 }
 
-RowDigest::~RowDigest() { thread_.join(); }
+RowDigest::~RowDigest() {
+  stop_ = true;
+  thread_.join();
+}
+
+void RowDigest::set_nice(int nice) const {
+  if (const pid_t id = thread_id_; id != 0)
+    ::setpriority(PRIO_PROCESS, static_cast<id_t>(id), nice);
+}
 
 bool RowDigest::is_made(Duration limit) const {
   return made_.wait_for(limit) == std::future_status::ready;
@@ -37,17 +46,29 @@ void RowDigest::wait_before_training(Duration most) {
 
   // Linux has it for each thread: a tenth of a core that computes, all of one that is idle.
   constexpr int kNice = 10;
-  if (const pid_t id = thread_id_; id != 0)
-    ::setpriority(PRIO_PROCESS, static_cast<id_t>(id), kNice);
+  set_nice(kNice);
   if (world_.rank() == 0) {
     RETORT_LOG(kInfo) << "the SHA-256 of the data is made beside training";
   }
 }
 
 void RowDigest::finish() {
-  // The others wait in the vote for a rank whose disk is slow.
-  parallel::run_on_all(world_.all(), [&] { made_.get(); });
-  compare_if_made();
+  // Not every process may raise what it has lowered; an idle core is the thread's anyway.
+  set_nice(0);
+
+  // A collective is bounded by the group's timeout, which the disk of another rank is not: so each
+  // rank comes to one every few seconds, until all of them have it.
+  constexpr Duration kMostLook{5'000};
+  constexpr int kLooksOfALine = 6;
+  const Duration look = std::min(kMostLook, world_.options().timeout / 4);
+  for (int looks = 0; !compared_; ++looks) {
+    is_made(look);
+    compare_if_made();
+    if (compared_ || looks % kLooksOfALine != 0 || world_.rank() != 0) continue;
+    RETORT_LOG(kInfo) << "waits for the SHA-256 of all data, which a checkpoint has and a resumed "
+                         "run compares; where a stop cannot wait for it, raise "
+                         "launch.stop_timeout";
+  }
 }
 
 void RowDigest::after_step() {

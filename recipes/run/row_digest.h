@@ -24,8 +24,8 @@ namespace retort::recipes {
 //     digest.wait_before_training(most);     // or finish(), where a checkpoint is compared
 //     ... after each step: digest.after_step();
 //     ... before each checkpoint: digest.complete(state);
-// Collectives: one all-reduce in each of the three until the fingerprints were compared, and one
-//   all-gather then; none in a world of one rank.
+// Collectives: one all-reduce in each of the three (in finish(): every few seconds) until the
+//   fingerprints were compared, and one all-gather then; none in a world of one rank.
 // Errors: kMismatch naming the ranks with other rows, and what JsonlFile::fingerprint throws, on
 //   every rank.
 // Threads: compute; the hashes are made on one of its own, at a low priority once training waits
@@ -37,13 +37,14 @@ class RowDigest {
 
   // Begins, and waits for nothing.
   RowDigest(const data::RowSet& rows, parallel::World& world);
-  // Waits for the thread.
+  // Ends the thread: a fingerprint that is not made by then is not made.
   ~RowDigest();
   RowDigest(const RowDigest&) = delete;
   RowDigest& operator=(const RowDigest&) = delete;
 
   void wait_before_training(Duration most);
-  // Waits as long as it takes.
+  // Waits as long as it takes, which the log says now and then; no collective takes longer than a
+  // few seconds.
   void finish();
   void after_step();
   // As finish(); then what `state` says of the rows.
@@ -51,11 +52,14 @@ class RowDigest {
 
  private:
   bool is_made(Duration limit) const;
+  // Of the thread that makes it.
+  void set_nice(int nice) const;
   // Where every rank has it.
   void compare_if_made();
 
   const data::RowSet& rows_;
   parallel::World& world_;
+  std::atomic<bool> stop_ = false;
   std::atomic<pid_t> thread_id_ = 0;
   std::promise<std::string> promise_;
   std::shared_future<std::string> made_;

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "recipes/data/detail/content_hash.h"
+#include "recipes/data/detail/line_index.h"
 #include "recipes/data/detail/keep_hashes.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/thrown.h"
@@ -179,6 +180,31 @@ TEST(JsonlFile, NoHashIsOfAFileThatIsChangedMeanwhile) {
   const auto stops = [&] { return ++asked == 3; };
   EXPECT_FALSE(detail::content_hash(path, text + "{}\n", cache, stops));
   EXPECT_FALSE(fs::exists(cache) && !kept_hashes(cache).empty());
+}
+
+// Rights are no content: the hash is that of the file, and has no name that anybody looks for.
+TEST(JsonlFile, AHashOutlivesAChangeOfRights) {
+  const TemporaryFolder folder;
+  const std::string text = large_text();
+  const fs::path path = folder.write("large.jsonl", text), cache = folder / "cache";
+  const std::string name = detail::kept_name(path, text);
+  const auto changes = [&] {
+    while (detail::kept_name(path, text) == name) {
+      fs::permissions(path, fs::perms::owner_read);
+      fs::permissions(path, fs::perms::owner_all);
+    }
+    return false;
+  };
+  EXPECT_EQ(detail::content_hash(path, text, cache, changes), sha256_hex(text));
+  EXPECT_TRUE(kept_hashes(cache).empty());
+}
+
+TEST(JsonlFile, AHashThatWasStoppedIsMadeLater) {
+  const TemporaryFolder folder;
+  const JsonlFile file(folder.write("a.jsonl", "{}\n"));
+  test::expect_error(ErrorCode::kCancelled, "a.jsonl",
+                     [&] { file.fingerprint([] { return true; }); });
+  EXPECT_EQ(file.fingerprint(), sha256_hex("{}\n"));
 }
 
 // Commands that look at data have no cache.

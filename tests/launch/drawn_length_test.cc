@@ -47,18 +47,21 @@ TEST_F(DrawnLength, IsRefusedBeyondTheFixedFrequencies) {
   EXPECT_EQ(said(kGrpoBase, {}), "");
   for (const std::string type : {"longrope", "dynamic"}) {
     write_rope(type);
-    const std::string refusal = said(kGrpoBase, {});
-    EXPECT_NE(refusal.find("data.max_length: a prompt with its completion may have 16 tokens, and "
-                           "above 12 the rope type '" +
+    const std::string too_many = "generation.max_new_tokens=12";
+    const std::string refusal = said(kGrpoBase, {too_many});
+    EXPECT_NE(refusal.find("generation.max_new_tokens: a completion of 12 tokens has no prompt "
+                           "before it, and above 12 the rope type '" +
                            type + "' of "),
               std::string::npos)
         << refusal;
-    EXPECT_NE(refusal.find("write 12 or less"), std::string::npos) << refusal;
-    EXPECT_EQ(said(kGrpoBase, {"data.max_length=12"}), "");
-    // Nothing is drawn, or besides rows that may be longer.
-    EXPECT_EQ(said(kSftBase, {}), "");
-    EXPECT_NE(said(kOnPolicyBase, {}).find("data.max_length"), std::string::npos);
-    EXPECT_EQ(said(kOnPolicyBase, {"recipe=distill", "distill.lmbda=0.5"}), "");
+    EXPECT_NE(refusal.find("write 11 or less"), std::string::npos) << refusal;
+    // Its prompts may be short, whatever data.max_length allows.
+    EXPECT_EQ(said(kGrpoBase, {"generation.max_new_tokens=11"}), "");
+    EXPECT_EQ(said(kSftBase, {}), "") << "nothing is drawn";
+    EXPECT_NE(said(kOnPolicyBase, {too_many}).find("generation.max_new_tokens"), std::string::npos);
+    EXPECT_NE(said(kOnPolicyBase, {"recipe=distill", "distill.lmbda=0.5", too_many})
+                  .find("generation.max_new_tokens"),
+              std::string::npos);
   }
 }
 

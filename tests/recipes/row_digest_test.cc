@@ -2,8 +2,12 @@
 // ranks compare.
 #include "recipes/run/row_digest.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <functional>
 #include <future>
 #include <mutex>
@@ -11,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "recipes/data/detail/line_index.h"
 #include "tests/data/word_tokenizer.h"
 #include "tests/recipes/rank_threads.h"
 #include "tests/support/temporary_folder.h"
@@ -24,9 +29,9 @@ constexpr const char* kRows = "{\"text\": \"w1\"}\n{\"text\": \"w2\"}\n";
 class HeldRows : public data::RowSet {
  public:
   HeldRows(const std::string& path, models::Tokenizer tokenizer, std::shared_future<void> allowed,
-           std::string failure)
+           std::string failure, const std::filesystem::path& cache = {})
       : RowSet(std::vector<data::Source>{{.path = path}}, data::DataOptions{},
-               std::move(tokenizer), test::chat_template(), /*cache=*/""),
+               std::move(tokenizer), test::chat_template(), cache),
         allowed_(std::move(allowed)),
         failure_(std::move(failure)) {}
   bool usable(int64_t) const override { return true; }
@@ -136,6 +141,33 @@ TEST_F(RowDigestTest, AFailureOfOneRankIsEveryRanks) {
                    digest.finish();
                  }))
     EXPECT_NE(error.find("b.jsonl: was changed"), std::string::npos) << error;
+}
+
+// As an error of a step does: nobody waits for gigabytes, nor for who makes the hash of them.
+TEST_F(RowDigestTest, ARunThatEndsDoesNotWaitForIt) {
+  std::string text = kRows;
+  text.resize(size_t{65} << 20, ' ');
+  const std::string path = folder_.write("large.jsonl", text).string();
+  const auto cache = folder_.path() / "cache";
+  std::filesystem::create_directories(cache);
+  // Another one makes it, and never ends.
+  const auto name = data::detail::kept_name(path, text) + ".lock";
+  const int held = ::open((cache / name).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  ASSERT_EQ(::flock(held, LOCK_EX), 0);
+  allow();
+
+  const models::Tokenizer tokenizer = test::word_tokenizer(folder_.path());
+  for (const auto& error : test::run_rank_threads(1, [&](parallel::World& world) {
+         const HeldRows rows(path, tokenizer, allowed_, "", cache);
+         RowDigest digest(rows, world);
+         digest.wait_before_training(Duration(0));
+         digest.after_step();
+         throw Error(ErrorCode::kInvalidArgument, "a step failed");
+       })) {
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->message(), "a step failed");
+  }
+  ::close(held);
 }
 
 }  // namespace

@@ -10,14 +10,12 @@
 namespace retort::data::detail {
 
 // 64 hexadecimal digits. That of 64 MiB or more is kept in `cache` (empty: nowhere), as
-// `NAME-HASH.sha256` of kept_name(), and made once. `text` is what `file` holds. nullopt if `stop`,
-// which is asked for each 4 MiB, said so; kCorrupt naming the file where it was changed while it
-// was read; errors of writing as base/file.h.
+// `NAME-HASH.sha256` of kept_name(), and made once: of the threads and processes that want it at
+// once one makes it, under the lock of `NAME-HASH.lock`. `text` is what `file` holds. nullopt if
+// `stop`, which is asked for each 4 MiB and while it waits for that lock, said so; kCorrupt naming
+// the file where it was changed while it was read; errors of writing as base/file.h.
 std::optional<std::string> content_hash(const std::filesystem::path& file, std::string_view text,
                                         const std::filesystem::path& cache,
                                         const std::function<bool()>& stop);
-
-// Whether content_hash() keeps that of a text of so many bytes.
-bool is_hash_kept(size_t bytes);
 
 }  // namespace retort::data::detail
