@@ -43,7 +43,7 @@ class Child {
   // "exited with code 3" or "was killed by signal 9"; "" if it has not ended after `grace`.
   std::string ending(Duration grace);
   // SIGKILL to the group, then reaps the child. ending() has to be asked before. One that has not
-  // ended five seconds later (a system call that no signal interrupts) is left, and the log says so.
+  // ended five seconds later (in a call that no signal interrupts) is left, and the log says so.
   void kill();
 
  private:
