@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, Write};
+use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_ipc::reader::{FileReader, StreamReader};
-use arrow_schema::{ArrowError, Schema};
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use arrow_schema::{ArrowError, DataType, FieldRef, Fields, Schema};
+use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use parquet::arrow::ProjectionMask;
 
 use crate::json_cells::{cell_writer, has_json, quoted};
@@ -47,15 +48,41 @@ fn choose(schema: &Schema) -> Result<(Vec<usize>, Vec<String>), String> {
     Ok((chosen, left_out))
 }
 
+fn with_views(field: &FieldRef) -> FieldRef {
+    Arc::new(field.as_ref().clone().with_data_type(with_views_of_texts(field.data_type())))
+}
+
+/// The type with views in the place of texts. A view names a text of a page: a page's dictionary
+/// may hold one long text that each of many rows names, and copies of it would take what they all
+/// have together.
+fn with_views_of_texts(kind: &DataType) -> DataType {
+    match kind {
+        DataType::Utf8 | DataType::LargeUtf8 => DataType::Utf8View,
+        DataType::List(item) => DataType::List(with_views(item)),
+        DataType::LargeList(item) => DataType::LargeList(with_views(item)),
+        DataType::FixedSizeList(item, length) => DataType::FixedSizeList(with_views(item), *length),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(with_views).collect()),
+        other => other.clone(),
+    }
+}
+
 fn open_parquet(file: File) -> Result<(Batches, Vec<String>), String> {
-    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|e| e.to_string())?;
-    let (chosen, left_out) = choose(builder.schema())?;
+    let text = |e: parquet::errors::ParquetError| e.to_string();
+    let again = file.try_clone().map_err(|e| e.to_string())?;
+    let schema = ParquetRecordBatchReaderBuilder::try_new(again).map_err(text)?.schema().clone();
+    let (chosen, left_out) = choose(&schema)?;
+
+    let viewed: Fields = schema.fields().iter().map(with_views).collect();
+    let viewed = Schema::new_with_metadata(viewed, schema.metadata().clone());
+    let options = ArrowReaderOptions::new().with_schema(Arc::new(viewed));
+    let builder =
+        ParquetRecordBatchReaderBuilder::try_new_with_options(file, options).map_err(text)?;
     let columns = ProjectionMask::roots(builder.parquet_schema(), chosen);
     let reader = builder
         .with_projection(columns)
         .with_batch_size(BATCH_ROWS)
         .build()
-        .map_err(|e| e.to_string())?;
+        .map_err(text)?;
     Ok((Box::new(reader), left_out))
 }
 

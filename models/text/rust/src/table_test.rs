@@ -11,6 +11,8 @@ use arrow_array::{
 };
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::Field;
+use parquet::arrow::ArrowWriter;
+use parquet::file::properties::WriterProperties;
 
 use crate::row_text::MAX_ROW_BYTES;
 use crate::table::Table;
@@ -70,6 +72,33 @@ fn a_row_that_repeats_a_text_is_refused_by_its_number() {
     let file = written("list", vec![("texts", Arc::new(lists))]);
     let error = opened(&file).next_lines().unwrap_err();
     assert_eq!(error, format!("row 1 has more than {MAX_ROW_BYTES} bytes of text"));
+}
+
+/// 16 GiB of text in one batch, of a file whose dictionary has it once.
+#[test]
+fn a_text_of_a_dictionary_is_not_copied_for_each_row() {
+    const ROWS: usize = 1024;
+    let text: ArrayRef = Arc::new(StringArray::from(vec!["x".repeat(16 * TEXT_BYTES)]));
+    let path = std::env::temp_dir().join(format!("retort-pages-{}.parquet", std::process::id()));
+    let written = Written(path);
+    let rows = RecordBatch::try_from_iter(vec![("text", text)]).unwrap();
+    let properties = WriterProperties::builder()
+        .set_dictionary_page_size_limit(64 * TEXT_BYTES)
+        .set_statistics_enabled(parquet::file::properties::EnabledStatistics::None)
+        .build();
+    let file = File::create(&written.0).unwrap();
+    let mut writer = ArrowWriter::try_new(file, rows.schema(), Some(properties)).unwrap();
+    for _ in 0..ROWS {
+        writer.write(&rows).unwrap();
+    }
+    writer.close().unwrap();
+    assert!(std::fs::metadata(&written.0).unwrap().len() < 20 << 20);
+
+    let mut table = opened(&written);
+    for _ in 0..3 {
+        let lines = table.next_lines().unwrap();
+        assert_eq!(lines.len(), 16 * TEXT_BYTES + "{\"text\":\"\"}\n".len());
+    }
 }
 
 /// Each row once and in its place, wherever a piece or what is cut from a batch ends.
