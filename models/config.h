@@ -12,6 +12,7 @@
 
 namespace retort::models {
 
+// Each has an entry in the table of models/config_families.cc.
 enum class Family { kLlama, kMistral, kQwen2, kQwen3, kPhi3, kGemma2, kGemma3 };
 
 // Rotary embedding: plain ("default") or with frequencies scaled for longer texts, as transformers
@@ -96,12 +97,12 @@ struct ModelConfig {
   std::vector<std::string> unknown_keys;  // kept, written back, listed once by the loader
 
   bool classifies() const { return classifier.num_labels > 0; }
-  int64_t num_parameters() const;
+  int64_t num_parameters() const;  // of models/parameter_specs.h
   double score_scale() const;  // what products of queries and keys are multiplied by
 };
 
 // Sets what is the same in every model of the family: qk_norm, activation, norms, embedding, fused
-// projections.
+// projections (models/config_families.h).
 void apply_family(ModelConfig& config);
 
 // Parses and validates. kInvalidArgument naming the key for an unsupported model_type or a value
