@@ -1,7 +1,6 @@
 #include "models/config.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <optional>
 #include <sstream>
@@ -299,11 +298,6 @@ ModelConfig read_model_config(const std::filesystem::path& folder) {
     if (!ids.empty()) config.eos_token_ids = ids;
   }
   return config;
-}
-
-double ModelConfig::score_scale() const {
-  const auto width = static_cast<double>(head_dim);
-  return 1.0 / std::sqrt(query_pre_attn_scalar > 0 ? query_pre_attn_scalar : width);
 }
 
 ModelConfig as_classifier(ModelConfig config, int64_t num_labels, int64_t pad_token_id) {

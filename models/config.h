@@ -2,6 +2,7 @@
 // transformers 5.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -98,7 +99,11 @@ struct ModelConfig {
 
   bool classifies() const { return classifier.num_labels > 0; }
   int64_t num_parameters() const;  // of models/parameter_specs.h
-  double score_scale() const;  // what products of queries and keys are multiplied by
+  // What products of queries and keys are multiplied by.
+  double score_scale() const {
+    const auto width = static_cast<double>(head_dim);
+    return 1.0 / std::sqrt(query_pre_attn_scalar > 0 ? query_pre_attn_scalar : width);
+  }
 };
 
 // Sets what is the same in every model of the family: qk_norm, activation, norms, embedding, fused

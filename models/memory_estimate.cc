@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "models/attention.h"
+#include "models/attention_plan.h"
 #include "models/lora/adapter_elements.h"
 #include "models/placement.h"
 #include "parallel/gemm.h"
