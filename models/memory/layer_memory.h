@@ -1,5 +1,5 @@
-// What one layer of a training step keeps of a micro-batch on one rank, from sizes alone. Private to
-// models/.
+// What one layer of a training step keeps of a micro-batch on one rank, from sizes alone. Private
+// to models/.
 #pragma once
 
 #include <cstdint>
