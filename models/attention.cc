@@ -19,6 +19,7 @@
 
 #include "base/error.h"
 #include "models/attention_packed_device.h"
+#include "models/attention_plan.h"
 #include "models/device_functions.h"
 #include "models/functions.h"
 #include "models/kernels.h"

@@ -4,7 +4,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "models/attention.h"
+#include "models/attention_plan.h"
+#include "models/functions.h"
+#include "models/rope.h"
 
 namespace retort::models {
 

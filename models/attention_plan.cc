@@ -1,3 +1,5 @@
+#include "models/attention_plan.h"
+
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
@@ -5,7 +7,6 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "models/attention.h"
 
 namespace retort::models {
 namespace {

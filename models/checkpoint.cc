@@ -16,6 +16,7 @@
 #include "models/checkpoint_tensors.h"
 #include "models/decoder_parameters.h"
 #include "models/parameter_specs.h"
+#include "models/parameters/checkpoint_tensor.h"
 #include "models/safetensors.h"
 #include "models/safetensors_writer.h"
 

@@ -1,10 +1,11 @@
 #include "models/config.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <optional>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -20,7 +21,7 @@ namespace {
 
 Family parse_family(const ConfigFields& fields) {
   const std::string type = fields.text("model_type", "");
-  if (const FamilyDefaults* found = find_family(type)) return found->family;
+  if (const FamilyTraits* found = find_family(type)) return found->family;
   fields.fail("model_type", type, "supported model types: " + known_model_types());
 }
 
@@ -32,7 +33,7 @@ struct NeutralValues {
   const char* expected;
 };
 
-std::vector<NeutralValues> neutral_values(Family family) {
+std::vector<NeutralValues> neutral_values(const FamilyTraits& family) {
   std::vector<NeutralValues> list{
       {"pretraining_tp", {1}, "supported: 1"},
       {"quantization_config", {}, "supported: none; load the unquantised checkpoint"},
@@ -51,28 +52,34 @@ std::vector<NeutralValues> neutral_values(Family family) {
       {"num_experts", {0}, "mixtures of experts are not supported"},
       {"num_local_experts", {0}, "mixtures of experts are not supported"}};
 
-  // What only some families have. Gemma 3 of transformers reads the first and does not use it.
-  if (family != Family::kGemma2) list.push_back({"attn_logit_softcapping", {}, "supported: null"});
-  if (!is_gemma(family)) {
+  // What only some families have.
+  if (!family.attn_logit_softcapping)
+    list.push_back({"attn_logit_softcapping", {}, "supported: null"});
+  if (!family.final_logit_softcapping)
     list.push_back({"final_logit_softcapping", {}, "supported: null"});
+  if (!family.query_pre_attn_scalar)
     list.push_back({"query_pre_attn_scalar", {}, "supported: null"});
-  }
-  if (family == Family::kPhi3) list.push_back({"attention_bias", {false}, "supported: false"});
+  if (family.biases == BiasKeys::kRefused)
+    list.push_back({"attention_bias", {false}, "supported: false"});
   return list;
 }
 
+const char* activation_name(Activation activation) {
+  return activation == Activation::kGeluTanh ? "gelu_pytorch_tanh" : "silu";
+}
+
 // Gemma calls it hidden_activation; older files name it a second time as hidden_act.
-void check_activation(const ConfigFields& fields, Family family) {
-  const bool gemma = is_gemma(family);
+void check_activation(const ConfigFields& fields, const FamilyTraits& family) {
+  const std::string expected = activation_name(family.activation);
   for (const char* key : {"hidden_act", "hidden_activation"}) {
-    const std::string act = fields.text(key, gemma ? "gelu_pytorch_tanh" : "silu");
-    const bool fine = gemma ? act == "gelu_pytorch_tanh" : act == "silu" || act == "swish";
-    if (!fine) fields.fail(key, act, gemma ? "supported: gelu_pytorch_tanh" : "supported: silu");
+    const std::string act = fields.text(key, expected);
+    const bool other_name = family.activation == Activation::kSilu && act == "swish";
+    if (act != expected && !other_name) fields.fail(key, act, "supported: " + expected);
   }
 }
 
 // Values that are not implemented are refused rather than ignored.
-void refuse_unsupported(const ConfigFields& fields, Family family) {
+void refuse_unsupported(const ConfigFields& fields, const FamilyTraits& family) {
   check_activation(fields, family);
   for (const NeutralValues& neutral : neutral_values(family)) {
     const ConfigJson* value = fields.find(neutral.key);
@@ -97,7 +104,7 @@ std::vector<int64_t> parse_token_ids(const ConfigFields& fields, const char* key
 }
 
 int64_t default_kv_heads(const ConfigFields& fields, const ModelConfig& config) {
-  const int64_t silent = family_defaults(config.family).num_key_value_heads;
+  const int64_t silent = family_traits(config.family).num_key_value_heads;
   const bool null = fields.present("num_key_value_heads");  // where it is not found
   return null || silent == 0 ? config.num_attention_heads : silent;
 }
@@ -115,7 +122,7 @@ int64_t parse_size(const ConfigFields& fields, const char* key, std::optional<in
 
 // In some families the heads have a size of their own; in the others they divide the hidden size.
 int64_t parse_head_dim(const ConfigFields& fields, const ModelConfig& config) {
-  const int64_t silent = family_defaults(config.family).head_dim;
+  const int64_t silent = family_traits(config.family).head_dim;
   if (silent == 0 && fields.find("head_dim") == nullptr &&
       config.hidden_size % config.num_attention_heads != 0) {
     fields.fail("hidden_size", config.hidden_size,
@@ -144,7 +151,7 @@ void parse_shapes(const ConfigFields& fields, ModelConfig& config) {
   }
   config.head_dim = parse_head_dim(fields, config);
   config.max_position_embeddings = fields.integer(
-      "max_position_embeddings", family_defaults(config.family).max_position_embeddings, 1);
+      "max_position_embeddings", family_traits(config.family).max_position_embeddings, 1);
 }
 
 std::string parse_file_dtype(const ConfigFields& fields) {
@@ -161,53 +168,58 @@ int64_t parse_token_id(const ConfigFields& fields, const char* key, int64_t sile
   return fields.integer(key, fields.present(key) ? -1 : silent, -1);
 }
 
-// What Gemma's attention and head have of their own; a null takes a cap off.
-void parse_gemma(const ConfigFields& fields, ModelConfig& config) {
+// What some families' attention and head have of their own; a null takes a cap off.
+void parse_score_numbers(const ConfigFields& fields, const FamilyTraits& family,
+                         ModelConfig& config) {
   constexpr double kLeast = 1e-6;
-  const auto cap = [&](const char* key, double silent) {
-    return fields.number(key, fields.present(key) ? 0.0 : silent, kLeast);
+  const auto cap = [&](const char* key, const std::optional<double>& silent) {
+    return silent ? fields.number(key, fields.present(key) ? 0.0 : *silent, kLeast) : 0.0;
   };
-  const bool gemma2 = config.family == Family::kGemma2;
-  config.query_pre_attn_scalar = fields.number("query_pre_attn_scalar", 256.0, kLeast);
-  config.attn_logit_softcapping = cap("attn_logit_softcapping", gemma2 ? 50.0 : 0.0);
-  config.final_logit_softcapping = cap("final_logit_softcapping", gemma2 ? 30.0 : 0.0);
+  if (const std::optional<double> silent = family.query_pre_attn_scalar)
+    config.query_pre_attn_scalar = fields.number("query_pre_attn_scalar", *silent, kLeast);
+  config.attn_logit_softcapping = cap("attn_logit_softcapping", family.attn_logit_softcapping);
+  config.final_logit_softcapping = cap("final_logit_softcapping", family.final_logit_softcapping);
 }
 
-bool has_bias_key(Family family) {
-  return family == Family::kLlama || family == Family::kQwen3 || is_gemma(family);
+bool has_bias_key(const FamilyTraits& family) {
+  return family.biases == BiasKeys::kAttention || family.biases == BiasKeys::kAttentionMlp;
+}
+
+void parse_biases(const ConfigFields& fields, const FamilyTraits& family, ModelConfig& config) {
+  const bool bias = has_bias_key(family) && fields.boolean("attention_bias", false);
+  config.attention_bias = family.biases == BiasKeys::kQkvAlways || bias;
+  config.attention_out_bias = bias;
+  config.mlp_bias = family.biases == BiasKeys::kAttentionMlp && fields.boolean("mlp_bias", false);
 }
 
 ModelConfig parse_fields(const ConfigFields& fields) {
   ModelConfig config;
   config.family = parse_family(fields);
-  const FamilyDefaults& defaults = family_defaults(config.family);
+  const FamilyTraits& family = family_traits(config.family);
   apply_family(config);
-  refuse_unsupported(fields, config.family);
+  refuse_unsupported(fields, family);
   parse_shapes(fields, config);
 
   // What is not a size.
-  config.rms_norm_eps = fields.number("rms_norm_eps", defaults.rms_norm_eps, 0.0);
+  config.rms_norm_eps = fields.number("rms_norm_eps", family.rms_norm_eps, 0.0);
   config.initializer_range = fields.number("initializer_range", 0.02, 0.0);
   parse_ropes(fields, config);
   config.classifier = parse_classifier(fields);
   // The numbers of a sequence are no rows of the embedding.
   config.tie_word_embeddings =
-      !config.classifies() && fields.boolean("tie_word_embeddings", defaults.tie_word_embeddings);
-  if (is_gemma(config.family)) parse_gemma(fields, config);
-  const bool bias = has_bias_key(config.family) && fields.boolean("attention_bias", false);
-  config.attention_bias = config.family == Family::kQwen2 || bias;
-  config.attention_out_bias = bias;
-  config.mlp_bias = config.family == Family::kLlama && fields.boolean("mlp_bias", false);
+      !config.classifies() && fields.boolean("tie_word_embeddings", family.tie_word_embeddings);
+  parse_score_numbers(fields, family, config);
+  parse_biases(fields, family, config);
   config.sliding_window = parse_windows(fields, config);
 
   // The file's dtype and its token ids.
   config.torch_dtype = parse_file_dtype(fields);
-  config.bos_token_id = parse_token_id(fields, "bos_token_id", defaults.bos_token_id);
-  const int64_t pad = defaults.pad_token_id < config.vocab_size ? defaults.pad_token_id : -1;
+  config.bos_token_id = parse_token_id(fields, "bos_token_id", family.bos_token_id);
+  const int64_t pad = family.pad_token_id < config.vocab_size ? family.pad_token_id : -1;
   config.pad_token_id = parse_token_id(fields, "pad_token_id", pad);
   config.eos_token_ids = parse_token_ids(fields, "eos_token_id");
-  if (!fields.present("eos_token_id") && defaults.eos_token_id >= 0)
-    config.eos_token_ids = {defaults.eos_token_id};
+  if (!fields.present("eos_token_id") && family.eos_token_id >= 0)
+    config.eos_token_ids = {family.eos_token_id};
   return config;
 }
 
@@ -217,12 +229,11 @@ void write_dtype(ConfigJson& json, const std::string& dtype) {
 }
 
 ConfigJson fresh_config(const ModelConfig& config) {
-  const FamilyDefaults& defaults = family_defaults(config.family);
+  const FamilyTraits& family = family_traits(config.family);
   ConfigJson json;
-  json["architectures"] = ConfigJson::array({defaults.architecture});
-  json["model_type"] = defaults.model_type;
-  json[is_gemma(config.family) ? "hidden_activation" : "hidden_act"] =
-      is_gemma(config.family) ? "gelu_pytorch_tanh" : "silu";
+  json["architectures"] = ConfigJson::array({family.architecture});
+  json["model_type"] = family.model_type;
+  json[family.activation_key] = activation_name(family.activation);
   json["attention_dropout"] = 0.0;
   json["use_cache"] = true;
   json["bos_token_id"] =
@@ -235,18 +246,22 @@ ConfigJson fresh_config(const ModelConfig& config) {
   return json;
 }
 
-// What parse_gemma reads, where it differs from what was read; `before` is null for a fresh config.
-void write_gemma(ConfigJson& json, const ModelConfig& config, const ModelConfig* before) {
+// What parse_score_numbers reads, where it differs from what was read; `before` is null for a
+// fresh config.
+void write_score_numbers(ConfigJson& json, const ModelConfig& config, const ModelConfig* before) {
+  const FamilyTraits& family = family_traits(config.family);
   const auto set_cap = [&](const char* key, double ModelConfig::*cap) {
     if (before != nullptr && config.*cap == before->*cap) return;
     json[key] = config.*cap == 0 ? ConfigJson(nullptr) : ConfigJson(config.*cap);
   };
   const double scalar = config.query_pre_attn_scalar;
-  if (before == nullptr || scalar != before->query_pre_attn_scalar)
+  const bool scalar_differs = before == nullptr || scalar != before->query_pre_attn_scalar;
+  if (family.query_pre_attn_scalar && scalar_differs)
     json["query_pre_attn_scalar"] = scalar > 0 ? ConfigJson(scalar) : ConfigJson(config.head_dim);
-  if (config.family == Family::kGemma2)
+  if (family.attn_logit_softcapping)
     set_cap("attn_logit_softcapping", &ModelConfig::attn_logit_softcapping);
-  set_cap("final_logit_softcapping", &ModelConfig::final_logit_softcapping);
+  if (family.final_logit_softcapping)
+    set_cap("final_logit_softcapping", &ModelConfig::final_logit_softcapping);
 }
 
 // Appended where it differs from a plain decoder's, so that those keep their text.
@@ -285,11 +300,6 @@ ModelConfig read_model_config(const std::filesystem::path& folder) {
   return config;
 }
 
-double ModelConfig::score_scale() const {
-  const auto width = static_cast<double>(head_dim);
-  return 1.0 / std::sqrt(query_pre_attn_scalar > 0 ? query_pre_attn_scalar : width);
-}
-
 ModelConfig as_classifier(ModelConfig config, int64_t num_labels, int64_t pad_token_id) {
   config.classifier = {.num_labels = num_labels, .pad_token_id = pad_token_id};
   config.tie_word_embeddings = false;
@@ -298,6 +308,7 @@ ModelConfig as_classifier(ModelConfig config, int64_t num_labels, int64_t pad_to
 
 std::string write_model_config(const ModelConfig& config) {
   const bool fresh = config.raw_json.empty();
+  const FamilyTraits& family = family_traits(config.family);
   const std::string origin = "config.json";
   ConfigJson json = fresh ? fresh_config(config) : parse_config_object(config.raw_json, origin);
   const ModelConfig before = fresh ? ModelConfig{} : parse_fields(ConfigFields(json, "", origin));
@@ -321,10 +332,9 @@ std::string write_model_config(const ModelConfig& config) {
   set("rms_norm_eps", config.rms_norm_eps, before.rms_norm_eps);
   set("initializer_range", config.initializer_range, before.initializer_range);
   set("tie_word_embeddings", config.tie_word_embeddings, before.tie_word_embeddings);
-  if (has_bias_key(config.family))
-    set("attention_bias", config.attention_bias, before.attention_bias);
-  if (config.family == Family::kLlama) set("mlp_bias", config.mlp_bias, before.mlp_bias);
-  if (is_gemma(config.family)) write_gemma(json, config, fresh ? nullptr : &before);
+  if (has_bias_key(family)) set("attention_bias", config.attention_bias, before.attention_bias);
+  if (family.biases == BiasKeys::kAttentionMlp) set("mlp_bias", config.mlp_bias, before.mlp_bias);
+  write_score_numbers(json, config, fresh ? nullptr : &before);
 
   // These take several keys, whose names depend on the style that was read.
   if (fresh || config.rope != before.rope || config.sliding_rope != before.sliding_rope)
@@ -361,7 +371,7 @@ std::string describe_function(const ModelConfig& config) {
   const bool newer = rope.type != "default" && rope.type != "linear" && rope.type != "llama3";
   if (newer || rope.partial_rotary_factor != 1.0) describe_scaling(text, rope);
   if (config.sliding_rope) describe_scaling(text, *config.sliding_rope);
-  if (is_gemma(config.family))
+  if (family_traits(config.family).query_pre_attn_scalar)
     text << " | " << config.query_pre_attn_scalar << ' ' << config.attn_logit_softcapping << ' '
          << config.final_logit_softcapping;
   if (config.classifies())

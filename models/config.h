@@ -2,6 +2,7 @@
 // transformers 5.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -12,6 +13,7 @@
 
 namespace retort::models {
 
+// Each has an entry in the table of models/config_families.cc.
 enum class Family { kLlama, kMistral, kQwen2, kQwen3, kPhi3, kGemma2, kGemma3 };
 
 // Rotary embedding: plain ("default") or with frequencies scaled for longer texts, as transformers
@@ -96,12 +98,16 @@ struct ModelConfig {
   std::vector<std::string> unknown_keys;  // kept, written back, listed once by the loader
 
   bool classifies() const { return classifier.num_labels > 0; }
-  int64_t num_parameters() const;
-  double score_scale() const;  // what products of queries and keys are multiplied by
+  int64_t num_parameters() const;  // of models/parameter_specs.h
+  // What products of queries and keys are multiplied by.
+  double score_scale() const {
+    const auto width = static_cast<double>(head_dim);
+    return 1.0 / std::sqrt(query_pre_attn_scalar > 0 ? query_pre_attn_scalar : width);
+  }
 };
 
 // Sets what is the same in every model of the family: qk_norm, activation, norms, embedding, fused
-// projections.
+// projections (models/config_families.h).
 void apply_family(ModelConfig& config);
 
 // Parses and validates. kInvalidArgument naming the key for an unsupported model_type or a value

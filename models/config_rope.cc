@@ -11,8 +11,7 @@ namespace retort::models {
 namespace {
 
 constexpr const char* kTypes = "supported: default, linear, dynamic, llama3, yarn, longrope";
-constexpr double kLocalTheta = 10000.0;  // of Gemma 3's layers with a window
-constexpr double kSmallest = 1e-6;       // of what divides or is divided by
+constexpr double kSmallest = 1e-6;  // of what divides or is divided by
 
 // What a scaling may say. `finetuned` stands in older files and says nothing of the function.
 const std::set<std::string>& scaling_keys() {
@@ -50,14 +49,15 @@ struct Scaling {
 // "type" is the older name of "rope_type"; Phi-3 calls longrope by two older names.
 void Scaling::parse_type() const {
   rope.type = own.text("rope_type", own.text("type", "default"));
-  const bool phi = config.family == Family::kPhi3;
-  if (phi && (rope.type == "su" || rope.type == "yarn")) rope.type = "longrope";
+  const FamilyTraits& family = family_traits(config.family);
+  if (family.only_longrope && (rope.type == "su" || rope.type == "yarn")) rope.type = "longrope";
   static const std::set<std::string> kKnown{"default", "linear", "dynamic",
                                             "llama3",  "yarn",   "longrope"};
   const char* key = own.find("rope_type") ? "rope_type" : "type";
   if (!kKnown.contains(rope.type)) own.fail(key, rope.type, kTypes);
-  if (phi && rope.type != "default" && rope.type != "longrope")
-    own.fail(key, rope.type, "supported in phi3: default, longrope");
+  if (family.only_longrope && rope.type != "default" && rope.type != "longrope")
+    own.fail(key, rope.type,
+             std::string("supported in ") + family.model_type + ": default, longrope");
 }
 
 // The whole file's key goes before the object's, as Phi-3 has it.
@@ -137,14 +137,15 @@ void Scaling::parse_longrope() const {
   rope.attention_factor = own.number("attention_factor", inferred, kSmallest);
 }
 
-// Only Phi-3 rotates a part of each head.
+// Not every family may rotate a part of each head.
 void parse_partial_rotation(const ConfigFields& outer, const ConfigFields* own,
                             const ModelConfig& config, Rope& rope) {
   const ConfigFields& where = own && own->find("partial_rotary_factor") ? *own : outer;
   rope.partial_rotary_factor = where.number("partial_rotary_factor", 1.0, 0.0);
   if (rope.partial_rotary_factor == 1.0) return;
   const ConfigJson& value = *where.find("partial_rotary_factor");
-  if (config.family != Family::kPhi3) where.fail("partial_rotary_factor", value, "supported: 1.0");
+  if (!family_traits(config.family).partial_rotation)
+    where.fail("partial_rotary_factor", value, "supported: 1.0");
   const int64_t dims = rope.rotary_dim(config.head_dim);
   if (rope.partial_rotary_factor > 1.0 || dims < 2 || dims % 2 != 0)
     where.fail("partial_rotary_factor", value,
@@ -193,9 +194,10 @@ bool is_nested(const ConfigJson& object) {
          (object.contains("full_attention") || object.contains("sliding_attention"));
 }
 
-void parse_gemma3_ropes(const ConfigFields& fields, ModelConfig& config) {
-  const double global = fields.number("rope_theta", family_defaults(config.family).rope_theta, 1.0);
-  const double local = fields.number("rope_local_base_freq", kLocalTheta, 1.0);
+// One for layers without a window, and one for those with one.
+void parse_two_ropes(const ConfigFields& fields, const FamilyTraits& family, ModelConfig& config) {
+  const double global = fields.number("rope_theta", family.rope_theta, 1.0);
+  const double local = fields.number("rope_local_base_freq", *family.sliding_rope_theta, 1.0);
   const ConfigJson* parameters = fields.find("rope_parameters");
   if (parameters == nullptr) {
     config.rope = parse_rope(fields, "rope_scaling", fields.find("rope_scaling"), global, config);
@@ -245,8 +247,9 @@ ConfigJson rope_object(const Rope& rope, bool with_theta) {
 }  // namespace
 
 void parse_ropes(const ConfigFields& fields, ModelConfig& config) {
-  if (config.family == Family::kGemma3) return parse_gemma3_ropes(fields, config);
-  const double theta = fields.number("rope_theta", family_defaults(config.family).rope_theta, 1.0);
+  const FamilyTraits& family = family_traits(config.family);
+  if (family.sliding_rope_theta) return parse_two_ropes(fields, family, config);
+  const double theta = fields.number("rope_theta", family.rope_theta, 1.0);
 
   // Either style keeps the scaling in one object, which a plain embedding may lack.
   const char* key = fields.find("rope_scaling") ? "rope_scaling" : "rope_parameters";

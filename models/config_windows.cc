@@ -8,11 +8,10 @@
 namespace retort::models {
 namespace {
 
-constexpr int64_t kDefaultWindow = 4096;  // of all families that have one unless they say otherwise
-
-// An explicit null says that there is none, which is 0; only an absent key takes the default.
-int64_t window_size(const ConfigFields& fields) {
-  return fields.present("sliding_window") ? fields.integer("sliding_window", 0, 1) : kDefaultWindow;
+// An explicit null says that there is none, which is 0; only an absent key takes the family's.
+int64_t window_size(const ConfigFields& fields, const FamilyTraits& family) {
+  return fields.present("sliding_window") ? fields.integer("sliding_window", 0, 1)
+                                          : family.sliding_window;
 }
 
 // Qwen and Gemma say of each layer which kind it is. `lacking`: what a sliding layer needs, for the
@@ -39,13 +38,15 @@ std::vector<int64_t> windows_of_layer_types(const ConfigFields& fields, const Co
 
 // Every second layer of Gemma 2, every sixth of Gemma 3 is without a window, unless the file says
 // which.
-std::vector<int64_t> gemma_windows(const ConfigFields& fields, const ModelConfig& config) {
-  const auto layers = static_cast<size_t>(config.num_hidden_layers);
-  const int64_t window = window_size(fields);
+std::vector<int64_t> alternating_windows(const ConfigFields& fields, const FamilyTraits& family,
+                                         size_t layers) {
+  const int64_t window = window_size(fields, family);
   if (const ConfigJson* types = fields.find("layer_types"))
     return windows_of_layer_types(fields, *types, layers, window, "a sliding_window");
-  const int64_t pattern =
-      config.family == Family::kGemma2 ? 2 : fields.integer("sliding_window_pattern", 6, 1);
+  const int64_t every = family.full_attention_every;
+  const int64_t pattern = family.windows == WindowKeys::kPatternNamed
+                              ? fields.integer("sliding_window_pattern", every, 1)
+                              : every;
   if (window == 0)
     fields.fail("sliding_window", nullptr, "most layers of this family need a sliding_window");
   std::vector<int64_t> windows(layers, window);
@@ -54,22 +55,11 @@ std::vector<int64_t> gemma_windows(const ConfigFields& fields, const ModelConfig
   return windows;
 }
 
-// One window for all layers, or none.
-bool has_one_window(Family family) { return family == Family::kMistral || family == Family::kPhi3; }
-
-}  // namespace
-
-std::vector<int64_t> parse_windows(const ConfigFields& fields, const ModelConfig& config) {
-  const auto layers = static_cast<size_t>(config.num_hidden_layers);
-  if (config.family == Family::kLlama) return std::vector<int64_t>(layers, 0);
-  if (is_gemma(config.family)) return gemma_windows(fields, config);
-  if (config.family == Family::kPhi3 && !fields.present("sliding_window"))
-    return std::vector<int64_t>(layers, 0);
-  if (has_one_window(config.family)) return std::vector<int64_t>(layers, window_size(fields));
-
-  // Qwen: its windows are off unless use_sliding_window says otherwise.
+// Qwen: its windows are off unless use_sliding_window says otherwise.
+std::vector<int64_t> switched_windows(const ConfigFields& fields, const FamilyTraits& family,
+                                      size_t layers) {
   const bool used = fields.boolean("use_sliding_window", false);
-  const int64_t window = used ? window_size(fields) : 0;
+  const int64_t window = used ? window_size(fields, family) : 0;
   const ConfigJson* types = fields.find("layer_types");
   if (types != nullptr)
     return windows_of_layer_types(fields, *types, layers, window,
@@ -83,13 +73,29 @@ std::vector<int64_t> parse_windows(const ConfigFields& fields, const ModelConfig
   return windows;
 }
 
+}  // namespace
+
+std::vector<int64_t> parse_windows(const ConfigFields& fields, const ModelConfig& config) {
+  const FamilyTraits& family = family_traits(config.family);
+  const auto layers = static_cast<size_t>(config.num_hidden_layers);
+  switch (family.windows) {
+    case WindowKeys::kNone: break;
+    case WindowKeys::kOneForAll: return std::vector<int64_t>(layers, window_size(fields, family));
+    case WindowKeys::kSwitchedOn: return switched_windows(fields, family, layers);
+    case WindowKeys::kAlternating:
+    case WindowKeys::kPatternNamed: return alternating_windows(fields, family, layers);
+  }
+  return std::vector<int64_t>(layers, 0);
+}
+
 void write_windows(ConfigJson& json, const ModelConfig& config) {
-  if (config.family == Family::kLlama) return;
+  const WindowKeys keys = family_traits(config.family).windows;
+  if (keys == WindowKeys::kNone) return;
   const auto widest = std::max_element(config.sliding_window.begin(), config.sliding_window.end());
   const int64_t window = widest == config.sliding_window.end() ? 0 : *widest;
   json["sliding_window"] = window > 0 ? ConfigJson(window) : ConfigJson(nullptr);
-  if (has_one_window(config.family)) return;
-  if (!is_gemma(config.family)) json["use_sliding_window"] = window > 0;
+  if (keys == WindowKeys::kOneForAll) return;
+  if (keys == WindowKeys::kSwitchedOn) json["use_sliding_window"] = window > 0;
   ConfigJson types = ConfigJson::array();
   for (int64_t w : config.sliding_window)
     types.push_back(w > 0 ? "sliding_attention" : "full_attention");

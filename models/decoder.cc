@@ -6,58 +6,38 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
-#include "models/decoder_impl.h"
+#include "models/attention_plan.h"
 #include "models/decoder_parameters.h"
 #include "models/embedding_noise.h"
 #include "models/functions.h"
 #include "models/layers.h"
+#include "models/lora/lora_config.h"
+#include "models/lora/lora_dropout.h"
+#include "models/lora/lora_specs.h"
+#include "models/packed.h"
+#include "models/parameter_specs.h"
+#include "models/placement.h"
+#include "models/rope.h"
 #include "models/softcap.h"
 #include "models/tensor_parallel.h"
 #include "models/vocab_table.h"
 #include "parallel/gemm.h"
+#include "parallel/parameter.h"
+#include "parallel/vocab_shard.h"
 
 namespace retort::models {
 namespace {
 
 using at::Tensor;
-
-void check_tokens(const PackedTokens& tokens, int64_t vocab_size) {
-  const std::vector<int64_t>& cu = tokens.cu_seqlens;
-  auto fail = [](const std::string& what) -> Error {
-    return Error(ErrorCode::kInvalidArgument, "packed tokens: " + what);
-  };
-  if (cu.empty() || cu.front() != 0 || !std::is_sorted(cu.begin(), cu.end())) {
-    throw fail("cu_seqlens must start with 0 and not decrease");
-  }
-
-  // What is given for each token, and which of them are wanted.
-  if (tokens.input_ids.dim() != 1 || tokens.input_ids.scalar_type() != at::kLong ||
-      tokens.input_ids.size(0) != cu.back()) {
-    throw fail("input_ids must be int64 of shape [" + std::to_string(cu.back()) +
-               "], as cu_seqlens ends");
-  }
-  if (tokens.wanted.defined() &&
-      (tokens.wanted.dim() != 1 || tokens.wanted.scalar_type() != at::kLong)) {
-    throw fail("the wanted rows must be a vector of int64");
-  }
-
-  // The ids themselves; on a device nobody waits to see them.
-  if (!tokens.input_ids.is_cpu()) return;
-  const Tensor ids = tokens.input_ids.contiguous();
-  const int64_t* id = ids.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < ids.size(0); ++i) {
-    if (id[i] < 0 || id[i] >= vocab_size) {
-      throw fail("a token id lies outside the vocabulary")
-          .with("index", i)
-          .with("id", id[i])
-          .with("vocab_size", vocab_size);
-    }
-  }
-}
 
 // Rounded up to a row count that kernels know, by rows that are cut off at the end.
 Tensor padded_indices(const Tensor& rows) {
@@ -67,7 +47,71 @@ Tensor padded_indices(const Tensor& rows) {
 
 Tensor residual_sum(const Residual& x) { return x.delta.defined() ? x.sum + x.delta : x.sum; }
 
+// The ends with what an adapter has in their places.
+template <class Ends>
+Ends adapted_ends(Ends ends, const std::vector<parallel::NamedParameter>& tensors) {
+  for (const parallel::NamedParameter& tensor : tensors) {
+    if (tensor.name == "model.embed_tokens.weight") ends.embedding = tensor.value;
+    if (tensor.name == "model.norm.weight") ends.final_norm = tensor.value;
+    if (tensor.name == "lm_head.weight" || tensor.name == kScoreHead) ends.head = tensor.value;
+  }
+  return ends;
+}
+
 }  // namespace
+
+struct Decoder::Impl {
+  // A layer and what is trained of it, [begin, end) of trained_parameters().
+  struct Layer {
+    LayerWeights weights;     // of AdapterState::kTrained
+    LayerWeights own, first;  // beside an adapter: of kNone and kFirst
+    size_t begin = 0;
+    size_t end = 0;
+    int64_t index = 0;  // in the whole model
+    int64_t window = 0;
+  };
+
+  // What stands before and behind the layers.
+  struct Ends {
+    at::Tensor embedding, final_norm, head;
+  };
+
+  ModelConfig config;
+  Placement placement;
+  TensorParallel tp;
+  std::vector<parallel::NamedParameter> parameters;
+  Ends ends, own_ends, first_ends;  // as Layer
+  std::vector<std::vector<Layer>> chunks;
+  // Of trained_parameters(), those before the layers, and where those behind them begin.
+  size_t before_layers = 0, after_layers = 0;
+  RotaryEmbedding rope;
+  std::optional<RotaryEmbedding> sliding_rope;  // of layers with a window, if they have their own
+  std::optional<LoraConfig> lora;
+  std::vector<parallel::NamedParameter> adapter;
+  std::vector<parallel::NamedParameter> first_adapter;
+  AdapterState adapter_state = AdapterState::kTrained;
+  double dropout = 0;
+  uint64_t dropout_seed = 0;
+  uint64_t dropout_step = 0;
+  ParameterGate gate;
+  int64_t checkpointing_every = 0;  // 0: never
+  uint64_t shard_bytes = 0;
+
+  at::Device device() const { return parameters.front().value.device(); }
+  void bind();
+  void bind_layer(int64_t layer, size_t& next, Layer& out) const;
+  void bind_adapter();
+  void bind_first_adapter();
+  const LayerWeights& weights_of(const Layer& layer) const;
+  const Ends& ends_of_state() const;
+  parallel::VocabShard vocab() const;
+  int64_t padded_tokens(const PackedTokens& tokens) const;
+  at::Tensor embed(const PackedTokens& tokens) const;
+  HeadShape head_shape() const;
+  bool recomputes(const Layer& layer) const;
+  DropoutRows dropout_of(const PackedTokens& tokens) const;
+  at::Tensor forward(int64_t chunk, const PackedTokens& tokens, const at::Tensor& input) const;
+};
 
 // The layers' parameters follow one another in the order of parameter_specs.
 void Decoder::Impl::bind_layer(int64_t layer, size_t& next, Layer& out) const {
@@ -104,6 +148,56 @@ void Decoder::Impl::bind() {
   rope = RotaryEmbedding(config.rope, config.head_dim, device());
   if (config.sliding_rope)
     sliding_rope = RotaryEmbedding(*config.sliding_rope, config.head_dim, device());
+}
+
+// Gives the layers what is trained of them, which follows one another as in the model.
+void Decoder::Impl::bind_adapter() {
+  before_layers = 0;
+  while (before_layers < adapter.size() && layer_of(adapter[before_layers].name) < 0)
+    ++before_layers;
+  if (!placement.first()) before_layers = 0;
+
+  size_t next = before_layers;
+  for (std::vector<Layer>& chunk : chunks)
+    for (Layer& layer : chunk) {
+      layer.begin = next;
+      layer.own = layer.weights;
+      layer.weights = adapted_layer(layer.own, adapter, layer.index, lora->scaling(), next);
+      layer.end = next;
+    }
+  after_layers = next;
+  own_ends = ends;
+  ends = adapted_ends(own_ends, adapter);
+  const bool placed =
+      std::all_of(adapter.begin() + static_cast<std::ptrdiff_t>(next), adapter.end(),
+                  [](const parallel::NamedParameter& tensor) { return layer_of(tensor.name) < 0; });
+  RETORT_CHECK(placed) << adapter.at(next).name << " belongs to no layer here";
+}
+
+void Decoder::Impl::bind_first_adapter() {
+  size_t next = before_layers;
+  for (std::vector<Layer>& chunk : chunks)
+    for (Layer& layer : chunk)
+      layer.first = adapted_layer(layer.own, first_adapter, layer.index, lora->scaling(), next);
+  first_ends = adapted_ends(own_ends, first_adapter);
+}
+
+// The layer's weights as they are trained, or as they were before anything was.
+const LayerWeights& Decoder::Impl::weights_of(const Layer& layer) const {
+  if (!lora || adapter_state == AdapterState::kTrained) return layer.weights;
+  return adapter_state == AdapterState::kFirst ? layer.first : layer.own;
+}
+
+const Decoder::Impl::Ends& Decoder::Impl::ends_of_state() const {
+  if (!lora || adapter_state == AdapterState::kTrained) return ends;
+  return adapter_state == AdapterState::kFirst ? first_ends : own_ends;
+}
+
+// Nothing is dropped where nothing is trained: in evaluation, of references, while drawing.
+DropoutRows Decoder::Impl::dropout_of(const PackedTokens& tokens) const {
+  const bool trains = adapter_state == AdapterState::kTrained && c10::GradMode::is_enabled();
+  if (!lora || !trains) return {};
+  return dropout_rows(tokens, padded_tokens(tokens), dropout, dropout_seed, dropout_step);
 }
 
 parallel::VocabShard Decoder::Impl::vocab() const {
@@ -236,11 +330,7 @@ Tensor Decoder::hidden(const PackedTokens& tokens) const {
 }
 
 Tensor Decoder::forward(int64_t chunk, const PackedTokens& tokens, const Tensor& input) const {
-  check_tokens(tokens, impl_->config.vocab_size);
-  if (tokens.positions.dim() != 1 || tokens.positions.size(0) != tokens.num_tokens()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "packed tokens: positions must have the shape of input_ids");
-  }
+  check_packed_tokens(tokens, impl_->config.vocab_size);
   RETORT_CHECK(input.defined() != impl_->placement.first(chunk))
       << "the first chunk takes tokens, the others what comes before";
   return impl_->forward(chunk, tokens, input);
@@ -276,6 +366,51 @@ Tensor Decoder::logits(const Tensor& hidden) const {
 }
 
 std::vector<parallel::NamedParameter> Decoder::parameters() const { return impl_->parameters; }
+
+void Decoder::attach_adapter(const LoraConfig& lora,
+                             const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+  if (impl_->lora) detach_adapter();
+  impl_->adapter = match_adapter(impl_->config, lora, impl_->placement, tensors, dtype(), device());
+  impl_->lora = lora;
+  impl_->bind_adapter();
+}
+
+void Decoder::attach_first_adapter(const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+  RETORT_CHECK(impl_->lora) << "a first state of an adapter that is not there";
+  impl_->first_adapter =
+      match_adapter(impl_->config, *impl_->lora, impl_->placement, tensors, dtype(), device());
+  impl_->bind_first_adapter();
+}
+
+bool Decoder::has_first_adapter() const { return !impl_->first_adapter.empty(); }
+
+// Layers are bound to their parameters again, as at first.
+void Decoder::detach_adapter() {
+  impl_->lora.reset();
+  impl_->adapter.clear();
+  impl_->first_adapter.clear();
+  impl_->adapter_state = AdapterState::kTrained;
+  impl_->dropout = 0;
+  impl_->chunks.clear();
+  impl_->bind();
+}
+
+const LoraConfig* Decoder::lora() const { return impl_->lora ? &*impl_->lora : nullptr; }
+void Decoder::use_adapter(AdapterState state) {
+  RETORT_CHECK(state != AdapterState::kFirst || has_first_adapter()) << "no first adapter is kept";
+  impl_->adapter_state = state;
+}
+
+void Decoder::set_adapter_dropout(double lora_dropout, uint64_t seed) {
+  RETORT_CHECK(impl_->lora) << "dropout of an adapter that is not there";
+  impl_->lora->lora_dropout = impl_->dropout = lora_dropout;
+  impl_->dropout_seed = seed;
+}
+void Decoder::set_dropout_step(uint64_t step) { impl_->dropout_step = step; }
+
+std::vector<parallel::NamedParameter> Decoder::trained_parameters() const {
+  return impl_->lora ? impl_->adapter : impl_->parameters;
+}
 
 void Decoder::set_requires_grad(bool value) {
   for (parallel::NamedParameter& parameter : impl_->parameters)

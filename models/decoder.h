@@ -85,10 +85,10 @@ class Decoder {
   // In a fixed order (embedding first, head last); tied head not repeated. Without an adapter.
   std::vector<parallel::NamedParameter> parameters() const;
 
-  // LoRA: from now on linear layers compute with their factors besides (models/lora/adapter.h makes
-  // them, and merges them), what modules_to_save name is computed with as the adapter has it, and
-  // these alone are trained. `tensors`: all of lora_specs by name, in
-  // the decoder's dtype. kMismatch as the constructor.
+  // LoRA: from now on linear layers compute with their factors besides (models/lora/adapter.h
+  // makes them, models/decoder/merged_weights.h adds them to the weights), what modules_to_save
+  // name is computed with as the adapter has it, and these alone are trained. `tensors`: all of
+  // lora_specs by name, in the decoder's dtype. kMismatch as the constructor.
   void attach_adapter(const LoraConfig& lora,
                       const std::vector<std::pair<std::string, at::Tensor>>& tensors);
   // The state that an adapter's training begins with, kept beside the trained one: never trained,

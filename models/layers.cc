@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "models/attention.h"
 #include "models/functions.h"
 #include "models/lora/lora_specs.h"
 

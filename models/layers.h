@@ -5,11 +5,14 @@
 
 #include <array>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
-#include "models/attention.h"
+#include "models/attention_plan.h"
 #include "models/config.h"
+#include "models/lora/lora_dropout.h"
 #include "models/lora/lora_linear.h"
+#include "models/rope.h"
 #include "models/tensor_parallel.h"
 #include "parallel/parameter.h"
 

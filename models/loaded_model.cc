@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "models/decoder/merged_weights.h"
 #include "models/end_tokens.h"
 #include "models/lora/adapter.h"
 #include "models/model_folder.h"

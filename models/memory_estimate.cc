@@ -7,142 +7,16 @@
 #include <vector>
 
 #include "base/error.h"
-#include "models/attention.h"
 #include "models/lora/adapter_elements.h"
+#include "models/memory/layer_memory.h"
 #include "models/placement.h"
 #include "parallel/gemm.h"
-#include "parallel/vocab_shard.h"
 
 namespace retort::models {
 namespace {
 
-constexpr int64_t kFloatBytes = 4;
 constexpr int64_t kDeviceLogitsBytes = 512 << 20;
 constexpr int64_t kMaxScatters = 4;  // reductions of GradBuckets that may be in flight at once
-
-// The sizes of one tensor-parallel rank's slice, in elements of a row.
-struct Slice {
-  int64_t hidden, head_dim, heads, kv_heads, q, kv, inner, vocab;
-
-  Slice(const ModelConfig& c, int64_t tp)
-      : hidden(c.hidden_size),
-        head_dim(c.head_dim),
-        heads(c.num_attention_heads / tp),
-        kv_heads(std::max<int64_t>(1, c.num_key_value_heads / tp)),
-        q(heads * head_dim),
-        kv(kv_heads * head_dim),
-        inner(c.intermediate_size / tp),
-        vocab(parallel::vocab_rows_per_rank(c.vocab_size, tp)) {}
-
-  int64_t layer_parameters(const ModelConfig& c) const {
-    const int64_t matrices = hidden * (2 * q + 2 * kv + 3 * inner);
-    const int64_t norms = (c.output_norms ? 4 : 2) * hidden + (c.qk_norm ? 2 * head_dim : 0);
-    const int64_t biases = (c.attention_bias ? q + 2 * kv : 0) +
-                           (c.attention_out_bias ? hidden : 0) +
-                           (c.mlp_bias ? 2 * inner + hidden : 0);
-    return matrices + norms + biases;
-  }
-};
-
-// The rows of a micro-batch: padded, and those of the residual stream.
-struct Rows {
-  int64_t all = 0;
-  int64_t residual = 0;
-
-  explicit Rows(const TrainingSizes& sizes) {
-    const int64_t ranks = sizes.layout.sequence_parallel ? sizes.layout.tp : 1;
-    all = (parallel::padded_rows(sizes.tokens) + ranks - 1) / ranks * ranks;
-    residual = all / ranks;
-  }
-};
-
-// Whether norms, swiglu and attention are made of operators, which keep more: fused_path().
-bool made_of_operators(const TrainingSizes& sizes) {
-  return sizes.layout.device != parallel::Device::kCpu || sizes.dtype_bytes != kFloatBytes;
-}
-
-// Of an element of its input, what a norm made of operators keeps: that in fp32, and times 1 / rms,
-// with an offset in fp32 too. CUDA's kernel, which knows no offset, keeps the input itself.
-int64_t norm_input_bytes(const ModelConfig& config, const TrainingSizes& sizes) {
-  if (sizes.layout.device == parallel::Device::kCuda && !config.norm_unit_offset)
-    return sizes.dtype_bytes;
-  return kFloatBytes + (config.norm_unit_offset ? kFloatBytes : sizes.dtype_bytes);
-}
-
-// One for layers with a window and one for those without, where these differ.
-int64_t rotary_tables(const ModelConfig& config) {
-  const std::vector<int64_t>& windows = config.sliding_window;
-  const bool both = std::any_of(windows.begin(), windows.end(), [](int64_t w) { return w > 0; }) &&
-                    std::any_of(windows.begin(), windows.end(), [](int64_t w) { return w == 0; });
-  return config.sliding_rope && both ? 2 : 1;
-}
-
-// The header has the formulas.
-int64_t fused_layer_bytes(const ModelConfig& config, const Slice& slice, const Rows& rows) {
-  int64_t each = 2 * slice.q + 2 * slice.kv + slice.heads + 3 * slice.inner;
-  if (config.qk_norm) each += slice.q + slice.kv + slice.heads + slice.kv_heads;
-  int64_t residual = 4 * slice.hidden + 2;
-  if (config.output_norms) residual += 2 * slice.hidden + 2;
-  return kFloatBytes * (rows.residual * residual + rows.all * each);
-}
-
-// Scores that are capped are formed whole: in fp32 their tanh and their softmax are kept.
-int64_t capped_score_bytes(const ModelConfig& config, const Slice& slice,
-                           const TrainingSizes& sizes) {
-  if (config.attn_logit_softcapping == 0) return 0;
-  return 2 * kFloatBytes * slice.heads * sizes.tokens *
-         (sizes.tokens / std::max<int64_t>(sizes.sequences, 1));
-}
-
-int64_t operator_layer_bytes(const ModelConfig& config, const Slice& slice, const Rows& rows,
-                             const TrainingSizes& sizes) {
-  const int64_t dtype_bytes = sizes.dtype_bytes;
-  const int64_t input = norm_input_bytes(config, sizes);
-  int64_t norms = 2 * (slice.hidden * (input + dtype_bytes) + kFloatBytes);
-  if (config.output_norms) norms += 2 * (slice.hidden * input + kFloatBytes);
-  int64_t each =
-      dtype_bytes * (3 * slice.q + 2 * slice.kv + 4 * slice.inner) + kFloatBytes * slice.heads;
-  if (dtype_bytes < kFloatBytes) each += 2 * dtype_bytes * slice.head_dim;
-  if (config.qk_norm)
-    each += input * (slice.q + slice.kv) + kFloatBytes * (slice.heads + slice.kv_heads);
-  return rows.residual * norms + rows.all * each;
-}
-
-// What a layer keeps of a row behind its attention.
-int64_t bytes_behind_attention(const ModelConfig& config, const Slice& slice,
-                               const TrainingSizes& sizes) {
-  const int64_t b = sizes.dtype_bytes, hidden = slice.hidden;
-  if (!made_of_operators(sizes))
-    return kFloatBytes *
-           (2 * hidden + 1 + (config.output_norms ? 2 * hidden + 2 : 0) + 3 * slice.inner);
-  const int64_t norm = hidden * norm_input_bytes(config, sizes) + kFloatBytes;
-  return norm * (config.output_norms ? 3 : 1) + b * (hidden + slice.q + 4 * slice.inner);
-}
-
-// Elements of the masks that AttentionPlan makes for one window, all sequences of one length; the
-// halves of one that forks are a sequence and a branch.
-int64_t mask_elements(int64_t window, const TrainingSizes& sizes) {
-  const int64_t each = sizes.tokens / std::max<int64_t>(sizes.sequences, 1);
-  const int64_t length = sizes.forks ? each / 2 : each;
-
-  // One mask for all that is cut into blocks, and those of longer sequences than the window.
-  int64_t sum = 0;
-  if (sizes.forks || (!made_of_operators(sizes) && cut_into_blocks(length))) {
-    const int64_t queries = std::min(block_queries(length), length);
-    sum += queries * ((window > 0 ? std::min(length, window - 1) : length) + queries);
-  }
-  if (window == 0 || length <= window) return sum;
-
-  // The first block, those between, the last one.
-  const int64_t step = std::max<int64_t>(window, 128);
-  const auto block = [&](int64_t queries) { return queries * (queries + window - 1); };
-  const int64_t first = std::min(step, length);
-  const int64_t last = length - (length - 1) / step * step;
-  sum += first * first;
-  if (length > 2 * step) sum += block(step);
-  if (length > step && (last != step || length <= 2 * step)) sum += block(last);
-  return sum;
-}
 
 // Chunks of layers whose micro-batches are between forward and backward, of virtual_pp a stage:
 // docs/parallel.md.
@@ -177,11 +51,7 @@ class Estimate {
       }
     }
     layers_ = static_cast<int64_t>(again_.size());
-
-    // A mask for each window that there is; forks need one without a window, too.
-    for (const int64_t window :
-         std::set<int64_t>(config.sliding_window.begin(), config.sliding_window.end()))
-      masks_ += bytes(mask_elements(window, sizes));
+    masks_ = bytes(mask_elements(config, sizes));
 
     // The embedding before them, the final norm and a head of its own behind them.
     first_ = sizes.stage == 0;
@@ -219,12 +89,9 @@ class Estimate {
   }
   int64_t trained() const { return sizes_.lora ? factors_.all : parameters(); }
   int64_t layer() const {
-    const int64_t own = made_of_operators(sizes_)
-                            ? operator_layer_bytes(config_, slice_, rows_, sizes_)
-                            : fused_layer_bytes(config_, slice_, rows_);
     const int64_t reduced =
         sizes_.lora ? bytes(rows_.all * sizes_.lora->r) * factors_.most_modules : 0;
-    return own + reduced + capped_score_bytes(config_, slice_, sizes_);
+    return layer_bytes(config_, slice_, rows_, sizes_) + reduced;
   }
   // What layer() has of rows that do not go on behind the attention of the model's last layer.
   int64_t left_out(int64_t index) const {
@@ -236,9 +103,8 @@ class Estimate {
     const int64_t again = std::accumulate(again_.begin(), again_.begin() + layers, int64_t{0});
     const bool keeps_last = layers > 0 && again_[static_cast<size_t>(layers - 1)] == 0;
     return again * residual() + (layers - again) * layer() -
-           (keeps_last ? left_out(layers - 1) : 0) +
-           rotary_tables(config_) * rows_.all * slice_.head_dim * kFloatBytes + masks_ +
-           (last_ ? final_norm() + chosen_rows(layers) : residual());
+           (keeps_last ? left_out(layers - 1) : 0) + rotary_table_bytes(config_, slice_, rows_) +
+           masks_ + (last_ ? final_norm() + chosen_rows(layers) : residual());
   }
   // What attention gave for the rows with a target, beside what it gave for all, which it keeps
   // itself where it is one operation: of the last of `layers`.
@@ -258,11 +124,11 @@ class Estimate {
 
   const ModelConfig& config_;
   const TrainingSizes& sizes_;
-  Slice slice_;
-  Rows rows_;
-  Rows end_ = rows_;         // those that go on behind the last attention
-  std::vector<char> again_;  // of this stage's layers: 1 if it is computed again
-  int64_t masks_ = 0;        // bytes
+  RankSlice slice_;
+  MicroBatchRows rows_;
+  MicroBatchRows end_ = rows_;  // those that go on behind the last attention
+  std::vector<char> again_;     // of this stage's layers: 1 if it is computed again
+  int64_t masks_ = 0;           // bytes
   int64_t layers_ = 0;
   int64_t layer_parameters_ = 0;
   int64_t layer_trained_ = 0;
@@ -379,21 +245,16 @@ TrainingMemory estimate_training_memory(const ModelConfig& config, const Trainin
 
 int64_t estimate_forward_memory(const ModelConfig& config, const TrainingSizes& sizes) {
   check_layout(sizes.layout, config);
-  const Slice slice(config, sizes.layout.tp);
-  const Rows rows(sizes);
-  int64_t masks = 0;
-  for (const int64_t window :
-       std::set<int64_t>(config.sliding_window.begin(), config.sliding_window.end()))
-    masks += mask_elements(window, sizes);
+  const RankSlice slice(config, sizes.layout.tp);
+  const MicroBatchRows rows(sizes);
 
   // The last product of a layer is formed while its input is there; before it, silu(gate).
   const int64_t residual = rows.residual * slice.hidden;
   const int64_t inner = rows.all * slice.inner;
   int64_t most = 8 * residual + 3 * inner;
   if (made_of_operators(sizes)) most = std::max(most, 7 * residual + 4 * inner);
-  return (most + masks) * sizes.dtype_bytes +
-         rotary_tables(config) * rows.all * slice.head_dim * kFloatBytes +
-         capped_score_bytes(config, slice, sizes);
+  return (most + mask_elements(config, sizes)) * sizes.dtype_bytes +
+         rotary_table_bytes(config, slice, rows) + capped_score_bytes(config, slice, sizes);
 }
 
 }  // namespace retort::models

@@ -53,4 +53,8 @@ PackedTokens wanting(PackedTokens tokens, at::Tensor rows);
 // From rows of different lengths, in their order.
 PackedTokens pack_rows(const std::vector<std::vector<int32_t>>& rows);
 
+// kInvalidArgument naming what has another shape or type than above, or an id in host memory that
+// lies outside the vocabulary.
+void check_packed_tokens(const PackedTokens& tokens, int64_t vocab_size);
+
 }  // namespace retort::models

@@ -21,9 +21,9 @@ namespace retort::models {
 // it alive; copy before writing. kCorrupt naming file, tensor and expectation for a header that
 // lies (size, offsets, dtype, overlap, bounds).
 //
-// Of a checkpoint that has checksums (models/file_checksums.h) what is given out was compared with
-// them: the header when the file is opened, elements when they are read or copied, which throws the
-// damage() of their file. Elements that nobody asks for are not read.
+// Of a checkpoint that has checksums (models/file_checksums.h) what is given out was
+// compared with them: the header when the file is opened, elements when they are read or copied,
+// which throws the damage() of their file. Elements that nobody asks for are not read.
 class SafetensorsReader {
  public:
   // `path`: a .safetensors file, or a folder (model.safetensors, or model.safetensors.index.json

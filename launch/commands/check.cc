@@ -8,6 +8,7 @@
 #include "launch/commands/model_check.h"
 #include "launch/links/measure_links.h"
 #include "launch/yaml/recipe_file.h"
+#include "models/decoder/merged_weights.h"
 #include "models/loaded_model.h"
 #include "models/lora/adapter.h"
 #include "recipes/audit.h"

@@ -8,6 +8,7 @@
 #include "launch/commands/commands.h"
 #include "launch/commands/output_folder.h"
 #include "models/checkpoint.h"
+#include "models/decoder/merged_weights.h"
 #include "models/lora/adapter.h"
 #include "recipes/run/student_model.h"
 

@@ -1,6 +1,7 @@
 #include "models/generation/host_step_model.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/core/InferenceMode.h>
 
@@ -16,12 +17,66 @@ namespace retort::models {
 namespace {
 
 constexpr int64_t kQueriesPerTask = 16;
+constexpr int64_t kAlign = 16;  // the dimension of a head's values is rounded up to this
+
+int64_t padded(int64_t dim) { return (dim + kAlign - 1) / kAlign * kAlign; }
 
 void grow(std::vector<float>& buffer, int64_t size) {
   if (static_cast<int64_t>(buffer.size()) < size) buffer.resize(static_cast<size_t>(size));
 }
 
 }  // namespace
+
+HostStepModel::HostStepModel(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens)
+    : StepModel(decoder, block_tokens),
+      ranks_(decoder.placement().tp),
+      padded_dim_(padded(config_.head_dim)) {
+  bind(decoder);
+  const c10::InferenceMode inference;
+  const auto options = at::TensorOptions().dtype(at::kFloat);
+  for (Layer& layer : layers_) {
+    layer.keys = at::empty({num_blocks, kv_heads_, padded_dim_ * block_tokens}, options);
+    layer.values = at::empty({num_blocks, kv_heads_, padded_dim_ * block_tokens}, options);
+    if (padded_dim_ != config_.head_dim) layer.values.zero_();  // the lanes that nothing writes
+  }
+}
+
+void HostStepModel::bind(const Decoder& decoder) {
+  const c10::InferenceMode inference;
+  config_ = decoder.config();
+  for (const auto& parameter : decoder.parameters()) {
+    if (!parameter.value.is_cpu()) {
+      throw Error(ErrorCode::kUnavailable, "generation runs on the CPU; move the model there")
+          .with("tensor", parameter.name);
+    }
+  }
+  const StepWeights weights(decoder);
+  embedding_ = weights.find("model.embed_tokens.weight");
+  final_norm_ = norm_weight(weights.find("model.norm.weight"), config_);
+  head_ = Matrix(decoder.head().weight.detach(), {});
+  rotations_ = {RotaryEmbedding(config_.rope, config_.head_dim, at::kCPU), {}, {}};
+  sliding_rotations_.reset();
+  if (config_.sliding_rope)
+    sliding_rotations_ =
+        Rotations{RotaryEmbedding(*config_.sliding_rope, config_.head_dim, at::kCPU), {}, {}};
+  layers_.resize(static_cast<size_t>(config_.num_hidden_layers));
+  for (size_t i = 0; i < layers_.size(); ++i)
+    layers_[i].bind(weights, config_, i, ranks_.rank());
+}
+
+int64_t HostStepModel::kv_bytes_of(const Decoder& decoder, int64_t num_blocks,
+                                   int64_t block_tokens) {
+  const ModelConfig& config = decoder.config();
+  return 2 * config.num_hidden_layers * num_blocks * block_tokens * step_kv_heads(decoder) *
+         padded(config.head_dim) * 4;
+}
+
+int64_t HostStepModel::kv_bytes() const {
+  int64_t bytes = 0;
+  for (const Layer& layer : layers_)
+    bytes += static_cast<int64_t>(layer.keys.nbytes() + layer.values.nbytes());
+  return bytes;
+}
 
 // Each rank looks up the ids whose rows it holds.
 void HostStepModel::embed(const std::vector<int32_t>& ids) {

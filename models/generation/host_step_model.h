@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "models/generation/host_layer_weights.h"
 #include "models/generation/products.h"
 #include "models/generation/rank_exchange.h"
 #include "models/generation/step_model.h"
@@ -34,14 +35,9 @@ class HostStepModel : public StepModel {
   void copy_block(int32_t from, int32_t to) override;
 
  private:
-  struct Layer {
-    Matrix q, k, v, o, gate, up, down;
-    // fp32, with the offset of the family's norms in them
-    at::Tensor input_norm, post_norm, q_norm, k_norm;
-    at::Tensor attention_output_norm, mlp_output_norm;  // undefined: there is none
+  struct Layer : HostLayerWeights {
     // [num_blocks, kv_heads, padded_dim * block_tokens]
     at::Tensor keys, values;
-    int64_t window = 0;
   };
   // Queries [first, first + count) of a span, with the query heads of one kv head.
   struct Attention {
@@ -51,7 +47,6 @@ class HostStepModel : public StepModel {
     int64_t count;
   };
 
-  void bind_layer(size_t index, const StepWeights& weights);
   void embed(const std::vector<int32_t>& ids);
   void plan_attention(const std::vector<StepSpan>& spans);
   void normalise(const at::Tensor& weight, int64_t rows);

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "models/decoder.h"
+#include "models/decoder/merged_weights.h"
 #include "models/generation/worker_pool.h"
-#include "models/lora/adapter.h"
 
 namespace retort::models {
 

@@ -40,22 +40,11 @@ std::string_view look_up(const std::array<Names, N>& table, std::string_view nam
   return found->second;
 }
 
-// Empty: the export does not know the family. There is no default, so that the compiler asks
-// for a line when a family is new: its graph is not "llama" by oversight.
+// Empty: the export does not know the family, as of one that names no graph.
 std::string_view architecture_of(Family family) {
-  switch (family) {
-    case Family::kLlama:
-    case Family::kMistral: return "llama";
-    case Family::kQwen2: return "qwen2";
-    case Family::kQwen3: return "qwen3";
-    case Family::kPhi3:
-    case Family::kGemma2:
-    case Family::kGemma3: return "";
-  }
-  return "";
+  const char* architecture = family_traits(family).gguf_architecture;
+  return architecture == nullptr ? std::string_view() : architecture;
 }
-
-bool is_llama(Family family) { return architecture_of(family) == "llama"; }
 
 Error refusal(const std::string& key, const std::string& what) {
   return Error(ErrorCode::kInvalidArgument, "llama.cpp cannot compute this model: " + what)
@@ -95,7 +84,7 @@ std::string gguf_tensor_name(const std::string& name) {
 bool gguf_interleaves(const ModelConfig& config, const std::string& name) {
   const bool rotated = name.find(".self_attn.q_proj.") != std::string::npos ||
                        name.find(".self_attn.k_proj.") != std::string::npos;
-  return rotated && is_llama(config.family);
+  return rotated && architecture_of(config.family) == "llama";
 }
 
 at::Tensor gguf_interleave(const at::Tensor& rows, int64_t head_dim) {
@@ -142,20 +131,20 @@ void add_gguf_settings(const ModelConfig& config, int64_t context_length, GgufMe
 }
 
 void check_gguf_expressible(const ModelConfig& config, int64_t context_length) {
-  if (architecture_of(config.family).empty())
-    throw refusal("model_type",
-                  std::string("the export knows Llama, Mistral, Qwen2 and Qwen3, not ") +
-                      family_defaults(config.family).model_type);
+  const std::string_view graph = architecture_of(config.family);
+  if (graph.empty())
+    throw refusal("model_type", std::string("the export knows ") + exported_families() + ", not " +
+                                    family_traits(config.family).model_type);
   const std::string& rope = config.rope.type;
   if (rope != "default" && rope != "linear" && rope != "llama3")
     throw refusal("rope_type", "the export knows no rotary scaling of type '" + rope + "'");
   if (context_length > std::numeric_limits<int32_t>::max())
     throw refusal("context_length", "positions are 32-bit integers");
-  if (config.family == Family::kQwen3 && config.attention_out_bias)
+  if (graph == "qwen3" && config.attention_out_bias)
     throw refusal("attention_bias", "its qwen3 has no bias in the output of attention");
-  if (!is_llama(config.family) && config.rope.type == "llama3")
+  if (graph != "llama" && config.rope.type == "llama3")
     throw refusal("rope_type", "its qwen2 and qwen3 have no rotary scaling of type 'llama3'");
-  if (config.family == Family::kQwen2 &&
+  if (graph == "qwen2" &&
       config.num_attention_heads * config.head_dim != config.hidden_size)
     throw refusal("head_dim", "the heads of its qwen2 together have the hidden size");
 

@@ -10,7 +10,6 @@
 #include <map>
 #include <set>
 #include <sstream>
-#include <string_view>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -19,6 +18,7 @@
 #include "models/checkpoint_check.h"
 #include "models/lora/lora_specs.h"
 #include "models/lora/lora_targets.h"
+#include "models/parameters/checkpoint_tensor.h"
 #include "models/safetensors.h"
 #include "models/safetensors_writer.h"
 
@@ -231,60 +231,6 @@ void write_trained_description(const Decoder& decoder, at::ScalarType file_dtype
   const LoraConfig lora = with_named_targets(decoder.config(), *decoder.lora());
   write_file_atomically(folder / kAdapterConfigFile,
                         write_adapter_config(lora, model, decoder.config().classifies()));
-}
-
-MergedWeights::MergedWeights(const Decoder& decoder) {
-  if (!decoder.lora()) return;
-  scaling_ = decoder.lora()->scaling();
-
-  // An A stands before the B's that it belongs to.
-  constexpr std::string_view kFactorB = ".lora_B.weight";
-  at::Tensor a;
-  for (const parallel::NamedParameter& factor : decoder.trained_parameters()) {
-    if (is_factor_a(factor.name)) {
-      a = factor.value.detach();
-      continue;
-    }
-    if (!factor.name.ends_with(kFactorB)) {
-      saved_[factor.name] = factor.value.detach();
-      continue;
-    }
-    const std::string module = factor.name.substr(0, factor.name.size() - kFactorB.size());
-    factors_[module + ".weight"] = {a, factor.value.detach()};
-  }
-}
-
-at::Tensor MergedWeights::of(const parallel::NamedParameter& parameter) const {
-  if (const auto saved = saved_.find(parameter.name); saved != saved_.end()) return saved->second;
-  const at::Tensor own = parameter.value.detach();
-  const auto found = factors_.find(parameter.name);
-  if (found == factors_.end()) return own;
-
-  // The slices of A and B that a rank has are those that make its slice of W.
-  const at::NoGradGuard no_grad;
-  const auto& [a, b] = found->second;
-  at::Tensor sum = own.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
-  sum.addmm_(b.to(at::kFloat), a.to(at::kFloat), /*beta=*/1, /*alpha=*/scaling_);
-  return sum.to(own.scalar_type());
-}
-
-std::vector<parallel::NamedParameter> merged_parameters(const Decoder& decoder) {
-  std::vector<parallel::NamedParameter> merged = decoder.parameters();
-  if (!decoder.lora()) return merged;
-  const MergedWeights weights(decoder);
-  for (parallel::NamedParameter& parameter : merged)
-    if (const at::Tensor value = weights.of(parameter); !value.is_alias_of(parameter.value))
-      parameter.value = value;
-  return merged;
-}
-
-void merge_adapter(Decoder& decoder) {
-  const at::NoGradGuard no_grad;
-  const std::vector<parallel::NamedParameter> merged = merged_parameters(decoder);
-  const std::vector<parallel::NamedParameter> own = decoder.parameters();
-  for (size_t i = 0; i < own.size(); ++i)
-    if (!own[i].value.is_same(merged[i].value)) at::Tensor(own[i].value).copy_(merged[i].value);
-  decoder.detach_adapter();
 }
 
 }  // namespace retort::models

@@ -1,13 +1,11 @@
-// The tensors of an adapter: random, from PEFT's files and into them, and added to the weights.
+// The tensors of an adapter: random, from PEFT's files and into them.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
 #include <cstdint>
 #include <filesystem>
-#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "models/checkpoint.h"
@@ -60,29 +58,5 @@ CheckpointPart trained_part(const Decoder& decoder, at::ScalarType file_dtype);
 void write_trained_description(const Decoder& decoder, at::ScalarType file_dtype,
                                const std::filesystem::path& base,
                                const std::filesystem::path& folder);
-
-// A decoder's weights with scaling * B A added to what is adapted, formed in fp32 and
-// rounded once; the adapter's tensors of what is trained whole; the decoder's own where nothing is,
-// and without an adapter. No autograd.
-// Collectives: none.
-class MergedWeights {
- public:
-  // The decoder, whose adapter stays as it is, outlives this object.
-  explicit MergedWeights(const Decoder& decoder);
-  // Of one of decoder.parameters(). Memory: a new tensor if it is adapted, and while that is formed
-  // from weights of 2 bytes another of its size in fp32.
-  at::Tensor of(const parallel::NamedParameter& parameter) const;
-
- private:
-  std::map<std::string, std::pair<at::Tensor, at::Tensor>> factors_;  // A and B of a matrix
-  std::map<std::string, at::Tensor> saved_;  // in the place of the decoder's own
-  double scaling_ = 0;
-};
-
-// Decoder::parameters() with the MergedWeights. Memory: a new tensor for each adapted matrix.
-std::vector<parallel::NamedParameter> merged_parameters(const Decoder& decoder);
-
-// Adds it to the decoder's own weights and drops the adapter.
-void merge_adapter(Decoder& decoder);
 
 }  // namespace retort::models

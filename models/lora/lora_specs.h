@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "models/checkpoint_tensors.h"
 #include "models/config.h"
 #include "models/lora/lora_config.h"
 #include "models/parameter_specs.h"
+#include "models/parameters/checkpoint_tensor.h"
 #include "models/placement.h"
 
 namespace retort::models {

@@ -34,8 +34,9 @@ namespace retort::recipes {
 // Full disk: it shows before anything is written. What crashes left is removed, with
 //   save_total_limit also what was set aside as damaged, and the save is tried again; then the
 //   oldest checkpoint, unless it is the only one, and it is tried once more.
-// Checksums of all files stand in the checkpoint (models/file_checksums.h): of what a rank writes
-//   they are of its memory, so that bytes which are lost on their way to the disk show, too.
+// Checksums of all files stand in the checkpoint (models/file_checksums.h): of what a
+//   rank writes they are of its memory, so that bytes which are lost on their way to the disk show,
+//   too.
 // Errors: the same on all ranks: kResourceExhausted when the disk is full and the like, naming the
 //   checkpoint; the temporary folder is removed. is_save_error() tells them from a group's. What
 //   goes wrong once the checkpoint is complete (a link, an old one that cannot be removed, a hook)

@@ -9,8 +9,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "models/decoder/merged_weights.h"
 #include "models/generation/request.h"
-#include "models/lora/adapter.h"
 #include "roles/generator/match.h"
 #include "roles/generator/weight_buckets.h"
 #include "roles/generator/weight_checksum.h"

@@ -10,6 +10,7 @@
 
 #include "models/attention.h"
 #include "models/attention_packed_device.h"
+#include "models/attention_plan.h"
 #include "models/decoder.h"
 #include "tests/gpu/device_under_test.h"
 #include "tests/support/relative_difference.h"

@@ -94,28 +94,35 @@ class GpuOptimizer : public ::testing::TestWithParam<at::ScalarType> {};
 TEST_P(GpuOptimizer, AgreesWithTheCpu) {
   RETORT_NEEDS_DEVICES(1);
   World world(one_rank(device_under_test)), host_world(World::Options{.role = "student"});
-  Training device(world, world.device(), GetParam()), host(host_world, at::kCPU, GetParam());
+  Training device(world, world.device(), GetParam());
+  Training host(host_world, at::kCPU, GetParam());
   EXPECT_EQ(device.optimizer.state_bytes(), host.optimizer.state_bytes());
+
+  // The same gradients have the same norm on both, step by step.
   for (int number = 0; number < kSteps; ++number) {
     const double norm = device.step(0, number);
     EXPECT_NEAR(norm / host.step(0, number), 1.0, 1e-6) << number;
   }
-  const std::vector<TensorPiece> got = device.optimizer.state(), expected = host.optimizer.state();
+
+  // The state: the masters of bf16 are among it. CUDA's kernel has 1 - beta2 of float32's 0.999,
+  // which is 1.3e-5 smaller than the CPU's.
+  const std::vector<TensorPiece> got = device.optimizer.state();
+  const std::vector<TensorPiece> expected = host.optimizer.state();
   ASSERT_EQ(got.size(), expected.size());
   for (size_t i = 0; i < got.size(); ++i) {
     EXPECT_TRUE(got[i].values.is_cuda()) << got[i].name;
-    // The masters of bf16 are among them. CUDA's kernel has 1 - beta2 of float32's 0.999, which is
-    // 1.3e-5 smaller than the CPU's.
     EXPECT_LT(relative_difference(got[i].values, expected[i].values, kMayBeZero), 2e-5)
         << got[i].name;
   }
+
+  // What the optimizer read, and what it made of the parameters: a master beside the middle of two
+  // bf16 numbers may round to the other one.
   for (size_t i = 0; i < device.parameters.size(); ++i) {
     EXPECT_TRUE(device.buckets.main_grad(i).is_cuda());
     EXPECT_LT(
         relative_difference(device.buckets.main_grad(i), host.buckets.main_grad(i), kMayBeZero),
         1e-6)
         << device.parameters[i].name;
-    // A master beside the middle of two bf16 numbers may round to the other one.
     EXPECT_LT(relative_difference(device.parameters[i].value, host.parameters[i].value, kMayBeZero),
               GetParam() == at::kFloat ? 1e-5 : 4e-3)
         << device.parameters[i].name;
@@ -125,9 +132,12 @@ TEST_P(GpuOptimizer, AgreesWithTheCpu) {
 TEST_P(GpuOptimizer, StateGoesThroughHostMemory) {
   RETORT_NEEDS_DEVICES(1);
   World world(one_rank(device_under_test));
-  Training first(world, world.device(), GetParam()), second(world, world.device(), GetParam());
+  Training first(world, world.device(), GetParam());
+  Training second(world, world.device(), GetParam());
   for (int number = 0; number < 3; ++number)
     first.step(0, number);
+
+  // As a checkpoint has it: copied to the host, and from there into another optimizer.
   std::map<std::string, at::Tensor> saved;
   for (const TensorPiece& piece : first.optimizer.state())
     saved[piece.name] = piece.values.cpu();
@@ -135,6 +145,8 @@ TEST_P(GpuOptimizer, StateGoesThroughHostMemory) {
     second.parameters[i].value.detach().copy_(first.parameters[i].value.detach().cpu());
   const auto read = [&](TensorPiece& piece) { piece.values.copy_(saved.at(piece.name)); };
   second.optimizer.load_state(first.optimizer.num_steps(), read);
+
+  // From here on both take the same steps, to the bit.
   for (int number = 3; number < kSteps; ++number)
     EXPECT_EQ(first.step(0, number), second.step(0, number));
   for (size_t i = 0; i < first.parameters.size(); ++i)

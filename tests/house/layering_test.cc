@@ -119,9 +119,9 @@ TEST_F(SmallTree, TestsAreSeenByNobody) {
   expect_one("base/error.cc:2:", "base may not include tests");
 }
 TEST_F(SmallTree, ModuleOutsideTheTable) {
-  add("models/CMakeLists.txt", "retort_module(models SOURCES config.cc)\n");
-  add("models/config.cc", "#include \"base/error.h\"\n");
-  expect_one("models/config.cc:1:", "not in the table");
+  add("models/CMakeLists.txt", "retort_module(models SOURCES sizes.cc)\n");
+  add("models/sizes.cc", "#include \"base/error.h\"\n");
+  expect_one("models/sizes.cc:1:", "not in the table");
 }
 TEST_F(SmallTree, RelativeInclude) {
   add("rpc/agent.cc", "#include \"rpc/agent.h\"\n#include \"agent.h\"\n");

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "models/decoder/merged_weights.h"
 #include "models/lora/adapter.h"
 #include "models/lora/lora_targets.h"
 #include "models/safetensors.h"

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "models/decoder/merged_weights.h"
 #include "models/lora/adapter.h"
 #include "models/lora/lora_linear.h"
 #include "models/lora/lora_targets.h"

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "models/checkpoint.h"
+#include "models/decoder/merged_weights.h"
 #include "models/lora/adapter.h"
 #include "roles/generator/replica_engine.h"
 #include "tests/losses/stand_in_device.h"
