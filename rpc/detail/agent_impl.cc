@@ -1,10 +1,15 @@
 #include "rpc/detail/agent_impl.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
+#include "base/error.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "rpc/detail/data_pipe.h"
+#include "rpc/detail/envelope.h"
+#include "rpc/detail/message_pipe.h"
 #include "rpc/detail/tcp_network.h"
 
 namespace retort::rpc {

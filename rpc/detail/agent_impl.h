@@ -13,15 +13,23 @@
 #include <vector>
 
 #include "base/deadline.h"
+#include "base/error.h"
 #include "base/future.h"
 #include "rpc/agent.h"
+#include "rpc/archive.h"
 #include "rpc/detail/agent_shutdown.h"
 #include "rpc/detail/connector.h"
+#include "rpc/detail/data_plane.h"
+#include "rpc/detail/loop.h"
 #include "rpc/detail/network.h"
+#include "rpc/detail/outgoing_calls.h"
+#include "rpc/detail/peer_state.h"
 #include "rpc/detail/peer_table.h"
 #include "rpc/detail/receive_budget.h"
 #include "rpc/detail/session.h"
 #include "rpc/detail/session_host.h"
+#include "rpc/method_stats.h"
+#include "rpc/transport/dial.h"
 
 namespace retort::rpc {
 

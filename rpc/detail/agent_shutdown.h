@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/future.h"
+#include "rpc/detail/loop.h"
 #include "rpc/detail/network.h"
 #include "rpc/detail/session.h"
 

@@ -3,6 +3,11 @@
 #include <chrono>
 #include <cstdint>
 
+#include "base/error.h"
+#include "base/future.h"
+#include "rpc/archive.h"
+#include "rpc/detail/frames.h"
+
 namespace retort::rpc::detail {
 namespace {
 

@@ -4,7 +4,11 @@
 #include <exception>
 #include <vector>
 
+#include "base/error.h"
 #include "rpc/detail/data_pipe.h"
+#include "rpc/detail/message_pipe.h"
+#include "rpc/detail/peer_state.h"
+#include "rpc/schema.h"
 
 namespace retort::rpc::detail {
 namespace {

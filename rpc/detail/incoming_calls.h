@@ -20,14 +20,19 @@
 #include <utility>
 
 #include "base/deadline.h"
+#include "base/error.h"
+#include "base/future.h"
 #include "rpc/agent.h"
+#include "rpc/archive.h"
 #include "rpc/detail/device_transfer.h"
 #include "rpc/detail/envelope.h"
 #include "rpc/detail/frames.h"
 #include "rpc/detail/loop.h"
 #include "rpc/detail/message_flow.h"
+#include "rpc/detail/message_pipe.h"
 #include "rpc/detail/method_counters.h"
 #include "rpc/detail/session_context.h"
+#include "rpc/detail/session_host.h"
 
 namespace retort::rpc::detail {
 

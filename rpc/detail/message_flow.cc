@@ -6,7 +6,9 @@
 #include <string>
 #include <utility>
 
+#include "base/error.h"
 #include "rpc/detail/data_pipe.h"
+#include "rpc/detail/peer_state.h"
 
 namespace retort::rpc::detail {
 namespace {

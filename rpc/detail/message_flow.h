@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "rpc/detail/frames.h"
 #include "rpc/detail/message_pipe.h"

@@ -1,6 +1,7 @@
 #include "rpc/detail/outgoing_calls.h"
 
 #include <algorithm>
+#include <exception>
 #include <vector>
 
 namespace retort::rpc::detail {

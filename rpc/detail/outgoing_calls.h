@@ -17,6 +17,8 @@
 #include <utility>
 
 #include "base/deadline.h"
+#include "base/error.h"
+#include "base/future.h"
 #include "rpc/archive.h"
 #include "rpc/detail/envelope.h"
 #include "rpc/detail/frames.h"

@@ -3,7 +3,10 @@
 #include <optional>
 #include <utility>
 
+#include "base/error.h"
+#include "rpc/archive.h"
 #include "rpc/detail/data_pipe.h"
+#include "rpc/detail/frames.h"
 #include "rpc/transport/caught_error.h"
 
 namespace retort::rpc::detail {

@@ -3,7 +3,10 @@
 #include <string>
 #include <utility>
 
+#include "base/future.h"
 #include "base/units.h"
+#include "rpc/agent.h"
+#include "rpc/archive.h"
 #include "rpc/detail/envelope.h"
 #include "rpc/transport/caught_error.h"
 

@@ -17,6 +17,7 @@
 #include "rpc/detail/peer_state.h"
 #include "rpc/detail/session_host.h"
 #include "rpc/transport/proof.h"
+#include "rpc/transport/stream.h"
 
 namespace retort::rpc::detail {
 
