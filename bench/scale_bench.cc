@@ -56,7 +56,7 @@ struct Row {
 
 StoreServer make_store() {
   const rpc::RendezvousAccess access{.name = "", .run = "bench", .secret = "benchmark"};
-  return StoreServer(rpc::rendezvous::identity_of(access, rpc::rendezvous::kStoreName),
+  return StoreServer(rpc::launcher_port::identity_of(access, rpc::launcher_port::kStoreName),
                      rpc::transport::StreamFactory(), {});
 }
 

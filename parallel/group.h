@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -39,6 +40,8 @@ class Work {
 
  private:
   friend class Group;
+  explicit Work(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
   std::shared_ptr<Impl> impl_;
 };
 
@@ -91,12 +94,6 @@ class Group {
 
  private:
   friend class Vote;  // an operation of its own: vote.h
-  // Of tensors on a device: device_collectives.cc.
-  Work device_all_reduce(at::Tensor& tensor, ReduceOp op);
-  void device_broadcast(at::Tensor& tensor, int root);
-  Work device_all_gather(at::Tensor& out, const at::Tensor& in);
-  Work device_reduce_scatter(at::Tensor& out, const at::Tensor& in);
-  Work device_recv(at::Tensor& tensor, int from, int tag);
 
   std::shared_ptr<Impl> impl_;
 };

@@ -41,7 +41,7 @@ struct Group::Impl {
   std::shared_ptr<detail::DeviceWatch> watch;
   std::shared_ptr<detail::WatchedGroup> watched;
   uint64_t sequence = 0;  // of the last operation
-  // Counts the collectives that are made of messages (messages.cc); all members count alike, and
+  // Counts the collectives that are made of messages (group.cc); all members count alike, and
   // each takes its tags from the count.
   uint64_t num_exchanges = 0;
   std::optional<Error> failure;  // the first one; the group is unusable from then on

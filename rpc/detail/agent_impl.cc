@@ -1,10 +1,15 @@
 #include "rpc/detail/agent_impl.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
+#include "base/error.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "rpc/detail/data_pipe.h"
+#include "rpc/detail/envelope.h"
+#include "rpc/detail/message_pipe.h"
 #include "rpc/detail/tcp_network.h"
 
 namespace retort::rpc {
@@ -13,8 +18,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr size_t kMaxSessionsPerPeer = 4;  // connections of one living peer
-
-Error closed_error() { return Error(ErrorCode::kClosed, "the agent is closed"); }
 
 }  // namespace
 
@@ -26,8 +29,9 @@ Agent::Impl::Impl(Options options)
       loop_(network_->loop()),
       receive_budget_(options_.rpc.receive_budget.bytes, options_.rpc.max_inflight_bytes.bytes,
                       options_.rpc.max_message_bytes.bytes),
-      drain_timer_(loop_->io()),
-      down_future_(down_promise_.future()) {
+      peers_(options_.rpc.max_inflight_bytes.bytes,
+             static_cast<uint64_t>(options_.rpc.max_inflight_calls)),
+      shutdown_(options_.name, network_, sessions_) {
   network_->open_port([this](std::shared_ptr<transport::Stream> stream,
                              const transport::Proven& who) {
     auto session = std::make_shared<detail::Session>(*this, std::move(stream), who, std::nullopt);
@@ -42,8 +46,6 @@ Agent::Impl::~Impl() = default;
 std::shared_ptr<transport::PeerDial> Agent::Impl::dial(transport::PeerPort peer) {
   return network_->dial(std::move(peer));
 }
-
-std::string Agent::Impl::address() const { return network_->address(); }
 
 void Agent::Impl::connect(std::string_view peer, const std::string& address, Deadline deadline,
                           Attempts attempts) {
@@ -60,8 +62,8 @@ Future<Empty> Agent::Impl::start_connect(std::string_view peer, const std::strin
   auto done = promise.future();
   const bool posted = loop_->post(
       [this, promise, name, where = detail::parse_address(address), deadline, attempts]() mutable {
-        if (closing_) {
-          promise.set_error(std::make_exception_ptr(closed_error()));
+        if (shutdown_.begun()) {
+          promise.set_error(std::make_exception_ptr(detail::agent_closed()));
           return;
         }
         std::erase_if(connectors_, [](const auto& weak) { return weak.expired(); });
@@ -76,27 +78,8 @@ Future<Empty> Agent::Impl::start_connect(std::string_view peer, const std::strin
         });
         connector->start();
       });
-  if (!posted) throw closed_error();
-  return done.then([this, name, address](Empty) {
-    std::lock_guard lock(mutex_);
-    peers_[name].address = address;
-  });
-}
-
-std::string Agent::Impl::where(const std::string& peer) const {
-  std::lock_guard lock(mutex_);
-  const auto found = peers_.find(peer);
-  return found == peers_.end() ? "" : found->second.address;
-}
-
-std::shared_ptr<detail::PeerState> Agent::Impl::live_peer(const std::string& peer) const {
-  std::lock_guard lock(mutex_);
-  if (closed_) throw closed_error();
-  const auto found = peers_.find(peer);
-  if (found == peers_.end() || !found->second.live)
-    throw Error(ErrorCode::kPeerLost, "no connection to this peer; connect() first")
-        .with("peer", peer);
-  return found->second.state;
+  if (!posted) throw detail::agent_closed();
+  return done.then([this, name, address](Empty) { peers_.set_address(name, address); });
 }
 
 std::function<void()> Agent::Impl::call(std::string_view peer, MethodId method, Message message,
@@ -117,7 +100,7 @@ std::function<void()> Agent::Impl::call(std::string_view peer, MethodId method, 
   auto wire = std::make_shared<detail::WireMessage>();
   std::shared_ptr<detail::PeerState> state;
   try {
-    state = live_peer(std::string(peer));
+    state = peers_.live(std::string(peer));
     wire->payload = detail::join_payload({.kind = detail::MessageKind::kRequest,
                                           .call_id = call->id,
                                           .method = call->method,
@@ -149,7 +132,7 @@ std::function<void()> Agent::Impl::call(std::string_view peer, MethodId method, 
   // The rest happens on the loop thread.
   call->message = std::move(wire);
   call->done = std::move(done);
-  if (!loop_->post([this, call] { dispatch(call); })) call->fail(closed_error());
+  if (!loop_->post([this, call] { dispatch(call); })) call->fail(detail::agent_closed());
   return [loop = loop_, weak = std::weak_ptr<detail::OutgoingCall>(call)] {
     loop->post([weak] {
       const auto running = weak.lock();
@@ -161,7 +144,7 @@ std::function<void()> Agent::Impl::call(std::string_view peer, MethodId method, 
 }
 
 void Agent::Impl::dispatch(const std::shared_ptr<detail::OutgoingCall>& call) {
-  if (closing_) return call->fail(closed_error());
+  if (shutdown_.begun()) return call->fail(detail::agent_closed());
   const auto found = up_.find(call->peer->name());
   if (found != up_.end())
     for (auto session = found->second.rbegin(); session != found->second.rend(); ++session)
@@ -192,53 +175,6 @@ void Agent::Impl::on_peer_lost(
   lost_callback_ = std::move(callback);
 }
 
-std::vector<std::string> Agent::Impl::peers() const {
-  std::lock_guard lock(mutex_);
-  std::vector<std::string> names;
-  for (const auto& [name, peer] : peers_)
-    if (peer.live) names.push_back(name);
-  return names;
-}
-
-PeerStats Agent::Impl::stats(std::string_view peer) const {
-  std::shared_ptr<detail::PeerState> state;
-  {
-    std::lock_guard lock(mutex_);
-    const auto found = peers_.find(std::string(peer));
-    if (found == peers_.end())
-      throw Error(ErrorCode::kInvalidArgument, "no peer of this name was ever connected")
-          .with("peer", peer);
-    state = found->second.state;
-  }
-  return state->stats();
-}
-
-std::vector<MethodTraffic> Agent::Impl::method_stats() const {
-  std::map<std::string, std::shared_ptr<detail::PeerState>> states;
-  {
-    std::lock_guard lock(mutex_);
-    for (const auto& [name, peer] : peers_)
-      if (peer.state) states.emplace(name, peer.state);
-  }
-
-  std::vector<MethodTraffic> traffic;
-  for (const auto& [name, state] : states)
-    state->methods().append_to(traffic, name);
-  return traffic;
-}
-
-std::shared_ptr<detail::PeerState> Agent::Impl::peer_state(const std::string& peer) {
-  std::lock_guard lock(mutex_);
-  auto& entry = peers_[peer];
-  if (!entry.state) {
-    entry.state =
-        std::make_shared<detail::PeerState>(peer, options_.rpc.max_inflight_bytes.bytes,
-                                            static_cast<uint64_t>(options_.rpc.max_inflight_calls));
-    if (closed_) entry.state->close();
-  }
-  return entry.state;
-}
-
 void Agent::Impl::admit(const std::string& peer, uint64_t restart) {
   uint64_t& newest = newest_[peer];
   if (restart < newest)
@@ -255,10 +191,7 @@ void Agent::Impl::session_up(const SessionPtr& session) {
   auto& sessions = up_[session->peer()];
   const auto older = sessions;  // a copy: one that fails leaves `sessions`
   sessions.push_back(session);
-  {
-    std::lock_guard lock(mutex_);
-    peers_[session->peer()].live = true;
-  }
+  peers_.set_live(session->peer(), true);
   RETORT_LOG(kDebug) << options_.name << " is connected to " << session->peer();
 
   // Those of an earlier process of the peer end; of this one the newest stay, up to the bound.
@@ -271,7 +204,7 @@ void Agent::Impl::session_up(const SessionPtr& session) {
                                                         : "the peer connected too often"));
     }
   }
-  if (closing_) session->fail(closed_error());
+  if (shutdown_.begun()) session->fail(detail::agent_closed());
 }
 
 void Agent::Impl::session_down(const SessionPtr& session, const Error& reason) {
@@ -282,18 +215,36 @@ void Agent::Impl::session_down(const SessionPtr& session, const Error& reason) {
     if (last) up_.erase(found);
     RETORT_LOG(kDebug) << options_.name << " lost a connection to " << session->peer() << ": "
                        << reason.what();
-    std::function<void(const std::string&, const std::string&)> callback;
+    LostCallback callback;
     if (last) {
+      peers_.set_live(session->peer(), false);
       std::lock_guard lock(mutex_);
-      peers_[session->peer()].live = false;
-      if (!closing_) callback = lost_callback_;
+      if (!shutdown_.begun()) callback = lost_callback_;
     }
     if (callback) callback(session->peer(), reason.what());
   } else if (reason.code() != ErrorCode::kClosed) {
     RETORT_LOG(kDebug) << options_.name
                        << ": a connection ended before it was up: " << reason.what();
   }
-  if (closing_) session_idle();
+  session_idle();
+}
+
+void Agent::Impl::close() {
+  if (peers_.close()) loop_->post([this] { begin_close(); });
+}
+
+void Agent::Impl::begin_close() {
+  shutdown_.begin();
+  for (const auto& weak : connectors_)
+    if (const auto connector = weak.lock()) connector->abort(detail::agent_closed());
+  shutdown_.drain();
+}
+
+void Agent::Impl::join() {
+  RETORT_CHECK(!future_detail::on_loop_thread())
+      << "Agent::join() on a loop thread waits for itself";
+  close();
+  shutdown_.join();
 }
 
 }  // namespace retort::rpc

@@ -8,6 +8,7 @@
 
 #include "rpc/detail/peer_address.h"
 #include "rpc/detail/session.h"
+#include "rpc/detail/session_host.h"
 #include "rpc/transport/dial.h"
 
 namespace retort::rpc::detail {

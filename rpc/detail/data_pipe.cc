@@ -2,7 +2,6 @@
 
 #include <tensorpipe/tensorpipe.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "base/process_name.h"
@@ -65,18 +64,6 @@ int64_t device_of(const tensorpipe::Descriptor::Tensor& tensor, const DeviceTran
 }
 
 }  // namespace
-
-uint64_t WireMessage::size_bytes() const {
-  uint64_t bytes = payload.size();
-  for (const auto& tensor : tensors)
-    bytes += tensor.nbytes();
-  return bytes;
-}
-
-bool WireMessage::on_device() const {
-  return std::any_of(tensors.begin(), tensors.end(),
-                     [](const at::Tensor& tensor) { return !tensor.is_cpu(); });
-}
 
 void address(WireMessage& message, const std::string& peer, uint64_t max_bytes,
              const RpcOptions& options, const DeviceTransfer* devices) {

@@ -16,6 +16,8 @@ namespace retort::rpc::detail {
 
 inline constexpr uint16_t kEnvelopeVersion = 3;
 inline constexpr size_t kMaxMethodBytes = 256;
+// A time of an envelope that is longer means no more than this.
+inline constexpr int64_t kMaxTimeoutMs = int64_t{30} * 24 * 3600 * 1000;
 
 enum class MessageKind : uint8_t { kRequest, kReply, kError };
 

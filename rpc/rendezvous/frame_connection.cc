@@ -7,7 +7,7 @@
 
 #include "rpc/transport/caught_error.h"
 
-namespace retort::rpc::rendezvous {
+namespace retort::rpc::launcher_port {
 namespace {
 
 using boost::system::error_code;
@@ -120,4 +120,4 @@ void FrameConnection::end(const Error& error) {
   on_end_(error);
 }
 
-}  // namespace retort::rpc::rendezvous
+}  // namespace retort::rpc::launcher_port

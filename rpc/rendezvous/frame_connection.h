@@ -1,5 +1,5 @@
 // A proved connection that carries frames, either way: their length (4 bytes, little-endian,
-// without itself), then their content. Both ends of the store (store_frames.h) and of the
+// without itself), then their content. Both ends of the run's store (rpc/rendezvous) and of the
 // supervision (rpc/supervision) use it.
 //
 // Errors: on_end says once how it ended: kPeerLost, kCorrupt for a frame that cannot be, or
@@ -20,7 +20,7 @@
 #include "base/error.h"
 #include "rpc/transport/stream.h"
 
-namespace retort::rpc::rendezvous {
+namespace retort::rpc::launcher_port {
 
 struct FrameLimits {
   size_t max_frame_bytes = 0;   // compared before memory is allocated
@@ -66,4 +66,4 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   bool closed_ = false;
 };
 
-}  // namespace retort::rpc::rendezvous
+}  // namespace retort::rpc::launcher_port

@@ -20,7 +20,7 @@ class SharedSessions {
 
   std::shared_ptr<rendezvous::StoreSession> get(const std::string& host, uint16_t port,
                                                 Deadline deadline) {
-    const transport::Identity identity = rendezvous::identity_of(access_, access_.name);
+    const transport::Identity identity = launcher_port::identity_of(access_, access_.name);
     // Whoever comes while another thread connects waits for that, no longer than its own deadline.
     std::unique_lock lock(mutex_, deadline.time());
     if (!lock)
@@ -47,7 +47,8 @@ RendezvousServer::RendezvousServer(const RendezvousAccess& access, const std::st
                                    const std::string& ports, SupervisionTimes times)
     : host_(detail::resolve_bind(bind)),
       supervision_(std::make_shared<supervision::SupervisionServer>(times)) {
-  const transport::Identity identity = rendezvous::identity_of(access, rendezvous::kStoreName);
+  const transport::Identity identity =
+      launcher_port::identity_of(access, launcher_port::kStoreName);
   rendezvous::StoreServerOptions options;
   options.acceptor.hosts = {host_};
   options.acceptor.ports = detail::parse_ports(ports);

@@ -29,12 +29,6 @@
 
 namespace retort::rpc::rendezvous {
 
-// What two processes must have in common; their proof compares it. Raised with every change of
-// these frames, or of those of rpc/supervision, which come to the same port.
-inline constexpr const char* kStoreSchema = "retort store 1, supervision 1, archive 1";
-// The server's name in its proof.
-inline constexpr const char* kStoreName = "launcher/store";
-
 // What clients can cost the server. A frame of the wire and what a request asks for are compared
 // with them before memory is allocated.
 struct StoreLimits {
@@ -47,7 +41,7 @@ struct StoreLimits {
   size_t max_waiters = 1 << 16;
   size_t max_waiting_bytes = 256 << 20;  // the keys that all waiters have named
 
-  FrameLimits frames() const { return {max_frame_bytes, max_unsent_bytes}; }
+  launcher_port::FrameLimits frames() const { return {max_frame_bytes, max_unsent_bytes}; }
 };
 
 // No request waits longer.
@@ -108,7 +102,7 @@ std::string key_list(const std::vector<std::string>& keys);
 
 template <class Content>
 std::string frame_of(const Content& content) {
-  return with_length(to_bytes(content));
+  return launcher_port::with_length(to_bytes(content));
 }
 
 }  // namespace retort::rpc::rendezvous

@@ -1,8 +1,6 @@
 #include "rpc/rendezvous/store_identity.h"
 
-#include "rpc/rendezvous/store_frames.h"
-
-namespace retort::rpc::rendezvous {
+namespace retort::rpc::launcher_port {
 
 transport::Identity identity_of(const RendezvousAccess& access, const std::string& name) {
   transport::Identity identity{.name = name,
@@ -14,4 +12,4 @@ transport::Identity identity_of(const RendezvousAccess& access, const std::strin
   return identity;
 }
 
-}  // namespace retort::rpc::rendezvous
+}  // namespace retort::rpc::launcher_port

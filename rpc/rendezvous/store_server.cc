@@ -66,8 +66,8 @@ StoreStats StoreServer::stats() {
 
 void StoreServer::welcome(std::shared_ptr<transport::Stream> stream, const transport::Proven& who) {
   const uint64_t id = next_connection_++;
-  const auto connection =
-      std::make_shared<FrameConnection>(loop_->io(), std::move(stream), limits_.frames());
+  const auto connection = std::make_shared<launcher_port::FrameConnection>(
+      loop_->io(), std::move(stream), limits_.frames());
   connections_.emplace(id, connection);
   connection->start([this, id](std::string_view content) { on_request(id, content); },
                     [this, id, peer = who.peer](const Error& error) { on_end(id, peer, error); });

@@ -49,7 +49,8 @@ struct StoreStats {
 
 class StoreServer {
  public:
-  // `identity` is kStoreName's; clients of the same run, schema and secret are taken.
+  // `identity` is launcher_port::kStoreName's; clients of the same run, schema and secret are
+  // taken.
   StoreServer(transport::Identity identity, transport::StreamFactory streams,
               StoreServerOptions options);
   // Ends all connections: whoever waits gets an error at once.
@@ -76,7 +77,7 @@ class StoreServer {
 
   // What follows is used on the loop thread.
   StoreState state_;
-  std::map<uint64_t, std::shared_ptr<FrameConnection>> connections_;
+  std::map<uint64_t, std::shared_ptr<launcher_port::FrameConnection>> connections_;
   uint64_t next_connection_ = 0;
   uint64_t num_requests_ = 0;
   boost::asio::steady_timer timer_;

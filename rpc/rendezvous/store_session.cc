@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/units.h"
+#include "rpc/rendezvous/store_identity.h"
 
 namespace retort::rpc::rendezvous {
 namespace {
@@ -24,7 +25,9 @@ StoreSession::StoreSession(transport::Identity identity, transport::StreamFactor
                            const StoreLimits& limits, const transport::SocketOptions& sockets)
     : identity_(std::move(identity)),
       streams_(std::move(streams)),
-      server_{.host = host, .port = std::to_string(port), .target = {.name = kStoreName}},
+      server_{.host = host,
+              .port = std::to_string(port),
+              .target = {.name = launcher_port::kStoreName}},
       address_(address_text(host, server_.port)),
       limits_(limits),
       sockets_(sockets),
@@ -67,8 +70,8 @@ void StoreSession::on_dialed(transport::HandshakeResult result) {
     connected_.set_error(std::make_exception_ptr(*result.error));
     return;
   }
-  connection_ =
-      std::make_shared<FrameConnection>(loop_.io(), std::move(result.stream), limits_.frames());
+  connection_ = std::make_shared<launcher_port::FrameConnection>(
+      loop_.io(), std::move(result.stream), limits_.frames());
   connection_->start([this](std::string_view content) { on_reply(content); },
                      [this](const Error& error) { on_end(error); });
   connected_.set_value(Empty{});
@@ -122,7 +125,7 @@ StoreReply StoreSession::call(StoreRequest request, Deadline deadline) {
       throw Error(ErrorCode::kInvalidArgument, "the keys and values of one request are too large")
           .with("bytes", content.size())
           .with("max", limits_.max_frame_bytes);
-    loop_.post([this, frame = with_length(content)]() mutable {
+    loop_.post([this, frame = launcher_port::with_length(content)]() mutable {
       if (connection_) connection_->send(std::move(frame));
     });
     return reply.get(deadline);

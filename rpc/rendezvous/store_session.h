@@ -80,7 +80,7 @@ class StoreSession {
   transport::RetryPause pause_;
   std::optional<Error> refused_;  // by somebody who has proved nothing
   Promise<Empty> connected_;
-  std::shared_ptr<FrameConnection> connection_;
+  std::shared_ptr<launcher_port::FrameConnection> connection_;
 
   mutable std::mutex mutex_;
   std::unordered_map<uint64_t, Promise<StoreReply>> pending_;

@@ -10,7 +10,6 @@
 #include "base/network_interfaces.h"
 #include "rpc/detail/bind_address.h"
 #include "rpc/detail/loop.h"
-#include "rpc/rendezvous/store_frames.h"
 #include "rpc/rendezvous/store_identity.h"
 #include "rpc/supervision/supervision_frames.h"
 #include "rpc/supervision/supervision_server.h"
@@ -69,7 +68,7 @@ struct SupervisionClient::Impl {
   boost::asio::steady_timer tick_timer{loop.io()};
   boost::asio::steady_timer dial_timer{loop.io()};
   std::shared_ptr<transport::Dial> dial;
-  std::shared_ptr<rendezvous::FrameConnection> connection;
+  std::shared_ptr<launcher_port::FrameConnection> connection;
   Clock::time_point connected_at, last_heard = Clock::now(), due;
   std::chrono::milliseconds pause = kFirstPause;
   // The launcher has been reached at an address of this host.
@@ -87,12 +86,12 @@ struct SupervisionClient::Impl {
 
 SupervisionClient::Impl::Impl(Options o)
     : options(std::move(o)),
-      identity(rendezvous::identity_of(options.access, options.access.name)),
+      identity(launcher_port::identity_of(options.access, options.access.name)),
       streams(detail::streams_for(identity, options.access.encryption, options.host)),
-      launcher{
-          .host = options.host,
-          .port = std::to_string(options.port),
-          .target = {.name = rendezvous::kStoreName, .purpose = transport::Purpose::kSupervision}},
+      launcher{.host = options.host,
+               .port = std::to_string(options.port),
+               .target = {.name = launcher_port::kStoreName,
+                          .purpose = transport::Purpose::kSupervision}},
       period(supervision::heartbeat_period(options.times)),
       same_host(is_loopback_host(options.host)) {
   loop.start();
@@ -137,8 +136,8 @@ void SupervisionClient::Impl::on_dialed(transport::HandshakeResult result) {
   const auto& stream = *result.stream;
   same_host |= stream.local_endpoint().address() == stream.remote_endpoint().address();
   connected_at = Clock::now();
-  connection = std::make_shared<rendezvous::FrameConnection>(loop.io(), std::move(result.stream),
-                                                             supervision::kFrameLimits);
+  connection = std::make_shared<launcher_port::FrameConnection>(loop.io(), std::move(result.stream),
+                                                                supervision::kFrameLimits);
   connection->start([this](std::string_view content) { on_frame(content); },
                     [this](const Error&) {
                       disconnect();
@@ -206,7 +205,7 @@ void SupervisionClient::Impl::on_stop(Duration within) {
 }
 
 void SupervisionClient::Impl::send(const ProcessFrame& frame) {
-  if (connection) connection->send(rendezvous::with_length(to_bytes(frame)));
+  if (connection) connection->send(launcher_port::with_length(to_bytes(frame)));
 }
 
 void SupervisionClient::Impl::send_reports() {

@@ -21,8 +21,8 @@
 namespace retort::rpc::supervision {
 
 // A report and its head fit into a frame, all pending reports into what may be unsent.
-inline constexpr rendezvous::FrameLimits kFrameLimits{.max_frame_bytes = kMaxReportBytes + 64,
-                                                      .max_unsent_bytes = 1 << 20};
+inline constexpr launcher_port::FrameLimits kFrameLimits{.max_frame_bytes = kMaxReportBytes + 64,
+                                                         .max_unsent_bytes = 1 << 20};
 // No request to stop gives more time.
 inline constexpr std::chrono::hours kLongestStop{24 * 365};
 

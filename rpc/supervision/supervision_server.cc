@@ -108,8 +108,8 @@ void SupervisionServer::welcome(std::shared_ptr<transport::Stream> stream,
                                 const transport::Proven& who) {
   if (closed_) return stream->close();
   const uint64_t id = next_connection_++;
-  const auto frames =
-      std::make_shared<rendezvous::FrameConnection>(loop_->io(), std::move(stream), kFrameLimits);
+  const auto frames = std::make_shared<launcher_port::FrameConnection>(
+      loop_->io(), std::move(stream), kFrameLimits);
   connections_.emplace(id, Connection{frames, who.peer, Clock::now()});
   frames->start([this, id](std::string_view content) { on_frame(id, content); },
                 [this, id](const Error& error) { on_end(id, error); });
@@ -193,7 +193,7 @@ void SupervisionServer::note_heard(const std::string& process, Member& member) {
 }
 
 void SupervisionServer::send(Connection& connection, const LauncherFrame& frame) {
-  connection.frames->send(rendezvous::with_length(to_bytes(frame)));
+  connection.frames->send(launcher_port::with_length(to_bytes(frame)));
 }
 
 void SupervisionServer::arm() {

@@ -50,7 +50,7 @@ class SupervisionServer final : public SupervisionPort,
   using Kind = SupervisionEvent::Kind;
 
   struct Connection {
-    std::shared_ptr<rendezvous::FrameConnection> frames;
+    std::shared_ptr<launcher_port::FrameConnection> frames;
     std::string peer;
     TimePoint since;
     bool greeted = false;  // it said a hello that was taken

@@ -37,7 +37,8 @@ bool decode(std::string_view bytes) {
   const size_t piece = source.byte() + 1;
   boost::asio::io_context io;
   const auto stream = std::make_shared<MemoryStream>(io, source.rest(), piece);
-  const auto connection = std::make_shared<FrameConnection>(io, stream, kLimits.frames());
+  const auto connection =
+      std::make_shared<rpc::launcher_port::FrameConnection>(io, stream, kLimits.frames());
   const StoreState::TimePoint start;
   std::optional<Error> end;
   connection->start(

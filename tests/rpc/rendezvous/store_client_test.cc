@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "rpc/rendezvous/frame_connection.h"
+#include "rpc/rendezvous/store_identity.h"
 #include "rpc/transport/acceptor.h"
 #include "tests/rpc/rendezvous/store_fixture.h"
 #include "tests/support/process.h"
@@ -196,11 +197,12 @@ class OddServer {
   explicit OddServer(Answer answer) : answer_(std::move(answer)) {
     transport::AcceptorHandlers handlers;
     handlers.on_control = [this](std::shared_ptr<transport::Stream> stream, const auto&) {
-      serve(std::make_shared<FrameConnection>(loop_->io(), std::move(stream),
-                                              StoreLimits{}.frames()));
+      serve(std::make_shared<launcher_port::FrameConnection>(loop_->io(), std::move(stream),
+                                                             StoreLimits{}.frames()));
     };
-    acceptor_ = std::make_shared<transport::Acceptor>(
-        loop_, server_options().acceptor, identity_of(kStoreName), streams(kPlain), handlers);
+    acceptor_ = std::make_shared<transport::Acceptor>(loop_, server_options().acceptor,
+                                                      identity_of(launcher_port::kStoreName),
+                                                      streams(kPlain), handlers);
     acceptor_->start();
     loop_->start();
   }
@@ -219,7 +221,7 @@ class OddServer {
   }
 
  private:
-  void serve(std::shared_ptr<FrameConnection> connection) {
+  void serve(std::shared_ptr<launcher_port::FrameConnection> connection) {
     connections_.push_back(connection);
     const auto on_frame = [this, to = connection.get()](std::string_view content) {
       const auto request = from_bytes<StoreRequest>(content);
@@ -231,7 +233,7 @@ class OddServer {
   const Answer answer_;
   const std::shared_ptr<rpc::detail::Loop> loop_ = std::make_shared<rpc::detail::Loop>();
   std::shared_ptr<transport::Acceptor> acceptor_;
-  std::vector<std::shared_ptr<FrameConnection>> connections_;
+  std::vector<std::shared_ptr<launcher_port::FrameConnection>> connections_;
 };
 
 TEST(StoreErrors, ASilentServerCostsTheTimeoutAndNoMore) {

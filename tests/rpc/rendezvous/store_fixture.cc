@@ -3,6 +3,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
+#include "rpc/rendezvous/store_identity.h"
 #include "rpc/transport/tls_context.h"
 
 namespace retort::rpc::rendezvous::testing {
@@ -43,7 +44,7 @@ class OwnHost final : public StoreHost {
 transport::Identity identity_of(std::string name) {
   return {.name = std::move(name),
           .run = "run 7",
-          .schema = kStoreSchema,
+          .schema = launcher_port::kStoreSchema,
           .credentials = {{"run", "the secret of these tests"}}};
 }
 
@@ -61,7 +62,8 @@ StoreServerOptions server_options(uint16_t port) {
 }
 
 std::unique_ptr<StoreServer> make_server(bool tls, StoreServerOptions options) {
-  return std::make_unique<StoreServer>(identity_of(kStoreName), streams(tls), std::move(options));
+  return std::make_unique<StoreServer>(identity_of(launcher_port::kStoreName), streams(tls),
+                                       std::move(options));
 }
 
 std::shared_ptr<StoreSession> make_session(uint16_t port, bool tls, const StoreLimits& limits) {

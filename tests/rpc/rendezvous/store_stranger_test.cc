@@ -8,6 +8,8 @@
 #include <deque>
 #include <thread>
 
+#include "rpc/rendezvous/frame_connection.h"
+#include "rpc/rendezvous/store_identity.h"
 #include "rpc/transport/tls_context.h"
 #include "tests/rpc/failing_new.h"
 #include "tests/rpc/rendezvous/store_fixture.h"
@@ -86,7 +88,7 @@ TEST_F(Strangers, DataConnectionsAreNotTaken) {
   RawStream stream(address());
   EXPECT_FALSE(transport::testing::prove(
       stream, identity_of("student/0"),
-      {kStoreName, transport::Purpose::kData, "session", std::string(32, 'k')}));
+      {launcher_port::kStoreName, transport::Purpose::kData, "session", std::string(32, 'k')}));
 }
 
 TEST_F(Strangers, AProvenLiarLosesHisConnection) {
@@ -100,10 +102,12 @@ TEST_F(Strangers, AProvenLiarLosesHisConnection) {
 
   for (const std::string& lie :
        {with_head(0, ""), with_head(0xffff'ffff, ""), with_head((32 << 20) + 1, ""),
-        with_head(5, "12345"), with_length(unknown_operation), with_length(huge_count),
-        with_length(to_bytes(StoreRequest{.id = 1}) + "left over")}) {
+        with_head(5, "12345"), launcher_port::with_length(unknown_operation),
+        launcher_port::with_length(huge_count),
+        launcher_port::with_length(to_bytes(StoreRequest{.id = 1}) + "left over")}) {
     RawStream stream(address());
-    ASSERT_TRUE(transport::testing::prove(stream, identity_of("student/1"), {.name = kStoreName}));
+    ASSERT_TRUE(transport::testing::prove(stream, identity_of("student/1"),
+                                          {.name = launcher_port::kStoreName}));
     stream.send(lie);
     EXPECT_EQ(stream.drain(), "");
   }
@@ -123,7 +127,9 @@ TEST_F(Strangers, AFloodOfHellosKeepsNobodyOut) {
     while (!over) {
       strangers.emplace_back(small->addresses().front());
       RawStream& stream = strangers.back();
-      stream.send(transport::ClientRules(guesser, {.name = kStoreName}, stream.facts()).hello());
+      stream.send(
+          transport::ClientRules(guesser, {.name = launcher_port::kStoreName}, stream.facts())
+              .hello());
       if (strangers.size() > 200) strangers.pop_front();
       std::this_thread::sleep_for(1ms);  // so that the system has ports for a whole test
     }
@@ -140,7 +146,8 @@ TEST_F(Strangers, AFloodOfHellosKeepsNobodyOut) {
 // Within the limits, and more than there is: a proven peer's frame of 20 MiB.
 TEST_F(Strangers, AFrameThereIsNoMemoryForCostsItsConnection) {
   RawStream stream(address());
-  ASSERT_TRUE(transport::testing::prove(stream, identity_of("student/1"), {.name = kStoreName}));
+  ASSERT_TRUE(transport::testing::prove(stream, identity_of("student/1"),
+                                        {.name = launcher_port::kStoreName}));
   const rpc::testing::FailingNew failing(16 << 20);
   const uint32_t length = 20 << 20;
   stream.send(std::string(reinterpret_cast<const char*>(&length), sizeof length));
@@ -149,7 +156,8 @@ TEST_F(Strangers, AFrameThereIsNoMemoryForCostsItsConnection) {
 
 TEST_F(Strangers, HalfAFrameHoldsUpNobody) {
   RawStream stream(address());
-  ASSERT_TRUE(transport::testing::prove(stream, identity_of("student/1"), {.name = kStoreName}));
+  ASSERT_TRUE(transport::testing::prove(stream, identity_of("student/1"),
+                                        {.name = launcher_port::kStoreName}));
   stream.send(frame_of(StoreRequest{.id = 1}).substr(0, 9));
   EXPECT_TRUE(store->check({"secret"}));
 }
@@ -178,7 +186,7 @@ TEST(Connecting, WaitsForAServerThatIsLate) {
 // A process of another run has the port that this run's store takes a moment later.
 TEST(Connecting, WhoeverHadThePortBeforeIsNoReasonToGiveUp) {
   transport::testing::LogCapture log;
-  Identity other = identity_of(kStoreName);
+  Identity other = identity_of(launcher_port::kStoreName);
   other.run = "run 6";
   auto squatter = std::make_unique<StoreServer>(other, streams(kPlain), server_options());
   const uint16_t port = squatter->port();

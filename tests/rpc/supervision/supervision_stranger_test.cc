@@ -1,5 +1,6 @@
 // Who is not heard at the launcher's port, and what a liar costs: his own connection.
-#include "rpc/rendezvous/store_frames.h"
+#include "rpc/rendezvous/frame_connection.h"
+#include "rpc/rendezvous/store_identity.h"
 #include "rpc/supervision/supervision_frames.h"
 #include "tests/rpc/supervision/supervision_fixture.h"
 #include "tests/rpc/transport/raw_stream.h"
@@ -8,11 +9,11 @@
 namespace retort::rpc::supervision::testing {
 namespace {
 
-using rendezvous::with_length;
+using launcher_port::with_length;
 using transport::testing::prove;
 using transport::testing::RawStream;
 
-const transport::ProofTarget kLauncher{.name = rendezvous::kStoreName,
+const transport::ProofTarget kLauncher{.name = launcher_port::kStoreName,
                                        .purpose = transport::Purpose::kSupervision};
 
 std::string frame(const ProcessFrame& content) { return with_length(to_bytes(content)); }

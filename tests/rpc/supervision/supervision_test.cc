@@ -6,7 +6,6 @@
 
 #include <filesystem>
 
-#include "rpc/rendezvous/store_frames.h"
 #include "rpc/rendezvous/store_identity.h"
 #include "rpc/supervision/supervision_frames.h"
 #include "rpc/transport/acceptor.h"
@@ -175,7 +174,7 @@ TEST_F(LessImpatient, HeartbeatsAreEnough) {
 // Takes connections for supervision and then says nothing, as a launcher that stands still.
 class SilentLauncher {
  public:
-  SilentLauncher() : identity_(rendezvous::identity_of(access(""), rendezvous::kStoreName)) {
+  SilentLauncher() : identity_(launcher_port::identity_of(access(""), launcher_port::kStoreName)) {
     transport::AcceptorHandlers handlers;
     handlers.on_control = [](auto, const auto&) {};
     handlers.on_supervision = [this](std::shared_ptr<transport::Stream> stream, const auto&) {

@@ -1,8 +1,14 @@
-// The part of Session that moves messages: which pipe, and when the peer has room for it.
+#include "rpc/detail/message_flow.h"
+
 #include <algorithm>
+#include <chrono>
+#include <functional>
+#include <string>
 #include <utility>
 
-#include "rpc/detail/session.h"
+#include "base/error.h"
+#include "rpc/detail/data_pipe.h"
+#include "rpc/detail/peer_state.h"
 
 namespace retort::rpc::detail {
 namespace {
@@ -19,34 +25,43 @@ BulkKind kind_of(const std::string& metadata) {
   throw Error(ErrorCode::kCorrupt, "a large message is neither a request nor a reply");
 }
 
-}  // namespace
-
-std::function<void(uint64_t)> Session::tell_room(FrameType type, BulkKind kind) const {
-  return [control = control_, type, kind](uint64_t limit) {
+std::function<void(uint64_t)> tell_room(const SessionContext& context, FrameType type,
+                                        BulkKind kind) {
+  return [control = context.control(), type, kind](uint64_t limit) {
     control->send(frame_bytes(type, Room{kind, limit}));
   };
 }
 
-void Session::open_windows() {
+}  // namespace
+
+MessageFlow::MessageFlow(SessionContext& context) : context_(context) {
   for (const BulkKind kind : kBulkKinds)
     windows_[static_cast<size_t>(kind)] =
-        std::make_unique<SendWindow>(tell_room(FrameType::kWant, kind));
+        std::make_unique<SendWindow>(tell_room(context, FrameType::kWant, kind));
 }
 
-void Session::open_accounts() {
+void MessageFlow::open_accounts() {
   for (const BulkKind kind : kBulkKinds)
-    accounts_[static_cast<size_t>(kind)] = host_.receive_budget().open(
-        static_cast<size_t>(kind), {.grant = tell_room(FrameType::kGrant, kind),
-                                    .ask_back = tell_room(FrameType::kAskBack, kind)});
+    accounts_[static_cast<size_t>(kind)] = context_.host().receive_budget().open(
+        static_cast<size_t>(kind), {.grant = tell_room(context_, FrameType::kGrant, kind),
+                                    .ask_back = tell_room(context_, FrameType::kAskBack, kind)});
 }
 
-// An answer that needs nothing but the control connection.
-bool Session::owes_room() const {
+void MessageFlow::close() {
+  for (const auto& pipe : pipes_)
+    if (pipe) pipe->close();
+  for (const auto& account : accounts_)
+    if (account) account->close();
+  for (const auto& window : windows_)
+    window->clear();
+}
+
+bool MessageFlow::owes_room() const {
   return std::any_of(accounts_.begin(), accounts_.end(),
                      [](const auto& account) { return account && account->asks_back(); });
 }
 
-void Session::on_room(FrameType type, const Room& room) {
+void MessageFlow::on_room(FrameType type, const Room& room) {
   if (static_cast<size_t>(room.kind) >= kNumBulkKinds)
     throw Error(ErrorCode::kCorrupt, "room for an unknown kind of message")
         .with("kind", static_cast<int>(room.kind));
@@ -57,32 +72,28 @@ void Session::on_room(FrameType type, const Room& room) {
     default: break;
   }
   window(room.kind).lower(room.limit, [this, kind = room.kind](uint64_t limit) {
-    control_->send(frame_bytes(FrameType::kLowered, Room{kind, limit}));
+    context_.send_frame(FrameType::kLowered, Room{kind, limit});
   });
 }
 
 // Large messages are read as far as the peer was granted room; their memory is taken afterwards.
-void Session::read_pipe(uint32_t index) {
-  if (phase_ != Phase::kUp) return;
-  auto on_message = [self = shared_from_this(), index](WireMessage message) {
-    if (self->phase_ != Phase::kUp) return;
-    self->on_message(std::move(message));
-    self->read_pipe(index);
-  };
+void MessageFlow::read(uint32_t index, MessagePipe::OnMessage on_message) {
   if (index == 0) return pipes_[0]->read(kSmallBytes, std::move(on_message));
 
-  const uint64_t largest = std::max(host_.options().rpc.max_message_bytes.bytes, kMinMessageBytes);
-  pipes_[1]->read(largest, std::move(on_message),
-                  [self = shared_from_this()](const std::string& metadata, uint64_t bytes) {
-                    return self->take_room(kind_of(metadata), bytes);
-                  });
+  const uint64_t largest =
+      std::max(context_.host().options().rpc.max_message_bytes.bytes, kMinMessageBytes);
+  pipes_[1]->read(
+      largest, std::move(on_message),
+      [this, self = context_.shared_from_this()](const std::string& metadata, uint64_t bytes) {
+        return take_room(kind_of(metadata), bytes);
+      });
 }
 
 // Held for as long as a large message takes memory here, whatever becomes of it.
-std::shared_ptr<void> Session::take_room(BulkKind kind, uint64_t bytes) {
+std::shared_ptr<void> MessageFlow::take_room(BulkKind kind, uint64_t bytes) {
   const auto account = accounts_[static_cast<size_t>(kind)];
   account->arrive(bytes);
-  const auto give_back = [loop = loop_, account, bytes](void*) {
+  const auto give_back = [loop = context_.loop(), account, bytes](void*) {
     loop->post([account, bytes] { account->consume(bytes); });
   };
   return {static_cast<void*>(account.get()), give_back};
@@ -90,9 +101,9 @@ std::shared_ptr<void> Session::take_room(BulkKind kind, uint64_t bytes) {
 
 // Small messages have a pipe of their own, which nothing holds up; what they take is bounded by the
 // number of calls.
-void Session::write(BulkKind kind, uint64_t call_id, std::shared_ptr<WireMessage> message) {
+void MessageFlow::write(BulkKind kind, uint64_t call_id, std::shared_ptr<WireMessage> message) {
   const uint64_t bytes = message->size_bytes();
-  ++writes_;
+  ++num_writes_;
   if (bytes <= kSmallBytes) return write_to(0, std::move(message));
   message->metadata = metadata_of(kind);
   window(kind).push(call_id, bytes, [this, message] {
@@ -103,12 +114,18 @@ void Session::write(BulkKind kind, uint64_t call_id, std::shared_ptr<WireMessage
   if (window(kind).num_waiting() > 0) message->in_line_since = Clock::now();
 }
 
-void Session::write_to(uint32_t index, std::shared_ptr<const WireMessage> message) {
-  state_->count_sent(message->size_bytes());
-  pipes_[index]->write(std::move(message), [self = shared_from_this()] {
-    --self->writes_;
-    if (self->phase_ == Phase::kUp) self->host_.session_idle();
+void MessageFlow::write_to(uint32_t index, std::shared_ptr<const WireMessage> message) {
+  context_.peer_state().count_sent(message->size_bytes());
+  pipes_[index]->write(std::move(message), [this, self = context_.shared_from_this()] {
+    --num_writes_;
+    if (context_.up()) context_.host().session_idle();
   });
+}
+
+bool MessageFlow::withdraw(BulkKind kind, uint64_t call_id) {
+  if (!window(kind).remove(call_id)) return false;
+  --num_writes_;
+  return true;
 }
 
 }  // namespace retort::rpc::detail
