@@ -4,13 +4,7 @@
 
 namespace retort::launch {
 
-// Until the launcher says that the run has ended, or is lost: it closes the connection, or is
-// silent for rpc.peer_timeout. Then the processes here are asked to end as a launcher would ask
-// them, the driving ones first, which save, and the serving ones once nobody drives the run; what
-// is left beyond the time that they have is killed.
-//
-// Nothing that it started, and nothing that those left behind, outlives it, unless it is killed
-// itself: then the processes miss their launcher (launcher_link.h) and end by themselves.
+// serve_as_host(), with the checks of `retort doctor` for what the launcher's host asks.
 int run_host();
 
 }  // namespace retort::launch

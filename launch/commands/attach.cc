@@ -12,6 +12,7 @@
 #include "base/host_name.h"
 #include "launch/backends/child_process.h"
 #include "launch/backends/host_places.h"
+#include "launch/backends/rank_spec.h"
 #include "launch/backends/run_mark.h"
 #include "launch/commands/launch.h"
 #include "launch/commands/run_hosts.h"

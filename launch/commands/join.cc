@@ -20,6 +20,7 @@
 #include "launch/join/first_process.h"
 #include "launch/join/keeper.h"
 #include "launch/join/meeting.h"
+#include "launch/run/open_folder.h"
 #include "launch/supervision/launcher_address.h"
 #include "launch/supervision/secret_file.h"
 #include "launch/supervision/signal_catcher.h"

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "launch/backends/child_process.h"
 #include "launch/backends/host_places.h"
+#include "launch/backends/rank_spec.h"
 #include "launch/backends/run_mark.h"
 #include "launch/backends/shell_word.h"
 #include "launch/backends/ssh_backend.h"
@@ -28,6 +29,7 @@
 #include "launch/commands/submit.h"
 #include "launch/join/meeting.h"
 #include "launch/kubernetes/dry_run.h"
+#include "launch/run/open_folder.h"
 #include "launch/slurm/run.h"
 #include "launch/slurm/texts.h"
 #include "launch/supervision/launcher_address.h"
@@ -321,7 +323,11 @@ int run_launch(const LaunchCommand& command) {
   if (command.submit) return run_submit(command);
   const recipes::Recipe recipe = load_for_launch(command);
   if (command.dry_run || recipe.launch.backend == recipes::Backend::kKubernetes)
-    return run_dry(command, recipe);
+    return run_dry({.recipe_file = command.recipe,
+                    .is_asked = command.dry_run,
+                    .resume = command.resume,
+                    .overwrite = command.overwrite},
+                   recipe);
   std::optional<SlurmJob> job;
   if (recipe.launch.backend == recipes::Backend::kSlurm)
     job = check_slurm_job(recipe, command.submitted);

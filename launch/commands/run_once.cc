@@ -16,17 +16,14 @@
 #include "base/log.h"
 #include "base/printable.h"
 #include "launch/backends/host_places.h"
-#include "launch/backends/role_variables.h"
-#include "launch/commands/commands.h"
-#include "launch/commands/resumed_recipe.h"
+#include "launch/backends/local_backend.h"
+#include "launch/backends/rank_spec.h"
 #include "launch/supervision/background_writer.h"
 #include "launch/supervision/metrics_command.h"
 #include "launch/supervision/metrics_endpoint.h"
 #include "launch/supervision/observers.h"
 #include "launch/supervision/progress.h"
 #include "launch/supervision/status_file.h"
-#include "launch/yaml/recipe_file.h"
-#include "launch/yaml/role_values.h"
 #include "models/file_checksums.h"
 #include "recipes/external_roles.h"
 #include "recipes/recipe_type.h"
@@ -74,56 +71,6 @@ int64_t incarnation(const fs::path& run_folder, bool attached) {
   const int64_t number = before + 1;
   write_file_atomically(file, std::to_string(number) + "\n");
   return number;
-}
-
-// What of a recipe changed since its run was started last is refused, or told and applied. A recipe
-// that this version cannot read any more is not compared.
-void tell_changes(const std::string& before, const recipes::Recipe& recipe) {
-  std::optional<recipes::Recipe> old;
-  try {
-    old = parse_recipe(before, kResolvedRecipe,
-                       {.cuda = true,
-                        .check_files = false,
-                        .check_inputs = false,
-                        .is_launched = false,
-                        .env_values = false});
-  } catch (const Error& error) {
-    std::cerr << "note: the recipe that the run had is not compared with this one: "
-              << error.message() << "\n";
-    return;
-  }
-  for (const ChangedKey& changed : applied_keys(*old, recipe))
-    std::cerr << "note: changed, and applied from here on: " << changed.text() << "\n";
-}
-
-// The values of roles.*.env are told to nobody, but that one is another now is.
-void tell_changed_values(const fs::path& run_folder, const recipes::Recipe& recipe) {
-  RoleValues before;
-  try {
-    before = read_role_values(run_folder / kResolvedRecipe).value_or(RoleValues{});
-  } catch (const Error& error) {
-    std::cerr << "note: the values that roles.*.env had are not compared with these: "
-              << error.message() << "\n";
-  }
-  for (const std::string& key : changed_values(before, role_values(recipe)))
-    std::cerr << "note: changed, and applied from here on: " << key << ": another value\n";
-}
-
-// A judge's question belongs to the run: it is kept there, and a run goes on with the same one.
-void keep_templates(const recipes::Recipe& recipe, const fs::path& run_folder) {
-  for (size_t i = 0; i < recipe.rewards.size(); ++i) {
-    const auto& file = recipe.rewards[i].template_file;
-    if (!file) continue;
-    const fs::path kept = run_folder / "templates" / (std::to_string(i) + ".jinja");
-    const std::string text = read_file(*file);
-    fs::create_directories(kept.parent_path());
-    if (!fs::exists(kept)) write_file_atomically(kept, text);
-    if (read_file(kept) != text)
-      throw Error(ErrorCode::kMismatch,
-                  "rewards[" + std::to_string(i) + "].template: '" + *file +
-                      "' is not the one that the run began with, which is kept as " +
-                      kept.string() + "; put it back, or begin a new run");
-  }
 }
 
 // As Progress writes: past stdout's buffer, and without a long wait for who does not read.
@@ -191,83 +138,6 @@ bool fall_back(const recipes::CheckpointEntry& damaged, const std::string& messa
 
 }  // namespace
 
-RunFolder check_run_folder(const recipes::Recipe& recipe, RunFolderMode mode, Duration lock_timeout,
-                           const RunFolder::WhenLocked& when_locked) {
-  const fs::path path = run_folder_of(recipe);
-  const auto check = [&](const std::optional<std::string>& before) {
-    if (before) {
-      tell_changes(*before, recipe);
-      tell_changed_values(path, recipe);
-    }
-    keep_templates(recipe, path);
-  };
-  return RunFolder(path, mode, lock_timeout, check, when_locked);
-}
-
-RunFolder open_run_folder(const recipes::Recipe& recipe, RunFolderMode mode, Duration lock_timeout,
-                          const RunFolder::WhenLocked& when_locked) {
-  const fs::path path = run_folder_of(recipe);
-  RunFolder folder = check_run_folder(recipe, mode, lock_timeout, when_locked);
-  describe_run(recipe, folder);
-  keep_templates(recipe, path);
-  return folder;
-}
-
-void describe_run(const recipes::Recipe& recipe, const RunFolder& folder) {
-  write_role_values(folder.resolved_recipe(), role_values(recipe));
-  folder.write_resolved_recipe(resolved_yaml(recipe));
-  write_file_atomically(folder.path() / "plan.json", plan_json(recipe) + "\n");
-}
-
-ChildContext rank_context_of(const recipes::Recipe& recipe, const RunStart& start,
-                             const std::string& role, int64_t rank) {
-  return {.run = start.run,
-          .role = role,
-          .rank = rank,
-          .incarnation = start.incarnation,
-          .store_host = start.store_host,
-          .store_port = start.store_port,
-          .secret = start.secret,
-          .encryption = start.encryption,
-          .bind = recipe.rpc.bind,
-          .cuda = recipe.roles.at(role).world.device == parallel::Device::kCuda,
-          .heartbeat_interval = recipe.rpc.heartbeats(recipe.num_processes()),
-          .peer_timeout = recipe.rpc.peer_timeout,
-          .resume = start.resume,
-          .writes_cache = start.writes_cache,
-          .outlives_launcher = recipe.launch.launcher_lost == recipes::LauncherLost::kContinue};
-}
-
-std::vector<std::string> role_arguments(const ChildContext& context, const fs::path& run_folder) {
-  return {"role",
-          "--run",
-          context.run,
-          "--role",
-          context.role,
-          "--rank",
-          std::to_string(context.rank),
-          "--run-folder",
-          run_folder.string()};
-}
-
-ProcessSpec child_spec(const recipes::Recipe& recipe, const RunFolder& folder,
-                       ChildContext context) {
-  const recipes::RoleOptions& role = recipe.roles.at(context.role);
-  ProcessSpec spec;
-  spec.context = std::move(context);
-  spec.driving = spec.context.role == recipes::Recipe::kDrivingRole;
-  if (!spec.driving) {
-    const int64_t replica = parallel::coordinate_of(role.world, spec.context.rank).dp;
-    spec.replica = spec.context.role + " replica " + std::to_string(replica);
-    spec.restarts = role.restarts;
-  }
-
-  // The program starts itself; its secret comes on its stdin, not as an argument.
-  spec.arguments = role_arguments(spec.context, folder.path());
-  spec.env = role_variables(recipe, role);
-  return spec;
-}
-
 StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
   const recipes::Recipe& recipe = options.recipe;
   const RunFolder& folder = options.folder;
@@ -329,15 +199,14 @@ StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
                                             }});
     observers.add(&*command);
   }
+  LocalBackend local(fs::read_symlink("/proc/self/exe"), folder.lock_fd());
   SupervisorOptions supervised{
-      .program = fs::read_symlink("/proc/self/exe"),
       .log_folder = folder.logs(),
       .processes = options.processes(start),
       .supervision = &store.supervision(),
       .stop_timeout = recipe.launch.stop_timeout,
       .held_timeout = recipe.rpc.peer_timeout,
-      .hold_fd = folder.lock_fd(),
-      .backend = options.backend,
+      .backend = options.backend ? options.backend : &local,
   };
   if (options.places)
     supervised.place_again = [&](const std::vector<ProcessSpec*>& replica) {

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "launch/commands/run_once.h"
+#include "launch/run/open_folder.h"
 #include "launch/slurm/command.h"
 #include "launch/slurm/job.h"
 #include "launch/slurm/texts.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/commands/run_once.h"
+#include "launch/backends/rank_spec.h"
 #include "launch/join/keeper.h"
 #include "launch/slurm/job.h"
 #include "launch/slurm/steps.h"

@@ -281,8 +281,9 @@ void Supervisor::Impl::end_orphans() {
                              ", which a process of the run left behind, could not be ended");
 }
 
-Supervisor::Supervisor(SupervisorOptions options, SupervisorObserver* observer)
-    : impl_(std::make_unique<Impl>(std::move(options), observer)) {
+Supervisor::Supervisor(SupervisorOptions options, SupervisorObserver* observer) {
+  RETORT_CHECK(options.backend != nullptr) << "nobody starts the processes";
+  impl_ = std::make_unique<Impl>(std::move(options), observer);
   const auto& processes = impl_->options.processes;
   RETORT_CHECK(std::any_of(processes.begin(), processes.end(), [](const auto& p) {
     return p.driving;

@@ -14,7 +14,6 @@
 #include "base/error.h"
 #include "launch/backends/backend.h"
 #include "launch/backends/joined_process.h"
-#include "launch/backends/local_backend.h"
 #include "launch/supervision/orphans.h"
 #include "launch/supervision/supervisor.h"
 
@@ -57,7 +56,6 @@ struct Supervisor::Impl {
   SupervisorOptions options;
   SupervisorObserver quiet;
   SupervisorObserver* observer;
-  LocalBackend local;
   Backend& backend;
   std::vector<Watched> children;
   Orphans orphans{[this](pid_t pid) {
@@ -76,8 +74,7 @@ struct Supervisor::Impl {
   Impl(SupervisorOptions o, SupervisorObserver* o2)
       : options(std::move(o)),
         observer(o2 ? o2 : &quiet),
-        local(options.program, options.hold_fd),
-        backend(options.backend ? *options.backend : local) {}
+        backend(*options.backend) {}
   ~Impl() { children.clear(); }  // before `orphans` ends what they leave behind
 
   void start_all();

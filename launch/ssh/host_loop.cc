@@ -1,0 +1,213 @@
+#include "launch/ssh/host_loop.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <future>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/process/owned_fd.h"
+#include "launch/backends/child_process.h"
+#include "launch/backends/frame_stream.h"
+#include "launch/backends/host_frames.h"
+#include "launch/backends/host_version.h"
+#include "launch/backends/hosted_processes.h"
+#include "launch/backends/life_signs.h"
+#include "launch/backends/run_mark.h"
+#include "launch/supervision/driving_lock.h"
+#include "launch/supervision/orphans.h"
+#include "launch/supervision/signal_catcher.h"
+
+namespace retort::launch {
+namespace {
+
+constexpr std::chrono::milliseconds kHostTick{100};
+constexpr std::chrono::milliseconds kHostReap{10'000};
+// A launcher that has not said where the run is within this time is none.
+constexpr std::chrono::milliseconds kFirstWord{60'000};
+// Beyond what the processes have to end, which those that a launcher has also get.
+constexpr std::chrono::milliseconds kBeyondTheirStop{10'000};
+// Unsent bytes beyond which output stays in the pipes, so that the processes wait, not we.
+constexpr size_t kFull = 1 << 20;
+
+// Standard output as the connection: whatever else is printed goes to stderr.
+FrameStream take_standard_streams() {
+  OwnedFd in(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 10));
+  OwnedFd out(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 10));
+  const OwnedFd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  ::dup2(nothing.get(), STDIN_FILENO);
+  ::dup2(STDERR_FILENO, STDOUT_FILENO);
+  return {std::move(in), std::move(out)};
+}
+
+class HostLoop {
+ public:
+  HostLoop(SignalCatcher& signals, ExamineHost examine)
+      : signals_(signals), examine_(std::move(examine)) {
+    stream_.send_line(version_line());
+  }
+
+  int run() {
+    while (!ended_ && !(lost_ && (!processes_ || processes_->empty()))) {
+      wait();
+      if (!lost_) listen();
+      if (signals_.next()) end_by_signal();
+      if (processes_) processes_->work(full());
+      if (answer_.valid() && answer_.wait_for(std::chrono::seconds(0)) == std::future_status::ready)
+        tell({.kind = FromHostKind::kExamined, .text = answer_.get()});
+      orphans_.reap();
+      if (lost_ && !goes_on_) end_processes();
+    }
+    if (processes_) kill_processes();
+    for (const pid_t pid : orphans_.end_all(Deadline::after(kHostReap))) {
+      RETORT_LOG(kError) << "process " << pid << " could not be ended";
+    }
+    const int code = lost_ ? 1 : 0;
+    // What an examination still waits for, nobody wants to know any more, and the destructor of its
+    // future would wait, too. Its thread ends with the process, whose destructors have nothing else
+    // to do than the system does.
+    if (answer_.valid()) std::quick_exit(code);
+    return code;
+  }
+
+ private:
+  bool full() const { return !lost_ && stream_.unsent() > kFull; }
+
+  void wait() const {
+    std::vector<pollfd> entries{{signals_.fd(), POLLIN, 0}};
+    if (!lost_) entries.push_back({stream_.in(), POLLIN, 0});
+    if (!lost_ && stream_.unsent() > 0) entries.push_back({stream_.out(), POLLOUT, 0});
+    if (processes_) processes_->poll_for(entries, full());
+    if (::poll(entries.data(), entries.size(), static_cast<int>(kHostTick.count())) < 0 &&
+        errno != EINTR)
+      throw Error(ErrorCode::kUnavailable, std::string("poll: ") + std::strerror(errno));
+  }
+
+  // What the launcher says, and whether it lives.
+  void listen() {
+    signs_.look();
+    const bool open = stream_.fill();
+    while (const auto frame = stream_.next()) {
+      signs_.heard();
+      take(read_to_host(*frame));
+      if (ended_) return;
+    }
+    if (signs_.due() && processes_) tell({});
+    if (!open || !stream_.flush()) return lose("the launcher's connection has ended");
+    if (signs_.silent()) lose("the launcher is silent");
+  }
+
+  void take(const ToHost& frame) {
+    const bool of_process = frame.kind == ToHostKind::kStart || frame.kind == ToHostKind::kSignal;
+    if (!processes_ && of_process)
+      throw Error(ErrorCode::kCorrupt, "the launcher has not said where the run is");
+    switch (frame.kind) {
+      case ToHostKind::kPlace: take_place(frame); break;
+      case ToHostKind::kStart: processes_->start(frame); break;
+      case ToHostKind::kSignal: processes_->signal(frame); break;
+      case ToHostKind::kEnd: ended_ = true; break;
+      case ToHostKind::kBeat: break;
+      case ToHostKind::kExamine: examine(frame.question); break;
+    }
+  }
+
+  // Engines that do not answer are waited for: on a thread, so that this one gives life signs.
+  void examine(const std::string& question) {
+    if (answer_.valid())
+      throw Error(ErrorCode::kCorrupt, "the launcher asks again before it has an answer");
+    answer_ = std::async(std::launch::async, examine_, question);
+  }
+
+  // Shows that this host sees the folders of the launcher's.
+  void take_place(const ToHost& frame) {
+    signs_ = LifeSigns(Duration(frame.interval_ms), Duration(frame.limit_ms));
+    try {
+      if (::chdir(frame.folder.c_str()) != 0)
+        throw Error(ErrorCode::kUnavailable, frame.folder + ": " + std::strerror(errno));
+      run_folder_ = frame.run_folder;
+      mark_ = read_run_mark(run_folder_);
+      const char* connection = std::getenv("SSH_CONNECTION");
+      processes_.emplace([this](const FromHost& one) { tell(one); }, mark_.hold.get());
+      tell({.kind = FromHostKind::kHere,
+            .text = mark_.text,
+            .connection = connection ? connection : "",
+            .number = threads_per_process(0, 1)});
+    } catch (const Error& error) {
+      tell({.kind = FromHostKind::kRefused, .text = error.message()});
+    }
+  }
+
+  void tell(const FromHost& frame) {
+    if (!lost_) stream_.send(rpc::to_bytes(frame));
+  }
+
+  void lose(const std::string& why) {
+    if (lost_) return;
+    RETORT_LOG(kError) << why;
+    stream_.flush();
+    lost_ = true;
+    if (!processes_) return;
+    processes_->keep_output();
+    // Processes that go on without their launcher end by themselves, or by another one's request.
+    goes_on_ = processes_->outlive_launcher();
+    kill_at_ = Deadline::after(processes_->stop_timeout() + kBeyondTheirStop);
+  }
+
+  void end_by_signal() {
+    lose("a signal asks this host's part of the run to end");
+    if (!std::exchange(goes_on_, false)) return;
+    kill_at_ = Deadline::after(processes_->stop_timeout() + kBeyondTheirStop);
+  }
+
+  // Those that serve are needed by those that drive, wherever they are, until these have saved.
+  void end_processes() {
+    if (!processes_) return;
+    processes_->terminate(/*driving=*/true);
+    if (!processes_->any_driving() && !anyone_drives(run_folder_))
+      processes_->terminate(/*driving=*/false);
+    if (kill_at_->expired()) processes_->kill();
+  }
+
+  void kill_processes() {
+    const Deadline deadline = Deadline::after(kHostReap);
+    while (!processes_->empty() && !deadline.expired()) {
+      processes_->kill();
+      processes_->work(/*full=*/false);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+
+  SignalCatcher& signals_;
+  const ExamineHost examine_;
+  FrameStream stream_ = take_standard_streams();
+  LifeSigns signs_{kFirstWord, kFirstWord};
+  std::filesystem::path run_folder_;
+  RunMark mark_;
+  std::optional<HostedProcesses> processes_;
+  std::future<std::string> answer_;  // to the doctor of the launcher's host
+  Orphans orphans_{[this](pid_t pid) { return processes_ && processes_->is_child(pid); }};
+  bool ended_ = false;  // the launcher says so
+  bool lost_ = false;
+  bool goes_on_ = false;  // without the launcher
+  std::optional<Deadline> kill_at_;
+};
+
+}  // namespace
+
+int serve_as_host(ExamineHost examine) {
+  set_log_identity("host");
+  SignalCatcher& signals = *new SignalCatcher({SIGTERM, SIGINT, SIGHUP});
+  return HostLoop(signals, std::move(examine)).run();
+}
+
+}  // namespace retort::launch
