@@ -9,14 +9,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/printable.h"
-#include "launch/backends/host_places.h"
-#include "launch/backends/local_backend.h"
 #include "launch/backends/rank_spec.h"
 #include "launch/supervision/background_writer.h"
 #include "launch/supervision/metrics_command.h"
@@ -136,98 +135,143 @@ bool fall_back(const recipes::CheckpointEntry& damaged, const std::string& messa
   return true;
 }
 
+// What is shown, written and told of a start while it runs.
+class StartObservers {
+ public:
+  StartObservers(const StartOptions& options, int64_t start_step);
+  StartObservers(const StartObservers&) = delete;
+  StartObservers& operator=(const StartObservers&) = delete;
+
+  SupervisorObserver* all() { return &observers_; }
+  // Of launch.metrics_command.
+  bool is_helper(pid_t pid) const { return command_ && command_->is_program(pid); }
+  bool has_helper() const { return command_.has_value(); }
+  // The processes have ended.
+  void end_helper(SupervisorResult& result);
+  void finish(const SupervisorResult& result, bool goes_on);
+
+ private:
+  void serve_metrics(const StartOptions& options);
+  void start_helper(const StartOptions& options);
+
+  Progress progress_;
+  StatusFile status_;
+  Observers observers_{{&progress_, &status_}};
+  std::optional<MetricsEndpoint> metrics_;
+  std::vector<std::string> remarks_;
+  std::optional<MetricsCommand> command_;
+};
+
+StartObservers::StartObservers(const StartOptions& options, int64_t start_step)
+    : progress_({.fd = STDOUT_FILENO,
+                 .live = ::isatty(STDOUT_FILENO) != 0,
+                 .title = options.recipe.recipe.text + " -> " + options.recipe.output_dir,
+                 .metrics = options.folder.metrics(),
+                 .watched = recipes::recipe_type(options.recipe).watched_metrics(options.recipe),
+                 .start_step = start_step,
+                 .max_steps = options.recipe.train.max_steps,
+                 .num_epochs = options.recipe.train.num_train_epochs}),
+      status_({.path = options.folder.path() / kStatusFile,
+               .run = options.folder.path().filename().string(),
+               .recipe = options.recipe.recipe.text,
+               .reproducible = recipes::roles_of_engines(options.recipe).empty(),
+               .start_step = start_step,
+               .max_steps = options.recipe.train.max_steps,
+               .progress = &progress_.state(),
+               .is_attached = options.attached}) {
+  if (options.recipe.launch.metrics_port) serve_metrics(options);
+  if (!options.recipe.launch.metrics_command.empty()) start_helper(options);
+}
+
+void StartObservers::serve_metrics(const StartOptions& options) {
+  const std::string& host = options.store.host();
+  const auto port = static_cast<uint16_t>(*options.recipe.launch.metrics_port);
+  try {
+    metrics_.emplace(host, port, progress_, status_);
+  } catch (const Error& error) {
+    throw Error(error.code(), "launch.metrics_port: " + error.message() +
+                                  "; write another one, or 0, with which the system chooses");
+  }
+  observers_.add(&*metrics_);
+  print_line("metrics: http://" + host + ":" + std::to_string(metrics_->port()) + "/metrics");
+}
+
+void StartObservers::start_helper(const StartOptions& options) {
+  const auto tell = [this](const std::string& message) {
+    remarks_.push_back(message);
+    progress_.on_phase(message);
+    status_.on_phase(message);
+  };
+  command_.emplace(
+      MetricsCommand::Options{.argv = options.recipe.launch.metrics_command,
+                              .metrics = options.folder.metrics(),
+                              .output = options.folder.logs() / "metrics_command.log",
+                              .tell = tell});
+  observers_.add(&*command_);
+}
+
+void StartObservers::end_helper(SupervisorResult& result) {
+  if (command_) command_->finish(result.signal == 0 ? kMetricsCommandEnd : kEndAfterSignal);
+  result.remarks.insert(result.remarks.end(), remarks_.begin(), remarks_.end());
+}
+
+void StartObservers::finish(const SupervisorResult& result, bool goes_on) {
+  progress_.finish();
+  status_.finish(result, goes_on);
+}
+
+SupervisorOptions supervised(const StartOptions& options, const RunStart& start,
+                             const StartObservers& observers) {
+  const recipes::Recipe& recipe = options.recipe;
+  SupervisorOptions result{
+      .log_folder = options.folder.logs(),
+      .processes = options.processes.processes(start),
+      .supervision = &options.store.supervision(),
+      .stop_timeout = recipe.launch.stop_timeout,
+      .held_timeout = recipe.rpc.peer_timeout,
+      .backend = &options.processes.backend(),
+      .place_again =
+          [&](const std::vector<ProcessSpec*>& replica) { options.processes.place_again(replica); },
+  };
+  if (observers.has_helper())
+    result.is_helper = [&](pid_t pid) { return observers.is_helper(pid); };
+  if (options.attached) result.connect_timeout = kFindLauncher;
+  return result;
+}
+
 }  // namespace
 
 StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
-  const recipes::Recipe& recipe = options.recipe;
   const RunFolder& folder = options.folder;
 
   // Where the processes of this start find each other, and where training goes on.
-  rpc::RendezvousServer& store = options.store;
   const RunStart start{.run = options.access.run,
                        .secret = options.access.secret,
                        .incarnation = incarnation(folder.path(), options.attached),
                        .resume = options.resume,
                        .writes_cache = options.writes_cache,
-                       .store_host = store.host(),
-                       .store_port = store.port(),
+                       .store_host = options.store.host(),
+                       .store_port = options.store.port(),
                        .encryption = options.access.encryption};
   const int64_t start_step = folder.resume_from() ? folder.resume_from()->step : 0;
   if (options.resume && !options.writes_cache)
     print_line("resuming " + folder.path().string() + " at step " + std::to_string(start_step));
 
-  Progress progress({.fd = STDOUT_FILENO,
-                     .live = ::isatty(STDOUT_FILENO) != 0,
-                     .title = recipe.recipe.text + " -> " + recipe.output_dir,
-                     .metrics = folder.metrics(),
-                     .watched = recipes::recipe_type(recipe).watched_metrics(recipe),
-                     .start_step = start_step,
-                     .max_steps = recipe.train.max_steps,
-                     .num_epochs = recipe.train.num_train_epochs});
-  StatusFile status({.path = folder.path() / kStatusFile,
-                     .run = folder.path().filename().string(),
-                     .recipe = recipe.recipe.text,
-                     .reproducible = recipes::roles_of_engines(recipe).empty(),
-                     .start_step = start_step,
-                     .max_steps = recipe.train.max_steps,
-                     .progress = &progress.state(),
-                     .is_attached = options.attached});
-  Observers observers({&progress, &status});
-  std::optional<MetricsEndpoint> metrics;
-  if (recipe.launch.metrics_port) {
-    try {
-      metrics.emplace(store.host(), static_cast<uint16_t>(*recipe.launch.metrics_port), progress,
-                      status);
-    } catch (const Error& error) {
-      throw Error(error.code(), "launch.metrics_port: " + error.message() +
-                                    "; write another one, or 0, with which the system chooses");
-    }
-    observers.add(&*metrics);
-    print_line("metrics: http://" + store.host() + ":" + std::to_string(metrics->port()) +
-               "/metrics");
-  }
-  std::vector<std::string> remarks;
-  std::optional<MetricsCommand> command;
-  if (!recipe.launch.metrics_command.empty()) {
-    command.emplace(MetricsCommand::Options{.argv = recipe.launch.metrics_command,
-                                            .metrics = folder.metrics(),
-                                            .output = folder.logs() / "metrics_command.log",
-                                            .tell = [&](const std::string& message) {
-                                              remarks.push_back(message);
-                                              progress.on_phase(message);
-                                              status.on_phase(message);
-                                            }});
-    observers.add(&*command);
-  }
-  LocalBackend local(fs::read_symlink("/proc/self/exe"), folder.lock_fd());
-  SupervisorOptions supervised{
-      .log_folder = folder.logs(),
-      .processes = options.processes(start),
-      .supervision = &store.supervision(),
-      .stop_timeout = recipe.launch.stop_timeout,
-      .held_timeout = recipe.rpc.peer_timeout,
-      .backend = options.backend ? options.backend : &local,
-  };
-  if (options.places)
-    supervised.place_again = [&](const std::vector<ProcessSpec*>& replica) {
-      options.places->place_again(replica);
-    };
-  if (command) supervised.is_helper = [&](pid_t pid) { return command->is_program(pid); };
-  if (options.attached) supervised.connect_timeout = kFindLauncher;
-  Supervisor supervisor(std::move(supervised), &observers);
-
+  StartObservers observers(options, start_step);
+  Supervisor supervisor(supervised(options, start, observers), observers.all());
   SupervisorResult result = supervisor.run(signals);
-  if (command) command->finish(result.signal == 0 ? kMetricsCommandEnd : kEndAfterSignal);
-  result.remarks.insert(result.remarks.end(), remarks.begin(), remarks.end());
+  observers.end_helper(result);
+
+  // A checkpoint that is damaged is no reason to end: the one before may be whole.
   bool goes_on = options.restarts_left > 0 && may_resume(result, folder);
   const auto damaged = damaged_checkpoint(result, folder);
   if (goes_on && damaged)
     goes_on = fall_back(*damaged, result.cause->message, folder, result.remarks);
-  progress.finish();
-  status.finish(result, goes_on);
+  observers.finish(result, goes_on);
   print_end(options, result, folder);
+
+  // Without a new one the run's checkpoints are still of the recipe before.
   const auto newest = recipes::latest_checkpoint(folder.path());
-  // Its checkpoints are still of the recipe before.
   const bool progressed = newest && newest->step > start_step;
   if (result.cause && !progressed) folder.restore_recipe();
   return {.exit_code = result.exit_code,

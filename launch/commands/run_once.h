@@ -6,9 +6,11 @@
 #include <filesystem>
 #include <functional>
 #include <string>
-#include <vector>
 
+#include "launch/backends/run_backend.h"
+#include "launch/backends/start_processes.h"
 #include "launch/supervision/run_folder.h"
+#include "launch/supervision/signal_catcher.h"
 #include "launch/supervision/supervisor.h"
 #include "recipes/recipe.h"
 #include "rpc/rendezvous/rendezvous_access.h"
@@ -18,10 +20,6 @@ class RendezvousServer;
 }  // namespace retort::rpc
 
 namespace retort::launch {
-
-class Backend;
-class HostPlaces;
-struct RunStart;
 
 // Whoever keeps the run makes its folder and its store, in the order that suits it, and has them
 // until the start has ended.
@@ -36,25 +34,12 @@ struct StartOptions {
   bool attached = false;
   // How often the run may go on by itself after this start.
   int64_t restarts_left = 0;
-  Backend* backend = nullptr;  // what starts its processes; null: they are children of this one
-  // Where a replica goes whose host is lost; null: this host alone.
-  HostPlaces* places = nullptr;
-
-  // The processes of this start.
-  std::function<std::vector<ProcessSpec>(const RunStart&)> processes;
+  StartProcesses& processes;
   // What to print last of a run that did not fail; "" for nothing.
   std::function<std::string(const SupervisorResult&, const std::filesystem::path&)> last_line;
 };
 
-// How it ended.
-struct StartEnd {
-  int exit_code = 0;
-  bool goes_on = false;
-  bool lost_process = false;  // the cause of its failure is that nothing came from a process
-  bool progressed = false;    // there is a newer checkpoint than that which it began at
-};
-
-// To its end. Errors of Supervisor::run and `processes`.
+// To its end. Errors of Supervisor::run and StartProcesses.
 StartEnd run_once(const StartOptions& options, SignalCatcher& signals);
 
 }  // namespace retort::launch

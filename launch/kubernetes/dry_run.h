@@ -1,20 +1,22 @@
-// retort launch RECIPE --dry-run.
+// A run whose processes a cluster starts as pods: no launcher starts it.
 #pragma once
 
+#include <memory>
 #include <string>
 
-#include "recipes/recipe.h"
+#include "launch/backends/run_backend.h"
 
 namespace retort::launch {
 
-struct DryRun {
-  std::string recipe_file;  // as it was typed
-  bool is_asked = false;    // by --dry-run
-  bool resume = false, overwrite = false;
+class KubernetesRunBackend final : public RunBackend {
+ public:
+  using RunBackend::RunBackend;
+  // The run's manifests. Errors of kubernetes_manifests.
+  std::string dry_run(bool resume, bool overwrite) const override;
+  // Always kInvalidArgument, with what to do instead.
+  void check() override;
+  bool can_be_attached() const override { return false; }
+  std::unique_ptr<Start> begin(bool by_itself, SignalCatcher& signals) override;
 };
-
-// Prints the run's manifests. kInvalidArgument, with what to do instead, without the flag and for
-// a recipe whose processes Kubernetes does not start.
-int run_dry(const DryRun& how, const recipes::Recipe& recipe);
 
 }  // namespace retort::launch
