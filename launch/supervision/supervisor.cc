@@ -21,7 +21,7 @@ namespace retort::launch {
 namespace {
 
 constexpr std::chrono::milliseconds kTick{100};
-constexpr std::chrono::milliseconds kReap{10'000};
+constexpr std::chrono::milliseconds kReapKilled{10'000};
 // How long a failure that smells of another's (a lost peer) waits for that other one to show.
 constexpr std::chrono::milliseconds kSettle{1000};
 // A process that lives dials again at once when its connection breaks.
@@ -248,7 +248,7 @@ void Supervisor::Impl::terminate(bool driving, bool serving) {
 void Supervisor::Impl::kill_all() {
   phase = Phase::kKilled;
   settle.reset();
-  deadline = Deadline::after(kReap);
+  deadline = Deadline::after(kReapKilled);
   processes.kill();
 }
 
@@ -346,7 +346,7 @@ void Supervisor::Impl::on_deadline() {
 }
 
 void Supervisor::Impl::end_orphans() {
-  for (const pid_t pid : orphans.end_all(Deadline::after(kReap)))
+  for (const pid_t pid : orphans.end_all(Deadline::after(kReapKilled)))
     result.remarks.push_back("process " + std::to_string(pid) +
                              ", which a process of the run left behind, could not be ended");
 }
