@@ -19,7 +19,6 @@
 #include "launch/backends/run_mark.h"
 #include "launch/backends/shell_word.h"
 #include "launch/backends/ssh_backend.h"
-#include "launch/commands/commands.h"
 #include "launch/commands/fit_to_hosts.h"
 #include "launch/commands/model_check.h"
 #include "launch/commands/run_hosts.h"
