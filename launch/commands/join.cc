@@ -1,5 +1,4 @@
-#include "launch/commands/join.h"
-
+// retort join: one process that becomes one rank of a run, wherever it was started.
 #include <netdb.h>
 #include <unistd.h>
 
@@ -7,12 +6,17 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/host_name.h"
 #include "base/log.h"
 #include "launch/backends/local_backend.h"
 #include "launch/backends/start_processes.h"
+#include "launch/commands/command_line.h"
 #include "launch/commands/launch.h"
 #include "launch/commands/model_check.h"
 #include "launch/commands/run_once.h"
@@ -22,6 +26,7 @@
 #include "launch/join/first_process.h"
 #include "launch/join/keeper.h"
 #include "launch/join/meeting.h"
+#include "launch/join/place.h"
 #include "launch/run/open_folder.h"
 #include "launch/supervision/launcher_address.h"
 #include "launch/supervision/secret_file.h"
@@ -34,6 +39,15 @@
 namespace retort::launch {
 namespace fs = std::filesystem;
 namespace {
+
+struct JoinCommand {
+  std::string recipe;  // "": the run's own, of a process that is not student/0
+  std::vector<std::string> overrides;
+  JoinArguments place;
+  std::string output;  // the run's folder as this host sees it; "": output_dir of the recipe
+  bool resume = false, overwrite = false;
+  std::string encryption;  // of a process without a recipe: as rpc.encryption; "": auto
+};
 
 constexpr const char* kKeeper = "student/0";
 
@@ -268,8 +282,12 @@ void check_variables(const recipes::RoleOptions& role, const std::string& name,
   become_rank(context, *recipe);
 }
 
-}  // namespace
-
+// student/0 keeps the run, unless a launcher does: its folder, its store, progress and supervision,
+// and a rank of its own as a child; it ends with the exit code of the run. Every other process
+// meets it (launch/join), is told what it is, and becomes that rank by exec: this returns only for
+// student/0.
+//
+// Errors: those of find_place() and MeetingGuest; kMismatch for another recipe or mode, with both.
 int run_join(const JoinCommand& command) {
   leave_first_process();
   const JoinPlace place = find_place(command.place, own_variables(), full_host_name());
@@ -285,6 +303,28 @@ int run_join(const JoinCommand& command) {
     if (process_name(rank.role, rank.rank) == kKeeper) return keep_run(command, place, *recipe);
   }
   join_run(command, place, std::move(recipe));
+}
+
+}  // namespace
+
+void add_join(Command program) {
+  Command c = program.command(
+      "join", "become one rank of a run that a scheduler or any other program starts");
+  JoinCommand& o = c.runs(run_join, OnSignal::kEndsInOrder);
+  c.option("recipe", o.recipe, "recipe file (YAML); student/0 needs it");
+  c.option("overrides", o.overrides, "key.path=value ...");
+  c.option("--role", o.place.role, "or RETORT_ROLE; none: the rank counts all roles");
+  c.option("--rank", o.place.rank, "or RETORT_RANK, or what a scheduler sets");
+  c.option("--rendezvous", o.place.rendezvous, "HOST:PORT, or RETORT_RENDEZVOUS");
+  c.option("--secret-file", o.place.secret_file, "or RETORT_SECRET_FILE");
+  c.option("--advertise", o.place.advertise,
+           "host[:port] that others reach this process by, or RETORT_ADVERTISE");
+  c.option("--output", o.output, "the run's folder as this host sees it");
+  c.option("--encryption", o.encryption,
+           "auto | always | never, as the run's rpc.encryption; without a recipe");
+  const Argument resume =
+      c.flag("--resume", o.resume, "continue the run in output_dir from its newest checkpoint");
+  c.flag("--overwrite", o.overwrite, "delete what is in output_dir first").excludes(resume);
 }
 
 }  // namespace retort::launch

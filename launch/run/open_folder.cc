@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "launch/commands/commands.h"
 #include "launch/commands/resumed_recipe.h"
+#include "launch/plan/plan_json.h"
 #include "launch/yaml/recipe_file.h"
 #include "launch/yaml/role_values.h"
 
