@@ -27,7 +27,8 @@ using recipes::RoleOptions;
 namespace {
 
 // The ranks of a replica, which hold one model together: dp 1, ranks from 0. Replicas share no
-// group, so that one that is lost takes no other along. Null where a replica is one rank on the CPU.
+// group, so that one that is lost takes no other along. Null where a replica is one rank on the
+// CPU.
 std::unique_ptr<parallel::World> make_replica_world(const RankContext& context) {
   const parallel::Layout& role = context.role_options().world;
   if (role.tp * role.pp == 1 && role.device == parallel::Device::kCpu) return nullptr;

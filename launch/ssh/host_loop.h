@@ -1,5 +1,5 @@
-// The host's end of a launcher's connection: starts and watches the processes that the launcher asks
-// for, over the program's standard input and output.
+// The host's end of a launcher's connection, which is the program's standard input and output:
+// starts and watches the processes that the launcher asks for.
 #pragma once
 
 #include <functional>
