@@ -27,6 +27,8 @@ find_package(Threads REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto SSL)
 find_package(ZLIB REQUIRED)
 find_package(cereal REQUIRED)
+# Here, as the tests link launch, which names it.
+find_package(CLI11 REQUIRED)
 find_library(RETORT_XXHASH xxhash REQUIRED)
 # The package of yaml-cpp 0.7 knows its shared library alone.
 if(RETORT_YAML)

@@ -1,17 +1,28 @@
 // retort chat: talk to a checkpoint in the terminal.
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <iostream>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "base/json_text.h"
-#include "launch/commands/commands.h"
+#include "launch/commands/command_line.h"
 #include "models/generation/engine.h"
+#include "models/generation/request.h"
 #include "models/loaded_model.h"
 
 namespace retort::launch {
 namespace {
+
+struct ChatCommand {
+  std::string model, dtype;
+  std::string system;  // the conversation begins with this message; empty: with the user's first
+  int64_t max_new_tokens = 256;
+  models::SamplingOptions sampling{.temperature = 0.7};
+};
 
 // Prints completed text as tokens arrive; an incomplete UTF-8 character waits for its other bytes.
 class StreamPrinter {
@@ -36,8 +47,6 @@ class StreamPrinter {
 std::string message(std::string_view role, std::string_view content) {
   return JsonLine().add("role", role).add("content", content).str();
 }
-
-}  // namespace
 
 int run_chat(const ChatCommand& command) {
   const models::LoadedModel model = models::load_model(command.model, command.dtype);
@@ -97,6 +106,20 @@ int run_chat(const ChatCommand& command) {
     if (model.chat.exists()) conversation += ", " + message("assistant", printer.text());
   }
   return 0;
+}
+
+}  // namespace
+
+void add_chat(Command program) {
+  Command c = program.command("chat", "talk to a checkpoint in the terminal");
+  ChatCommand& o = c.runs(run_chat);
+  c.option("--model", o.model, "Hugging Face folder").required();
+  c.option("--system", o.system, "a system message that the conversation begins with");
+  c.option("--dtype", o.dtype, "float32 | bfloat16 (default: as the file)");
+  c.option("--max-new-tokens", o.max_new_tokens).shows_default();
+  c.option("--temperature", o.sampling.temperature, "0: greedy").shows_default();
+  c.option("--top-p", o.sampling.top_p).shows_default();
+  c.option("--seed", o.sampling.seed).shows_default();
 }
 
 }  // namespace retort::launch

@@ -2,11 +2,14 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <string>
+#include <vector>
 
 #include "base/error.h"
-#include "launch/commands/commands.h"
+#include "launch/commands/command_line.h"
 #include "launch/commands/model_check.h"
 #include "launch/links/measure_links.h"
+#include "launch/supervision/signal_catcher.h"
 #include "launch/yaml/recipe_file.h"
 #include "models/decoder/merged_weights.h"
 #include "models/loaded_model.h"
@@ -19,6 +22,12 @@
 
 namespace retort::launch {
 namespace {
+
+struct CheckCommand {
+  std::string recipe;
+  std::vector<std::string> overrides;
+  bool links = false;  // those between hosts are measured, too
+};
 
 bool has_failed(const links::MeasuredLink& link) {
   return !link.encrypted.error.empty() || !link.plain.error.empty();
@@ -65,9 +74,7 @@ models::LoadedModel load_checked_student(const recipes::Recipe& recipe) {
   return student;
 }
 
-}  // namespace
-
-int run_check(const RecipeCommand& command) {
+int run_check(const CheckCommand& command) {
   const recipes::Recipe recipe =
       load_recipe(command.recipe, command.overrides, {.cuda = true, .env_values = false});
   check_models(recipe);
@@ -85,6 +92,18 @@ int run_check(const RecipeCommand& command) {
   if (command.links) check_links(recipe);
   std::printf("all checks passed\n");
   return 0;
+}
+
+}  // namespace
+
+void add_check(Command program) {
+  Command c = program.command(
+      "check", "self-checks before money is spent; non-zero on the first that fails");
+  CheckCommand& o = c.runs(run_check);
+  c.option("recipe", o.recipe, "recipe file (YAML)").required();
+  c.option("overrides", o.overrides, "key.path=value ...");
+  c.flag("--links", o.links,
+         "also measure the connections between roles, where the recipe places them");
 }
 
 }  // namespace retort::launch

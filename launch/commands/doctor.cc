@@ -1,17 +1,28 @@
 // retort doctor: whether this host, and those of a recipe, will do for a run.
 #include <csignal>
 #include <cstdio>
+#include <optional>
+#include <string>
+#include <vector>
 
+#include "base/error.h"
 #include "base/host_name.h"
 #include "launch/backends/placement.h"
-#include "launch/commands/commands.h"
+#include "launch/commands/command_line.h"
 #include "launch/doctor/checks.h"
 #include "launch/doctor/other_hosts.h"
+#include "launch/supervision/signal_catcher.h"
 #include "launch/yaml/recipe_file.h"
 #include "rpc/listen_address.h"
 
 namespace retort::launch {
 namespace {
+
+struct DoctorCommand {
+  std::string recipe;  // "": only what holds of any run on this host
+  std::vector<std::string> overrides;
+  bool json = false;
+};
 
 using doctor::Finding;
 using doctor::HostShare;
@@ -52,8 +63,6 @@ std::vector<Finding> examine_run(const recipes::Recipe& recipe) {
   return findings;
 }
 
-}  // namespace
-
 int run_doctor(const DoctorCommand& command) {
   std::vector<Finding> findings;
   if (command.recipe.empty())
@@ -67,6 +76,17 @@ int run_doctor(const DoctorCommand& command) {
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
   return doctor::count_of(findings, doctor::Verdict::kProblem) > 0 ? 1 : 0;
+}
+
+}  // namespace
+
+void add_doctor(Command program) {
+  Command c = program.command(
+      "doctor", "whether this host, and those of a recipe, will do; what is wrong, what to do");
+  DoctorCommand& o = c.runs(run_doctor);
+  c.option("recipe", o.recipe, "recipe file (YAML); none: what holds of any run");
+  c.option("overrides", o.overrides, "key.path=value ...");
+  c.flag("--json", o.json);
 }
 
 }  // namespace retort::launch

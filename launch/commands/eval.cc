@@ -4,13 +4,19 @@
 #include <c10/core/InferenceMode.h>
 
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
+#include <map>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json_text.h"
-#include "launch/commands/commands.h"
+#include "launch/commands/columns.h"
+#include "launch/commands/command_line.h"
 #include "models/generate.h"
 #include "models/loaded_model.h"
 #include "recipes/data/answer.h"
@@ -22,6 +28,17 @@
 
 namespace retort::launch {
 namespace {
+
+struct EvalCommand {
+  std::string model, data, output;  // output: per-sample JSONL, optional
+  std::string format = "auto";
+  Columns columns;
+  std::string dtype;  // "": as the file
+  int64_t max_length = 1024;
+  int64_t batch_size = 16;   // samples computed together
+  bool exact_match = false;  // generate greedily and compare numeric answers
+  int64_t max_new_tokens = 128;
+};
 
 // {token_ids, logps, targets}: logps[i] belongs to token_ids[i+1].
 std::string sample_line(const data::Sample& sample, const std::vector<double>& logps) {
@@ -112,15 +129,13 @@ double exact_match(const EvalCommand& command, const models::LoadedModel& model,
   return static_cast<double>(correct) / static_cast<double>(completions.size());
 }
 
-}  // namespace
-
 int run_eval(const EvalCommand& command) {
+  const std::map<std::string, std::string> columns = parse_columns(command.columns);
   const models::LoadedModel model = models::load_model(command.model, command.dtype);
   data::DataOptions options;
   options.max_length = command.max_length;
-  const data::Source source{.path = command.data,
-                            .format = parse_enum<data::Format>(command.format),
-                            .columns = command.columns};
+  const data::Source source{
+      .path = command.data, .format = parse_enum<data::Format>(command.format), .columns = columns};
   const data::Dataset dataset({source}, options, model.tokenizer, model.chat, {});
 
   std::optional<AtomicFile> output;
@@ -155,6 +170,25 @@ int run_eval(const EvalCommand& command) {
   if (command.exact_match) line.add("exact_match", exact_match(command, model, source));
   std::printf("%s\n", line.str().c_str());
   return 0;
+}
+
+}  // namespace
+
+void add_eval(Command program) {
+  Command c =
+      program.command("eval", "loss and accuracy of a checkpoint on a data file, as one JSON line");
+  EvalCommand& o = c.runs(run_eval);
+  c.option("--model", o.model, "Hugging Face folder").required();
+  c.option("--data", o.data, "JSONL file").required();
+  c.option("--output", o.output, "write per-sample token_ids, logps and targets here");
+  c.option("--format", o.format, "how rows are read (default: by their keys)");
+  c.option("--columns", o.columns,
+           "canonical=column pairs, e.g. prompt=question completion=answer");
+  c.option("--dtype", o.dtype, "float32 | bfloat16 (default: as the file)");
+  c.option("--max-length", o.max_length, "tokens of a row").shows_default();
+  c.option("--batch-size", o.batch_size, "samples computed together").shows_default();
+  c.flag("--exact-match", o.exact_match, "also generate greedily and compare the numeric answers");
+  c.option("--max-new-tokens", o.max_new_tokens, "of a generated answer").shows_default();
 }
 
 }  // namespace retort::launch

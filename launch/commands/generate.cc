@@ -2,15 +2,23 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json_text.h"
-#include "launch/commands/commands.h"
+#include "launch/commands/columns.h"
+#include "launch/commands/command_line.h"
 #include "models/generation/engine.h"
+#include "models/generation/request.h"
 #include "models/generation/stop_text.h"
 #include "models/loaded_model.h"
 #include "recipes/data/jsonl.h"
@@ -18,6 +26,17 @@
 
 namespace retort::launch {
 namespace {
+
+struct GenerateCommand {
+  std::string model, prompts, output;
+  Columns columns;
+  std::string dtype;
+  int64_t max_new_tokens = 256, min_new_tokens = 0, num_generations = 1, batch_size = 32;
+  models::SamplingOptions sampling;
+  std::vector<std::string> stop;
+  std::string max_new_tokens_column;  // an integer of each row instead of max_new_tokens
+  bool ignore_eos = false;
+};
 
 void validate(const GenerateCommand& command) {
   const auto refuse = [](const std::string& what) {
@@ -69,9 +88,11 @@ models::StopRule stops_of(const GenerateCommand& command, const models::Tokenize
   }
 }
 
-Prompts read_prompts(const GenerateCommand& command, const models::LoadedModel& model) {
+Prompts read_prompts(const GenerateCommand& command,
+                     const std::map<std::string, std::string>& columns,
+                     const models::LoadedModel& model) {
   const data::JsonlFile file(command.prompts);
-  const data::Source source{.path = command.prompts, .columns = command.columns};
+  const data::Source source{.path = command.prompts, .columns = columns};
 
   Prompts prompts;
   models::GenerationRequest& request = prompts.request;
@@ -120,12 +141,34 @@ models::EngineOptions engine_options(const GenerateCommand& command,
   return options;
 }
 
-}  // namespace
+// What is written of a prompt: all of its completions.
+std::string completions_line(const models::Tokenizer& tokenizer, const models::StopRule& stops,
+                             const data::PromptSample& prompt,
+                             std::span<const models::Completion> completions) {
+  JsonLine line;
+  line.add("prompt", std::string_view(prompt.prompt_text));
+  line.raw(
+      "completions", json_array(completions, [&](const auto& c) {
+        return json_quote(models::completion_text(tokenizer, c.token_ids, c.finish_reason, stops));
+      }));
+  line.raw("token_ids", json_array(completions, [](const auto& c) {
+             return json_array(c.token_ids, [](int32_t id) { return std::to_string(id); });
+           }));
+  line.raw("logps", json_array(completions, [](const auto& c) {
+             return json_array(c.logps, [](float value) { return json_number(value); });
+           }));
+  line.raw("finish_reasons", json_array(completions, [](const auto& c) {
+             return json_quote(enum_name(c.finish_reason));
+           }));
+  if (!prompt.reference.empty()) line.add("reference", std::string_view(prompt.reference));
+  return line.str();
+}
 
 int run_generate(const GenerateCommand& command) {
+  const std::map<std::string, std::string> columns = parse_columns(command.columns);
   validate(command);
   const models::LoadedModel model = models::load_model(command.model, command.dtype);
-  Prompts input = read_prompts(command, model);
+  Prompts input = read_prompts(command, columns, model);
   const std::vector<data::PromptSample>& prompts = input.samples;
   models::Engine engine(model.decoder, engine_options(command, input.request),
                         [&](std::span<const int32_t> ids) {
@@ -137,32 +180,15 @@ int run_generate(const GenerateCommand& command) {
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
-  // A line for each prompt, with all of its completions.
   AtomicFile output(command.output);
   const auto per_prompt = static_cast<size_t>(command.num_generations);
   int64_t new_tokens = 0;
   for (const auto& completion : completions)
     new_tokens += static_cast<int64_t>(completion.token_ids.size());
   for (size_t p = 0; p < prompts.size(); ++p) {
-    const size_t first = p * per_prompt;
-    JsonLine line;
-    line.add("prompt", std::string_view(prompts[p].prompt_text));
-    const std::span own(completions.begin() + static_cast<std::ptrdiff_t>(first), per_prompt);
-    line.raw("completions", json_array(own, [&](const auto& c) {
-               return json_quote(models::completion_text(model.tokenizer, c.token_ids,
-                                                         c.finish_reason, input.stops));
-             }));
-    line.raw("token_ids", json_array(own, [](const auto& c) {
-               return json_array(c.token_ids, [](int32_t id) { return std::to_string(id); });
-             }));
-    line.raw("logps", json_array(own, [](const auto& c) {
-               return json_array(c.logps, [](float value) { return json_number(value); });
-             }));
-    line.raw("finish_reasons",
-             json_array(own, [](const auto& c) { return json_quote(enum_name(c.finish_reason)); }));
-    if (!prompts[p].reference.empty())
-      line.add("reference", std::string_view(prompts[p].reference));
-    output.write(line.str() + "\n");
+    const auto first = static_cast<std::ptrdiff_t>(p * per_prompt);
+    const std::span own(completions.begin() + first, per_prompt);
+    output.write(completions_line(model.tokenizer, input.stops, prompts[p], own) + "\n");
   }
 
   output.commit();
@@ -174,6 +200,52 @@ int run_generate(const GenerateCommand& command) {
                           .str()
                           .c_str());
   return 0;
+}
+
+// How tokens are drawn, and where a completion ends.
+void add_draw(Command c, GenerateCommand& o) {
+  models::SamplingOptions& sampling = o.sampling;
+  c.option("--max-new-tokens", o.max_new_tokens).shows_default();
+  c.option("--min-new-tokens", o.min_new_tokens,
+           "tokens before which nothing ends a completion; 0: off")
+      .shows_default();
+  c.option("--temperature", sampling.temperature, "0: greedy").shows_default();
+  c.option("--top-p", sampling.top_p).shows_default();
+  c.option("--top-k", sampling.top_k, "0: off").shows_default();
+  c.option("--min-p", sampling.min_p, "least share of the largest probability; 0: off")
+      .shows_default();
+  c.option("--typical-p", sampling.typical_p,
+           "mass of the tokens whose -log p is nearest to the entropy; 1: off")
+      .shows_default();
+  c.option("--repetition-penalty", sampling.repetition_penalty, "1: off").shows_default();
+  c.option("--presence-penalty", sampling.presence_penalty,
+           "off each token that the completion has; 0: off")
+      .shows_default();
+  c.option("--frequency-penalty", sampling.frequency_penalty,
+           "off a token for each time that the completion has it; 0: off")
+      .shows_default();
+  c.option("--stop", o.stop, "text that ends a completion; may be given several times").takes_one();
+  c.flag("--ignore-eos", o.ignore_eos, "end tokens do not end a completion");
+  c.option("--max-new-tokens-column", o.max_new_tokens_column,
+           "column with each prompt's own --max-new-tokens");
+}
+
+}  // namespace
+
+void add_generate(Command program) {
+  Command c = program.command("generate", "batch generation from a file of prompts");
+  GenerateCommand& o = c.runs(run_generate);
+  c.option("--model", o.model, "Hugging Face folder").required();
+  c.option("--prompts", o.prompts, "JSONL file with prompts").required();
+  c.option("--output", o.output, "JSONL file to write").required();
+  c.option("--columns", o.columns, "canonical=column pairs, e.g. prompt=question");
+  c.option("--dtype", o.dtype, "float32 | bfloat16 (default: as the file)");
+  add_draw(c, o);
+
+  // How many are drawn, and from which noise.
+  c.option("--num-generations", o.num_generations, "completions of each prompt").shows_default();
+  c.option("--batch-size", o.batch_size, "sequences computed together").shows_default();
+  c.option("--seed", o.sampling.seed).shows_default();
 }
 
 }  // namespace retort::launch

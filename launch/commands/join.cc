@@ -1,5 +1,4 @@
-#include "launch/commands/join.h"
-
+// retort join: one process that becomes one rank of a run, wherever it was started.
 #include <netdb.h>
 #include <unistd.h>
 
@@ -7,10 +6,17 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/host_name.h"
 #include "base/log.h"
+#include "launch/backends/local_backend.h"
+#include "launch/backends/start_processes.h"
+#include "launch/commands/command_line.h"
 #include "launch/commands/launch.h"
 #include "launch/commands/model_check.h"
 #include "launch/commands/run_once.h"
@@ -20,6 +26,8 @@
 #include "launch/join/first_process.h"
 #include "launch/join/keeper.h"
 #include "launch/join/meeting.h"
+#include "launch/join/place.h"
+#include "launch/run/open_folder.h"
 #include "launch/supervision/launcher_address.h"
 #include "launch/supervision/secret_file.h"
 #include "launch/supervision/signal_catcher.h"
@@ -31,6 +39,15 @@
 namespace retort::launch {
 namespace fs = std::filesystem;
 namespace {
+
+struct JoinCommand {
+  std::string recipe;  // "": the run's own, of a process that is not student/0
+  std::vector<std::string> overrides;
+  JoinArguments place;
+  std::string output;  // the run's folder as this host sees it; "": output_dir of the recipe
+  bool resume = false, overwrite = false;
+  std::string encryption;  // of a process without a recipe: as rpc.encryption; "": auto
+};
 
 constexpr const char* kKeeper = "student/0";
 
@@ -132,6 +149,25 @@ rpc::RendezvousServer serve(const recipes::Recipe& recipe, const MeetingAccess& 
   }
 }
 
+// Its own rank is a child of this process; the others join.
+class KeptProcesses final : public StartProcesses {
+ public:
+  KeptProcesses(Keeper& keeper, const RunFolder& folder)
+      : keeper_(keeper),
+        folder_(folder),
+        children_(fs::read_symlink("/proc/self/exe"), folder.lock_fd()) {}
+
+  std::vector<ProcessSpec> processes(const RunStart& start) override {
+    return keeper_.processes(folder_, start);
+  }
+  Backend& backend() override { return children_; }
+
+ private:
+  Keeper& keeper_;
+  const RunFolder& folder_;
+  LocalBackend children_;
+};
+
 int keep_run(const JoinCommand& command, const JoinPlace& place, const recipes::Recipe& recipe) {
   write_stderr_in_background();
   const MeetingAccess access =
@@ -156,11 +192,16 @@ int keep_run(const JoinCommand& command, const JoinPlace& place, const recipes::
   rpc::RendezvousServer store = serve(recipe, access, served);
   const RunFolder folder =
       open_run_folder(recipe, run_folder_mode(command.resume, command.overwrite));
-  StartOptions options{.recipe = recipe, .folder = folder, .store = store, .access = served};
-  options.resume = command.resume;
-  options.processes = [&](const RunStart& start) { return keeper.processes(folder, start); };
-  options.last_line = last_line_of;
-  return run_once(options, signals).exit_code;
+  KeptProcesses processes(keeper, folder);
+  return run_once({.recipe = recipe,
+                   .folder = folder,
+                   .store = store,
+                   .access = served,
+                   .resume = command.resume,
+                   .processes = processes,
+                   .last_line = last_line_of},
+                  signals)
+      .exit_code;
 }
 
 // What this process is told must be what it would have told.
@@ -241,8 +282,12 @@ void check_variables(const recipes::RoleOptions& role, const std::string& name,
   become_rank(context, *recipe);
 }
 
-}  // namespace
-
+// student/0 keeps the run, unless a launcher does: its folder, its store, progress and supervision,
+// and a rank of its own as a child; it ends with the exit code of the run. Every other process
+// meets it (launch/join), is told what it is, and becomes that rank by exec: this returns only for
+// student/0.
+//
+// Errors: those of find_place() and MeetingGuest; kMismatch for another recipe or mode, with both.
 int run_join(const JoinCommand& command) {
   leave_first_process();
   const JoinPlace place = find_place(command.place, own_variables(), full_host_name());
@@ -258,6 +303,28 @@ int run_join(const JoinCommand& command) {
     if (process_name(rank.role, rank.rank) == kKeeper) return keep_run(command, place, *recipe);
   }
   join_run(command, place, std::move(recipe));
+}
+
+}  // namespace
+
+void add_join(Command program) {
+  Command c = program.command(
+      "join", "become one rank of a run that a scheduler or any other program starts");
+  JoinCommand& o = c.runs(run_join, OnSignal::kEndsInOrder);
+  c.option("recipe", o.recipe, "recipe file (YAML); student/0 needs it");
+  c.option("overrides", o.overrides, "key.path=value ...");
+  c.option("--role", o.place.role, "or RETORT_ROLE; none: the rank counts all roles");
+  c.option("--rank", o.place.rank, "or RETORT_RANK, or what a scheduler sets");
+  c.option("--rendezvous", o.place.rendezvous, "HOST:PORT, or RETORT_RENDEZVOUS");
+  c.option("--secret-file", o.place.secret_file, "or RETORT_SECRET_FILE");
+  c.option("--advertise", o.place.advertise,
+           "host[:port] that others reach this process by, or RETORT_ADVERTISE");
+  c.option("--output", o.output, "the run's folder as this host sees it");
+  c.option("--encryption", o.encryption,
+           "auto | always | never, as the run's rpc.encryption; without a recipe");
+  const Argument resume =
+      c.flag("--resume", o.resume, "continue the run in output_dir from its newest checkpoint");
+  c.flag("--overwrite", o.overwrite, "delete what is in output_dir first").excludes(resume);
 }
 
 }  // namespace retort::launch

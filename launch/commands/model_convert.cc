@@ -1,18 +1,27 @@
 // retort model convert: a checkpoint in another dtype or in other shards.
 #include <cstdio>
 #include <filesystem>
+#include <string>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json_text.h"
 #include "base/units.h"
-#include "launch/commands/commands.h"
+#include "launch/commands/command_line.h"
 #include "launch/commands/output_folder.h"
 #include "models/checkpoint.h"
 #include "models/rewrite_checkpoint.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;
+namespace {
+
+struct ModelConvertCommand {
+  std::string model, output;
+  std::string dtype;                    // bf16 | fp16 | fp32; "": as the checkpoint
+  std::string max_shard_size = "5GiB";  // of the data of one file
+};
 
 int run_model_convert(const ModelConvertCommand& command) {
   models::RewriteOptions options{.config = models::read_model_config(command.model)};
@@ -33,6 +42,17 @@ int run_model_convert(const ModelConvertCommand& command) {
                           .str()
                           .c_str());
   return 0;
+}
+
+}  // namespace
+
+void add_model_convert(Command model) {
+  Command c = model.command("convert", "a checkpoint in another dtype or other shards");
+  ModelConvertCommand& o = c.runs(run_model_convert);
+  c.option("model", o.model, "Hugging Face folder").required();
+  c.option("--output", o.output, "folder to write").required();
+  c.option("--dtype", o.dtype, "bf16 | fp16 | fp32 (default: as the checkpoint)");
+  c.option("--max-shard-size", o.max_shard_size, "of the weights in one file").shows_default();
 }
 
 }  // namespace retort::launch

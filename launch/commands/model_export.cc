@@ -1,14 +1,25 @@
 // retort model export: a checkpoint in the format of another program.
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <string>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/json_text.h"
-#include "launch/commands/commands.h"
+#include "launch/commands/command_line.h"
 #include "models/gguf/export_gguf.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;
+namespace {
+
+struct ModelExportCommand {
+  std::string model, output;  // output: a file
+  std::string format = "gguf";
+  std::string dtype;           // f32 | f16 | bf16 | q8_0; "": as the checkpoint
+  int64_t context_length = 0;  // 0: max_position_embeddings
+};
 
 int run_model_export(const ModelExportCommand& command) {
   if (command.format != "gguf")
@@ -35,6 +46,19 @@ int run_model_export(const ModelExportCommand& command) {
                           .str()
                           .c_str());
   return 0;
+}
+
+}  // namespace
+
+void add_model_export(Command model) {
+  Command c = model.command("export", "a checkpoint as one file of llama.cpp's");
+  ModelExportCommand& o = c.runs(run_model_export);
+  c.option("model", o.model, "Hugging Face folder").required();
+  c.option("--output", o.output, "file to write; replaced when it is complete").required();
+  c.option("--format", o.format, "gguf").shows_default();
+  c.option("--dtype", o.dtype, "of matrices: f32 | f16 | bf16 | q8_0 (default: as the checkpoint)");
+  c.option("--context-length", o.context_length,
+           "tokens of a sequence that the file admits; 0: max_position_embeddings");
 }
 
 }  // namespace retort::launch

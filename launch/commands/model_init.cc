@@ -1,21 +1,32 @@
-// retort model init / retort tokenizer train: new checkpoints and tokenizers from nothing.
+// retort model init: a randomly initialised checkpoint.
 #include <nlohmann/json.hpp>
 
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <map>
+#include <string>
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/options.h"
-#include "launch/commands/commands.h"
+#include "launch/commands/command_line.h"
 #include "launch/commands/output_folder.h"
 #include "models/checkpoint.h"
 #include "models/text/tokenizer.h"
-#include "recipes/data/jsonl.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;
 namespace {
+
+struct ModelInitCommand {
+  std::string arch = "qwen3", tokenizer, output;
+  int64_t hidden_size = 256, intermediate_size = 0, num_hidden_layers = 4, num_attention_heads = 4;
+  int64_t num_key_value_heads = 0, head_dim = 0, max_position_embeddings = 2048, vocab_size = 0;
+  double initializer_range = 0.02, rope_theta = 10000.0;
+  bool tie_word_embeddings = true;
+  std::string dtype = "float32";
+  uint64_t seed = 0;
+};
 
 const std::map<std::string, std::string> kArchitectures{{"llama", "LlamaForCausalLM"},
                                                         {"mistral", "MistralForCausalLM"},
@@ -67,8 +78,6 @@ std::string config_json(const ModelInitCommand& c, const models::Tokenizer& toke
   return json.dump(2);
 }
 
-}  // namespace
-
 int run_model_init(const ModelInitCommand& command) {
   const models::Tokenizer tokenizer = models::Tokenizer::load(command.tokenizer);
   const models::ModelConfig config =
@@ -84,33 +93,27 @@ int run_model_init(const ModelInitCommand& command) {
   return 0;
 }
 
-int run_tokenizer_train(const TokenizerTrainCommand& command) {
-  // Every string in a row counts, however deep it stands.
-  std::vector<std::string> texts;
-  for (const std::string& path : command.data) {
-    const data::JsonlFile file(path);
-    for (int64_t i = 0; i < file.size(); ++i) {
-      const auto row = nlohmann::json::parse(file.line(i), nullptr, /*allow_exceptions=*/false);
-      if (row.is_discarded() || !row.is_object())
-        throw Error(ErrorCode::kInvalidArgument,
-                    path + ":" + std::to_string(file.line_number(i)) +
-                        ": not a JSON object; every line must be one row");
-      const std::function<void(const nlohmann::json&)> collect = [&](const nlohmann::json& value) {
-        if (value.is_string()) texts.push_back(value.get<std::string>());
-        if (value.is_structured())
-          for (const auto& item : value)
-            collect(item);
-      };
-      collect(row);
-    }
-  }
+}  // namespace
 
-  fs::create_directories(command.output);
-  models::train_tokenizer(texts, {.vocab_size = command.vocab_size}, command.output);
-  const models::Tokenizer tokenizer = models::Tokenizer::load(command.output);
-  std::printf("wrote %s: %lld tokens from %zu texts\n", command.output.c_str(),
-              static_cast<long long>(tokenizer.vocab_size()), texts.size());
-  return 0;
+void add_model_init(Command model) {
+  Command c = model.command("init", "a randomly initialised checkpoint");
+  ModelInitCommand& o = c.runs(run_model_init);
+  c.option("--arch", o.arch, "llama | mistral | qwen2 | qwen3").shows_default();
+  c.option("--tokenizer", o.tokenizer, "folder with a tokenizer").required();
+  c.option("--output", o.output, "folder to write").required();
+  c.option("--hidden-size", o.hidden_size).shows_default();
+  c.option("--intermediate-size", o.intermediate_size, "0: about 8/3 of the hidden size");
+  c.option("--num-hidden-layers", o.num_hidden_layers).shows_default();
+  c.option("--num-attention-heads", o.num_attention_heads).shows_default();
+  c.option("--num-key-value-heads", o.num_key_value_heads, "0: as many as attention heads");
+  c.option("--head-dim", o.head_dim, "0: hidden size / heads");
+  c.option("--max-position-embeddings", o.max_position_embeddings).shows_default();
+  c.option("--vocab-size", o.vocab_size, "rows of the embedding; 0: as the tokenizer");
+  c.option("--initializer-range", o.initializer_range).shows_default();
+  c.option("--rope-theta", o.rope_theta).shows_default();
+  c.option("--tie-word-embeddings", o.tie_word_embeddings, "true | false").shows_default();
+  c.option("--dtype", o.dtype).shows_default();
+  c.option("--seed", o.seed).shows_default();
 }
 
 }  // namespace retort::launch

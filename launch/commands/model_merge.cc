@@ -1,11 +1,13 @@
 // retort model merge: the weights of a model with an adapter added to them, as a folder of its own.
 #include <cstdio>
 #include <filesystem>
+#include <string>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json_text.h"
-#include "launch/commands/commands.h"
+#include "launch/commands/command_line.h"
 #include "launch/commands/output_folder.h"
 #include "models/checkpoint.h"
 #include "models/decoder/merged_weights.h"
@@ -14,6 +16,13 @@
 
 namespace retort::launch {
 namespace fs = std::filesystem;
+namespace {
+
+struct ModelMergeCommand {
+  std::string adapter, output;  // folders
+  std::string base;             // "": what the adapter names
+  std::string dtype;            // of the file that is written; "": as the base model's
+};
 
 int run_model_merge(const ModelMergeCommand& command) {
   if (!fs::is_regular_file(fs::path(command.adapter) / models::kAdapterConfigFile))
@@ -51,6 +60,18 @@ int run_model_merge(const ModelMergeCommand& command) {
                           .str()
                           .c_str());
   return 0;
+}
+
+}  // namespace
+
+void add_model_merge(Command model) {
+  Command c = model.command("merge", "an adapter added to its model's weights");
+  ModelMergeCommand& o = c.runs(run_model_merge);
+  c.option("adapter", o.adapter, "folder of a PEFT adapter (LoRA)").required();
+  c.option("--output", o.output, "folder to write").required();
+  c.option("--base", o.base,
+           "Hugging Face folder of the model; default: what adapter_config.json names");
+  c.option("--dtype", o.dtype, "bf16 | fp16 | fp32 (default: as the model's file)");
 }
 
 }  // namespace retort::launch

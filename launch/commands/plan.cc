@@ -1,76 +1,33 @@
-// retort plan: what a recipe will start and what it will cost, from sizes alone.
+// retort plan: what a recipe will start and what it will cost, for people to read.
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
-#include <iterator>
+#include <string>
+#include <vector>
 
 #include "base/error.h"
-#include "base/json_text.h"
-#include "base/process_name.h"
-#include "launch/backends/placement.h"
-#include "launch/commands/commands.h"
+#include "launch/commands/command_line.h"
 #include "launch/commands/model_check.h"
-#include "launch/commands/path_plan.h"
-#include "launch/commands/role_plan.h"
-#include "launch/commands/transfer_plan.h"
+#include "launch/plan/plan.h"
+#include "launch/plan/plan_json.h"
 #include "launch/yaml/recipe_file.h"
-#include "recipes/registry.h"
+#include "recipes/plan.h"
+#include "recipes/recipe.h"
 
 namespace retort::launch {
 namespace {
 
 using recipes::LinkPlan;
-using recipes::Recipe;
+
+struct PlanCommand {
+  std::string recipe;
+  std::vector<std::string> overrides;
+  bool json = false;
+  double link_gbit = kUsualLinkGbit;  // of a host's link
+};
 
 double mib(double bytes) { return bytes / 1048576.0; }
 double mib(int64_t bytes) { return mib(static_cast<double>(bytes)); }
-
-// What runs on one of launch.hosts.
-struct HostPlan {
-  std::string host;
-  int64_t slots = 0;
-  std::vector<std::string> processes;
-};
-
-std::vector<HostPlan> plan_hosts(const Recipe& recipe) {
-  std::vector<HostPlan> hosts;
-  for (const recipes::HostOptions& host : recipe.launch.hosts)
-    hosts.push_back({.host = host.host, .slots = host.slots, .processes = {}});
-  if (hosts.empty()) return hosts;
-  const Placement placement = place_processes(recipe);
-  for (const auto& [name, role] : recipe.roles)
-    for (int64_t rank = 0; rank < role.world.world_size(); ++rank)
-      hosts[placement.host_of(name, rank)].processes.push_back(process_name(name, rank));
-  return hosts;
-}
-
-struct Plan {
-  std::vector<HostPlan> hosts;
-  std::vector<RolePlan> roles;
-  std::vector<LinkPlan> links;
-  std::vector<recipes::CachePlan> caches;
-  std::vector<TransferPlan> transfers;
-  std::vector<PathPlan> paths;
-  double tokens_per_step = 0;  // of all ranks, at most
-
-  // The role with the most work per token and rank sets the pace when everything overlaps.
-  const RolePlan& bottleneck() const {
-    return *std::max_element(roles.begin(), roles.end(), [](const RolePlan& a, const RolePlan& b) {
-      return a.flops_per_rank() < b.flops_per_rank();
-    });
-  }
-};
-
-Plan make_plan(const Recipe& recipe) {
-  const recipes::RecipePlan own = recipes::recipe_type(recipe).plan(recipe);
-  const std::vector<RolePlan> roles = plan_roles(recipe);
-  return {.hosts = plan_hosts(recipe),
-          .roles = roles,
-          .links = own.links,
-          .caches = own.caches,
-          .transfers = plan_transfers(recipe, roles, own.links),
-          .paths = plan_paths(recipe),
-          .tokens_per_step = recipes::tokens_per_step(recipe, own.sequences_per_row)};
-}
 
 void print_roles(const Plan& plan) {
   std::printf("%-12s %6s %12s %12s %12s %12s %12s %12s %12s %12s %12s  model\n", "role", "ranks",
@@ -189,114 +146,30 @@ void print_text(const Plan& plan, double link_gbit, bool is_one_host) {
               plan.bottleneck().name.c_str(), plan.bottleneck().flops_per_rank());
 }
 
-}  // namespace
-
-std::string plan_json(const Recipe& recipe, double link_gbit) {
-  const Plan plan = make_plan(recipe);
-  const auto of_devices = [](const DevicePlan& there) {
-    return JsonLine()
-        .add("host", std::string_view(there.host))
-        .raw("devices", json_array(there.devices, [](int64_t i) { return std::to_string(i); }))
-        .str();
-  };
-  const auto of_role = [&](const RolePlan& role) {
-    return JsonLine()
-        .add("role", std::string_view(role.name))
-        .add("ranks", role.ranks)
-        .add("parameters", role.parameters)
-        .add("weight_bytes_per_rank", role.memory.parameters)
-        .add("gradient_bytes_per_rank", role.memory.gradients)
-        .add("optimizer_bytes_per_rank", role.memory.optimizer)
-        .add("answer_bytes_per_rank", role.memory.answers)
-        .add("activation_bytes_per_rank", role.memory.activations)
-        .add("pushed_weights_bytes_per_rank", role.pushed_weights)
-        .add("kv_cache_bytes_per_rank", role.kv_cache)
-        .add("peak_bytes_per_rank", role.peak())
-        .add("measured", role.measured)
-        .raw("devices", json_array(role.devices, of_devices))
-        .str();
-  };
-  const auto of_link = [](const LinkPlan& link) {
-    JsonLine line;
-    line.add("teacher", std::string_view(link.role))
-        .add("bytes_per_target_token", link.bytes_per_token)
-        .add("max_bytes_per_step", link.bytes_per_step)
-        .add("max_prefetch_bytes_per_rank", link.prefetch_bytes);
-    if (link.named_bytes_per_token > 0)
-      line.add("named_bytes_per_target_token", link.named_bytes_per_token);
-    return line.str();
-  };
-  std::vector<LinkPlan> kept;  // by `retort cache`
-  std::ranges::copy_if(plan.links, std::back_inserter(kept), &LinkPlan::may_be_kept);
-  const auto of_kept = [](const LinkPlan& link) {
-    return JsonLine()
-        .add("teacher", std::string_view(link.role))
-        .add("bytes_per_target_token", link.bytes_per_token)
-        .add("bytes_per_sequence", link.cache_bytes_per_sequence)
-        .add("bytes_once", link.cache_bytes_once)
-        .str();
-  };
-  const auto of_cache = [](const recipes::CachePlan& cache) {
-    return JsonLine()
-        .add("folder", cache.folder)
-        .add("sequences", cache.sequences)
-        .add("target_tokens", cache.target_tokens)
-        .add("bytes", cache.bytes)
-        .add("bytes_per_target_token", cache.bytes_per_token)
-        .add("max_bytes_per_step", cache.bytes_per_step)
-        .str();
-  };
-  const auto of_host = [](const HostPlan& host) {
-    return JsonLine()
-        .add("host", std::string_view(host.host))
-        .add("slots", host.slots)
-        .raw("processes", json_array(host.processes, json_quote))
-        .str();
-  };
-
-  const auto of_path = [](const PathPlan& path) {
-    return JsonLine()
-        .add("key", std::string_view(path.key))
-        .add("path", std::string_view(path.path))
-        .add("role", std::string_view(path.role))
-        .raw("hosts", json_array(path.hosts, json_quote))
-        .str();
-  };
-  const auto of_transfer = [&](const TransferPlan& transfer) {
-    return JsonLine()
-        .add("what", std::string_view(transfer.what))
-        .add("bytes", transfer.bytes)
-        .add("every_steps", transfer.every_steps)
-        .add("seconds", transfer.seconds(link_gbit))
-        .str();
-  };
-
-  return JsonLine()
-      .raw("hosts", json_array(plan.hosts, of_host))
-      .raw("roles", json_array(plan.roles, of_role))
-      .raw("links", json_array(plan.links, of_link))
-      .raw("may_be_cached", json_array(kept, of_kept))
-      .raw("caches", json_array(plan.caches, of_cache))
-      .add("link_gbit", link_gbit)
-      .raw("transfers", json_array(plan.transfers, of_transfer))
-      .raw("paths", json_array(plan.paths, of_path))
-      .add("max_tokens_per_step", plan.tokens_per_step)
-      .add("expected_bottleneck", std::string_view(plan.bottleneck().name))
-      .str();
-}
-
-int run_plan(const RecipeCommand& command) {
+int run_plan(const PlanCommand& command) {
   if (!(command.link_gbit > 0))
     throw Error(ErrorCode::kInvalidArgument, "--link-gbit must be above 0");
-  const Recipe recipe =
+  const recipes::Recipe recipe =
       load_recipe(command.recipe, command.overrides, {.cuda = true, .env_values = false});
   check_models(recipe);
+  const Plan plan = make_plan(recipe);
   if (command.json)
-    std::printf("%s\n", plan_json(recipe, command.link_gbit).c_str());
+    std::printf("%s\n", plan_json(plan, command.link_gbit).c_str());
   else
-    print_text(make_plan(recipe), command.link_gbit,
-               recipe.launch.backend == recipes::Backend::kLocal);
+    print_text(plan, command.link_gbit, recipe.launch.backend == recipes::Backend::kLocal);
   return 0;
+}
+
+}  // namespace
+
+void add_plan(Command program) {
+  Command c =
+      program.command("plan", "roles, ranks, memory, bytes and seconds per step; starts nothing");
+  PlanCommand& o = c.runs(run_plan);
+  c.option("recipe", o.recipe, "recipe file (YAML)").required();
+  c.option("overrides", o.overrides, "key.path=value ...");
+  c.flag("--json", o.json);
+  c.option("--link-gbit", o.link_gbit, "Gbit/s of a host's link, for the seconds").shows_default();
 }
 
 }  // namespace retort::launch

@@ -1,20 +1,36 @@
 // retort probe: what the answers of an inference engine mean, before a recipe relies on them.
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "base/error.h"
 #include "engines/contract.h"
 #include "engines/traits.h"
-#include "launch/commands/commands.h"
+#include "launch/commands/command_line.h"
 #include "launch/ranks/engine_contract.h"
 #include "launch/yaml/recipe_file.h"
+#include "models/generation/request.h"
 #include "recipes/external_roles.h"
 
 namespace retort::launch {
 namespace {
+
+struct ProbeCommand {
+  std::string url;   // or a recipe: what it says goes for all its engines
+  std::string role;  // of a recipe; "": all
+  std::string engine, tokenizer;
+  std::string model;  // folder with the weights that are served; "": none
+  std::string served_model, api_key_env, ca_file;
+  std::string purpose;  // of engines::Purpose; "": nothing is refused
+  models::SamplingOptions sampling;
+  int64_t wanted_top_k = 64;  // of purpose top_k
+  int64_t timeout_seconds = 300;
+  bool json = false;
+};
 
 // Who is asked, what for, and how the answer is shown.
 struct Target {
@@ -124,8 +140,6 @@ bool asks_in_words(const std::string& engine) {
   return false;
 }
 
-}  // namespace
-
 int run_probe(const ProbeCommand& command) {
   if (command.timeout_seconds < 1)
     throw Error(ErrorCode::kInvalidArgument, "--timeout must be at least 1");
@@ -149,6 +163,41 @@ int run_probe(const ProbeCommand& command) {
                 .timeout = std::chrono::seconds(command.timeout_seconds),
                 .json = command.json};
   return probe_target(target);
+}
+
+}  // namespace
+
+void add_probe(Command program) {
+  Command c = program.command(
+      "probe", "what the answers of an inference engine mean, and whether a role can use them");
+  ProbeCommand& o = c.runs(run_probe);
+  c.option("url", o.url, "where it listens: http://HOST:PORT; or a recipe, for all its engines")
+      .required();
+  c.option("--role", o.role, "of a recipe: this one alone");
+  const auto any = [](const engines::EngineTraits&) { return true; };
+  c.option("--engine", o.engine, engines::engines_that(any) + ", at a URL");
+  c.option("--tokenizer", o.tokenizer,
+           "folder with the tokenizer and the config.json of the model that is served");
+  c.option("--model", o.model, "folder with its weights: log-probabilities are compared with them");
+  c.option("--served-model", o.served_model,
+           "its name at the server (default: the only one listed)");
+  c.option("--api-key-env", o.api_key_env, "the environment variable that holds the server's key");
+  c.option("--ca-file", o.ca_file, "PEM file of the authorities that are trusted");
+
+  // What it is to serve.
+  const Argument purpose =
+      c.option("--for", o.purpose,
+               "draws_with_ratio | draws | given_log_probs | top_k | hidden_states | "
+               "rewards: fail unless it serves that");
+  c.option("--temperature", o.sampling.temperature, "of draws, or of a top-k")
+      .shows_default()
+      .needs(purpose);
+  c.option("--top-p", o.sampling.top_p, "of draws").shows_default().needs(purpose);
+  c.option("--top-k", o.wanted_top_k, "tokens of a position, for top_k")
+      .shows_default()
+      .needs(purpose);
+  c.option("--timeout", o.timeout_seconds, "seconds").shows_default();
+  c.flag("--json", o.json, "the contract as JSON");
 }
 
 }  // namespace retort::launch

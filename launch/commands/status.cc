@@ -1,4 +1,5 @@
-// retort status: what a run is doing, from the file that its launcher keeps.
+#include "launch/commands/status.h"
+
 #include <signal.h>
 #include <unistd.h>
 
@@ -11,7 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/host_name.h"
-#include "launch/commands/commands.h"
+#include "launch/commands/command_line.h"
 #include "launch/supervision/status_file.h"
 #include "launch/supervision/status_table.h"
 #include "launch/supervision/terminal_text.h"
@@ -76,6 +77,13 @@ int run_status(const StatusCommand& command) {
     look = look_at(command.run);
   }
   return look.exit_code();
+}
+
+void add_status(Command program) {
+  Command c = program.command("status", "what a run is doing: its state and its processes");
+  StatusCommand& o = c.runs(run_status);
+  c.option("run", o.run, "the run's folder (output_dir)").required();
+  c.flag("--watch", o.watch, "again each second, until the run has ended");
 }
 
 }  // namespace retort::launch

@@ -12,7 +12,7 @@
 namespace retort::launch {
 namespace {
 
-[[noreturn]] void refuse(const std::string& message) {
+[[noreturn]] void reject(const std::string& message) {
   throw Error(ErrorCode::kInvalidArgument, message);
 }
 
@@ -31,7 +31,7 @@ std::string shown(int64_t value) { return std::to_string(value); }
 template <class T>
 [[noreturn]] void contradict(const std::string& what, const Said<T>& a, const Said<T>& b,
                              const std::string& remedy) {
-  refuse(a.by + " and " + b.by + " contradict each other about the " + what + ": " +
+  reject(a.by + " and " + b.by + " contradict each other about the " + what + ": " +
          shown(a.value) + " and " + shown(b.value) + "; " + remedy);
 }
 
@@ -48,7 +48,7 @@ MaybeSaid<int64_t> number_of(const Variables& variables, const std::string& name
   const char* const end = text->value.data() + text->value.size();
   const auto read = std::from_chars(text->value.data(), end, number);
   if (read.ec != std::errc() || read.ptr != end || number < 0)
-    refuse(name + " is '" + text->value + "', expected a number from 0");
+    reject(name + " is '" + text->value + "', expected a number from 0");
   return Said<int64_t>{number, name};
 }
 
@@ -85,7 +85,7 @@ std::vector<Scheduler> schedulers(const Variables& variables) {
 Scheduler only_scheduler(const Variables& variables) {
   const std::vector<Scheduler> found = schedulers(variables);
   if (found.empty())
-    refuse(
+    reject(
         "nothing says which rank of the run this process is; looked for --rank, RETORT_RANK, "
         "SLURM_PROCID, OMPI_COMM_WORLD_RANK, RANK and JOB_COMPLETION_INDEX");
 
@@ -130,7 +130,7 @@ void find_host(const Variables& variables, const std::string& full_name, JoinPla
   else if (port->value >= 1 && port->value <= 65535)
     place.port = static_cast<uint16_t>(port->value);
   else
-    refuse("MASTER_PORT is " + std::to_string(port->value) + ", expected a port");
+    reject("MASTER_PORT is " + std::to_string(port->value) + ", expected a port");
 }
 
 }  // namespace
@@ -193,10 +193,10 @@ std::string first_slurm_host(const std::string& list) {
 
   const size_t close = list.find(']', open);
   if (close == std::string::npos)
-    refuse("the list of hosts '" + list + "' has a bracket that does not end");
+    reject("the list of hosts '" + list + "' has a bracket that does not end");
   const std::string numbers = list.substr(open + 1, close - open - 1);
   const std::string first = numbers.substr(0, numbers.find_first_of(",-"));
-  if (first.empty()) refuse("the list of hosts '" + list + "' has empty brackets");
+  if (first.empty()) reject("the list of hosts '" + list + "' has empty brackets");
 
   // A name may have several brackets: "r[1-2]n[1-4]".
   const std::string rest = list.substr(close + 1);
@@ -206,7 +206,7 @@ std::string first_slurm_host(const std::string& list) {
 RankName rank_of_place(const JoinPlace& place, const recipes::Recipe& recipe) {
   const auto check_size = [&](int64_t needed, const std::string& whose) {
     if (place.size && *place.size != needed)
-      refuse(place.size_from + " says that " + std::to_string(*place.size) +
+      reject(place.size_from + " says that " + std::to_string(*place.size) +
              " processes were started, but " + whose + " has " + std::to_string(needed));
   };
 
@@ -215,12 +215,12 @@ RankName rank_of_place(const JoinPlace& place, const recipes::Recipe& recipe) {
       std::string names;
       for (const auto& [name, role] : recipe.roles)
         names += (names.empty() ? "" : ", ") + name;
-      refuse("the recipe has no role '" + *place.role + "'; it has " + names);
+      reject("the recipe has no role '" + *place.role + "'; it has " + names);
     }
     const int64_t size = recipe.roles.at(*place.role).world.world_size();
     check_size(size, "the role " + *place.role);
     if (place.rank >= size)
-      refuse("the role " + *place.role + " has the ranks 0 to " + std::to_string(size - 1) +
+      reject("the role " + *place.role + " has the ranks 0 to " + std::to_string(size - 1) +
              ", this is " + std::to_string(place.rank));
     return {*place.role, place.rank};
   }
@@ -235,7 +235,7 @@ RankName rank_of_place(const JoinPlace& place, const recipes::Recipe& recipe) {
     if (rank < role.world.world_size()) return {name, rank};
     rank -= role.world.world_size();
   }
-  refuse("the run has the ranks 0 to " + std::to_string(recipe.num_processes() - 1) + ", this is " +
+  reject("the run has the ranks 0 to " + std::to_string(recipe.num_processes() - 1) + ", this is " +
          std::to_string(place.rank));
 }
 
@@ -243,7 +243,7 @@ MeetingPoint meeting_point(const JoinPlace& place, const recipes::RendezvousOpti
   const bool other_host = options.address && *options.address != place.host;
   const bool other_port = options.port != 0 && options.port != place.port;
   if (place.is_explicit && (other_host || other_port))
-    refuse(
+    reject(
         "RETORT_RENDEZVOUS or --rendezvous says " + place.host + ":" + std::to_string(place.port) +
         ", launch.rendezvous says " + options.address.value_or(place.host) + ":" +
         std::to_string(options.port != 0 ? options.port : place.port) + "; leave one of them out");
@@ -252,9 +252,9 @@ MeetingPoint meeting_point(const JoinPlace& place, const recipes::RendezvousOpti
   if (options.port != 0) point.port = static_cast<uint16_t>(options.port);
   const std::string remedy =
       "; set RETORT_RENDEZVOUS=HOST:PORT, or launch.rendezvous.address and .port";
-  if (point.host.empty()) refuse("nothing says at which host the run meets" + remedy);
+  if (point.host.empty()) reject("nothing says at which host the run meets" + remedy);
   if (point.port == 0)
-    refuse("nothing says at which port the run meets" + place.why_no_port + remedy);
+    reject("nothing says at which port the run meets" + place.why_no_port + remedy);
   return point;
 }
 

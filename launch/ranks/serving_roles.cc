@@ -12,7 +12,7 @@ using recipes::Recipe;
 
 namespace {
 
-bool scores(const Recipe& recipe, const std::string& role) {
+bool serves_scores(const Recipe& recipe, const std::string& role) {
   const auto scoring = recipes::reward_roles(recipe);
   return std::find(scoring.begin(), scoring.end(), role) != scoring.end();
 }
@@ -31,7 +31,7 @@ struct Makers {
 // The first that makes a role is the one for it: a judge is a role of rewards, too.
 constexpr Makers kMakers[] = {
     {recipes::is_judge, make_judge_server, make_engine_judge},
-    {scores, make_score_server, make_engine_reward},
+    {serves_scores, make_score_server, make_engine_reward},
     {generates, make_generator, make_engine_generator},
     {is_frozen, make_teacher, make_engine_teacher},
 };

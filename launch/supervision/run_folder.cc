@@ -57,26 +57,26 @@ std::vector<std::string> entries_of(const fs::path& path) {
   return names;
 }
 
-[[noreturn]] void refuse(const std::string& message) {
+[[noreturn]] void forbid(const std::string& message) {
   throw Error(ErrorCode::kInvalidArgument, message);
 }
 
 [[noreturn]] void refuse_not_empty(const fs::path& path, const std::string& first) {
-  refuse("output_dir " + path.string() + " is not empty (" + first +
+  forbid("output_dir " + path.string() + " is not empty (" + first +
          "...); --resume continues the run in it, --overwrite replaces it");
 }
 
 // What a role is told is JSON, which has no other text.
 void refuse_no_utf8(const fs::path& path) {
   if (is_utf8(path.string())) return;
-  refuse("output_dir " + printable(path.string()) +
+  forbid("output_dir " + printable(path.string()) +
          " has bytes that are no UTF-8; choose another name");
 }
 
 void refuse_foreign(const fs::path& path, const std::vector<std::string>& names) {
   for (const auto& name : names)
     if (!written_by_a_run(name))
-      refuse("--overwrite: " + path.string() + " also holds '" + name +
+      forbid("--overwrite: " + path.string() + " also holds '" + name +
              "', which no run wrote; nothing was removed");
 }
 
@@ -126,13 +126,13 @@ RunFolder::RunFolder(fs::path path, RunFolderMode mode, Duration lock_timeout,
     : path_(std::move(path)) {
   refuse_no_utf8(path_);
   if (fs::exists(path_) && !fs::is_directory(path_))
-    refuse("output_dir " + path_.string() + " is a file; expected a folder");
+    forbid("output_dir " + path_.string() + " is a file; expected a folder");
   const bool missing = !fs::exists(path_);
   const auto entries = missing ? std::vector<std::string>{} : entries_of(path_);
   if (mode == RunFolderMode::kFresh && !entries.empty()) refuse_not_empty(path_, entries.front());
   const bool goes_on = mode == RunFolderMode::kResume || mode == RunFolderMode::kAttach;
   if (goes_on && !fs::is_regular_file(resolved_recipe()))
-    refuse((mode == RunFolderMode::kAttach ? "--attach: " : "--resume: ") + path_.string() +
+    forbid((mode == RunFolderMode::kAttach ? "--attach: " : "--resume: ") + path_.string() +
            " holds no run (no " + kResolvedRecipe + "); start it without --resume");
   if (mode == RunFolderMode::kOverwrite) refuse_foreign(path_, entries);
   if (mode == RunFolderMode::kAttach) {

@@ -16,7 +16,7 @@ constexpr std::chrono::seconds kSilent{15};
 constexpr std::chrono::seconds kSilentAndUnseen{3};
 
 // Milliseconds are enough, and are short to read.
-double seconds_of(Time time) {
+double unix_seconds(Time time) {
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch());
   return static_cast<double>(ms.count()) / 1e3;
 }
@@ -42,10 +42,10 @@ Json to_json(const RunStatus::Process& process) {
           {"pid", process.pid},
           {"host", process.host},
           {"state", enum_name(process.state)},
-          {"since", seconds_of(process.since)},
+          {"since", unix_seconds(process.since)},
           {"step", process.step},
           {"message", process.message},
-          {"last_report", seconds_of(process.last_report)},
+          {"last_report", unix_seconds(process.last_report)},
           {"restarts", process.restarts},
           {"exit_code", or_null(process.exit_code)},
           {"signal", or_null(process.signal)},
@@ -125,8 +125,8 @@ std::string encode_run_status(const RunStatus& status) {
             {"reproducible", status.reproducible},
             {"state", enum_name(status.state)},
             {"launcher", {{"pid", status.launcher_pid}, {"host", status.launcher_host}}},
-            {"started", seconds_of(status.started)},
-            {"updated", seconds_of(status.updated)},
+            {"started", unix_seconds(status.started)},
+            {"updated", unix_seconds(status.updated)},
             {"step", status.step},
             {"max_steps", or_null(status.max_steps)},
             {"fraction", status.fraction},

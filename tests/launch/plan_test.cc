@@ -7,7 +7,7 @@
 #include <tuple>
 #include <vector>
 
-#include "launch/commands/commands.h"
+#include "launch/plan/plan_json.h"
 #include "models/config.h"
 #include "tests/launch/key_bases.h"
 #include "tests/launch/recipe_fixture.h"

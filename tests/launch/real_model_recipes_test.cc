@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
-#include "launch/commands/commands.h"
+#include "launch/plan/plan_json.h"
 #include "tests/data/word_tokenizer.h"
 #include "tests/launch/recipe_fixture.h"
 #include "tests/support/source_folder.h"

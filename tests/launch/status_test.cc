@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "launch/commands/commands.h"
+#include "launch/commands/status.h"
 #include "launch/supervision/observers.h"
 #include "launch/supervision/status_file.h"
 #include "launch/supervision/status_table.h"
