@@ -1,29 +1,34 @@
 #include "launch/commands/attach.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <iostream>
-#include <map>
 #include <memory>
-#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/host_name.h"
 #include "launch/backends/child_process.h"
-#include "launch/backends/host_places.h"
-#include "launch/backends/run_mark.h"
+#include "launch/backends/placement.h"
+#include "launch/backends/rank_spec.h"
+#include "launch/backends/run_backend.h"
+#include "launch/backends/start_processes.h"
 #include "launch/commands/launch.h"
-#include "launch/commands/run_hosts.h"
 #include "launch/commands/run_once.h"
 #include "launch/commands/run_store.h"
+#include "launch/run/run_backends.h"
+#include "launch/run/run_to_end.h"
 #include "launch/supervision/driving_lock.h"
 #include "launch/supervision/launcher_address.h"
+#include "launch/supervision/run_folder.h"
+#include "launch/supervision/run_status.h"
 #include "launch/supervision/signal_catcher.h"
 #include "launch/supervision/status_file.h"
 #include "launch/supervision/stderr_writer.h"
 #include "launch/yaml/recipe_file.h"
 #include "parallel/device_module.h"
+#include "rpc/rendezvous/rendezvous.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;
@@ -50,71 +55,64 @@ void check_run(const Recipe& recipe, const RunStatus& status, const fs::path& fo
                      ", this one is " + host_name());
 }
 
-// Where the processes are, as the launcher before has written.
-Placement placement_of(const Recipe& recipe, const RunStatus& status) {
-  const std::vector<recipes::HostOptions>& hosts = recipe.launch.hosts;
-  Placement placement;
-  placement.processes.resize(hosts.size());
-  for (const auto& [name, role] : recipe.roles)
-    placement.hosts[name].resize(static_cast<size_t>(role.world.world_size()));
-  for (const RunStatus::Process& process : status.processes) {
-    const auto host = std::ranges::find(hosts, process.host, &recipes::HostOptions::host);
-    if (host == hosts.end()) refuse_to_attach("the recipe has no host " + process.host);
-    const auto index = static_cast<size_t>(host - hosts.begin());
-    placement.hosts.at(process.role).at(static_cast<size_t>(process.rank)) = index;
-    ++placement.processes[index];
-  }
-  return placement;
-}
+// Those that live, where the backend knows them to be.
+class AttachedProcesses final : public StartProcesses {
+ public:
+  AttachedProcesses(const Recipe& recipe, const RunFolder& folder, const RunStatus& status,
+                    StartProcesses& where)
+      : recipe_(recipe), folder_(folder), status_(status), where_(where) {}
 
-// Each in its life of now; in the next one it is a child of this launcher or of a host's.
-std::vector<ProcessSpec> attached_specs(const Recipe& recipe, const RunFolder& folder,
-                                        const RunStart& start, const RunStatus& status,
-                                        const HostPlaces* places) {
-  std::vector<ProcessSpec> specs;
-  for (const RunStatus::Process& process : status.processes) {
-    ChildContext context = rank_context_of(recipe, start, process.role, process.rank);
-    context.restart = context.life = process.restarts;
-    context.threads =
-        threads_per_process(recipe.roles.at(process.role).world.threads, recipe.num_processes());
-    context.ranks_on_host = all_ranks(recipe);
-    ProcessSpec spec = child_spec(recipe, folder, std::move(context));
-    if (places) places->place(spec);
-    spec.joined = JoinedSpec{.pid = process.pid, .is_replaceable = true};
-    specs.push_back(std::move(spec));
+  // Each in its life of now; in the next one it is a child of this launcher or of a host's.
+  std::vector<ProcessSpec> processes(const RunStart& start) override {
+    std::vector<ProcessSpec> specs;
+    for (const RunStatus::Process& process : status_.processes) {
+      const int64_t threads = recipe_.roles.at(process.role).world.threads;
+      ChildContext context = rank_context_of(recipe_, start, process.role, process.rank);
+      context.restart = context.life = process.restarts;
+      context.threads = threads_per_process(threads, recipe_.num_processes());
+      context.ranks_on_host = all_ranks(recipe_);
+      ProcessSpec spec = child_spec(recipe_, folder_, std::move(context));
+      place(spec);
+      spec.joined = JoinedSpec{.pid = process.pid, .is_replaceable = true};
+      specs.push_back(std::move(spec));
+    }
+    return specs;
   }
-  return specs;
-}
-
-StartEnd attach(const LaunchCommand& command, const Recipe& recipe, const RunFolder& folder,
-                const RunStatus& status, SignalCatcher& signals) {
-  std::unique_ptr<SshBackend> hosts;
-  std::optional<HostPlaces> places;
-  if (recipe.launch.backend == recipes::Backend::kSsh) {
-    const std::string mark = read_run_mark(folder.path()).text;
-    hosts = connect_hosts(recipe, folder.path(), mark, HostsWanted::kThoseLeft, signals);
-    places.emplace(recipe, *hosts, placement_of(recipe, status));
+  Backend& backend() override { return where_.backend(); }
+  void place(ProcessSpec& spec) const override { where_.place(spec); }
+  void place_again(const std::vector<ProcessSpec*>& replica) override {
+    where_.place_again(replica);
   }
 
+ private:
+  const Recipe& recipe_;
+  const RunFolder& folder_;
+  const RunStatus& status_;
+  StartProcesses& where_;
+};
+
+// The start that the launcher before has begun, to its end.
+StartEnd attach(const WholeRun& run, const RunFolder& folder, const RunStatus& status) {
+  const std::unique_ptr<RunBackend::Start> start =
+      run.backend.attach(folder, status, run.signals);
   const rpc::RendezvousAccess access{.run = read_run_id(folder.path()),
-                                     .secret = run_secret(recipe),
-                                     .encryption = recipe.rpc.encryption};
+                                     .secret = run_secret(run.recipe),
+                                     .encryption = run.recipe.rpc.encryption};
   rpc::RendezvousServer store =
-      serve_store(recipe, access, store_bind(recipe, hosts.get()), recipe.launch.rendezvous.port);
+      serve_store(run.recipe, access, start->bind(), run.recipe.launch.rendezvous.port);
   announce_launcher(folder.path(), store.host(), store.port());
 
-  StartOptions options{.recipe = recipe, .folder = folder, .store = store, .access = access};
-  options.attached = true;
-  options.restarts_left = recipe.launch.max_restarts;
-  options.backend = hosts.get();
-  options.processes = [&](const RunStart& start) {
-    return attached_specs(recipe, folder, start, status, options.places);
-  };
-  options.places = places ? &*places : nullptr;
-  options.last_line = [&](const SupervisorResult& result, const fs::path& path) {
-    return last_line(command, result, path);
-  };
-  return run_once(options, signals);
+  const std::unique_ptr<StartProcesses> where = start->enter(folder);
+  AttachedProcesses processes(run.recipe, folder, status, *where);
+  return run_once({.recipe = run.recipe,
+                   .folder = folder,
+                   .store = store,
+                   .access = access,
+                   .attached = true,
+                   .restarts_left = run.recipe.launch.max_restarts,
+                   .processes = processes,
+                   .last_line = run.last_line},
+                  run.signals);
 }
 
 }  // namespace
@@ -130,6 +128,14 @@ int run_attach(const std::string& run_folder) {
   check_run(recipe, status, path);
 
   SignalCatcher& signals = *new SignalCatcher({SIGINT, SIGTERM, SIGHUP});  // as run_launch has it
+  const std::unique_ptr<RunBackend> backend =
+      make_run_backend({.recipe = recipe, .recipe_file = command.recipe});
+  const WholeRun run{.recipe = recipe,
+                     .backend = *backend,
+                     .signals = signals,
+                     .last_line = [&](const SupervisorResult& result, const fs::path& folder) {
+                       return last_line(command, result, folder);
+                     }};
   StartEnd end;
   {
     const LauncherLock lock(path);
@@ -137,9 +143,9 @@ int run_attach(const std::string& run_folder) {
     if (!anyone_drives(path))
       refuse_to_attach("no process of " + path.string() + " trains; --resume goes on from its " +
                        "newest checkpoint");
-    end = attach(command, recipe, folder, status, signals);
+    end = attach(run, folder, status);
   }
-  return go_on_by_itself(command, recipe, end, signals);
+  return go_on(run, end);
 }
 
 }  // namespace retort::launch

@@ -14,6 +14,8 @@
 #include "base/error.h"
 #include "base/host_name.h"
 #include "base/log.h"
+#include "launch/backends/local_backend.h"
+#include "launch/backends/start_processes.h"
 #include "launch/commands/command_line.h"
 #include "launch/commands/launch.h"
 #include "launch/commands/model_check.h"
@@ -25,6 +27,7 @@
 #include "launch/join/keeper.h"
 #include "launch/join/meeting.h"
 #include "launch/join/place.h"
+#include "launch/run/open_folder.h"
 #include "launch/supervision/launcher_address.h"
 #include "launch/supervision/secret_file.h"
 #include "launch/supervision/signal_catcher.h"
@@ -146,6 +149,25 @@ rpc::RendezvousServer serve(const recipes::Recipe& recipe, const MeetingAccess& 
   }
 }
 
+// Its own rank is a child of this process; the others join.
+class KeptProcesses final : public StartProcesses {
+ public:
+  KeptProcesses(Keeper& keeper, const RunFolder& folder)
+      : keeper_(keeper),
+        folder_(folder),
+        children_(fs::read_symlink("/proc/self/exe"), folder.lock_fd()) {}
+
+  std::vector<ProcessSpec> processes(const RunStart& start) override {
+    return keeper_.processes(folder_, start);
+  }
+  Backend& backend() override { return children_; }
+
+ private:
+  Keeper& keeper_;
+  const RunFolder& folder_;
+  LocalBackend children_;
+};
+
 int keep_run(const JoinCommand& command, const JoinPlace& place, const recipes::Recipe& recipe) {
   write_stderr_in_background();
   const MeetingAccess access =
@@ -170,11 +192,16 @@ int keep_run(const JoinCommand& command, const JoinPlace& place, const recipes::
   rpc::RendezvousServer store = serve(recipe, access, served);
   const RunFolder folder =
       open_run_folder(recipe, run_folder_mode(command.resume, command.overwrite));
-  StartOptions options{.recipe = recipe, .folder = folder, .store = store, .access = served};
-  options.resume = command.resume;
-  options.processes = [&](const RunStart& start) { return keeper.processes(folder, start); };
-  options.last_line = last_line_of;
-  return run_once(options, signals).exit_code;
+  KeptProcesses processes(keeper, folder);
+  return run_once({.recipe = recipe,
+                   .folder = folder,
+                   .store = store,
+                   .access = served,
+                   .resume = command.resume,
+                   .processes = processes,
+                   .last_line = last_line_of},
+                  signals)
+      .exit_code;
 }
 
 // What this process is told must be what it would have told.

@@ -11,9 +11,6 @@ struct Recipe;
 
 namespace retort::launch {
 
-enum class RunFolderMode;
-class SignalCatcher;
-struct StartEnd;
 struct SupervisorResult;
 
 struct LaunchCommand {
@@ -27,19 +24,13 @@ struct LaunchCommand {
   std::string cache = {};
 };
 
-// Validates before anything starts, prepares the run folder, owns the rendezvous store, starts
-// every role's processes, shows progress, and supervises until all are gone.
+// Validates before anything starts, and then is the run's launcher (launch/run/run_to_end.h).
 int run_launch(const LaunchCommand& command);
 
 // `retort cache`: the teacher of a recipe answers each of its rows once, and what it says is kept
 // in command.cache, where students find it (distill.teachers[].cache). Begins, or goes on with what
 // is there.
 int run_cache(const LaunchCommand& command);
-
-// After a start of the run that ended like this: those that follow by themselves
-// (launch.max_restarts), and the exit code of the last.
-int go_on_by_itself(const LaunchCommand& command, const recipes::Recipe& recipe, StartEnd end,
-                    SignalCatcher& signals);
 
 // The recipe, loaded and checked as a launcher does before anything starts; what a user should know
 // of it goes to stderr.

@@ -9,24 +9,20 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/printable.h"
-#include "launch/backends/host_places.h"
-#include "launch/backends/role_variables.h"
-#include "launch/commands/resumed_recipe.h"
-#include "launch/plan/plan_json.h"
+#include "launch/backends/rank_spec.h"
 #include "launch/supervision/background_writer.h"
 #include "launch/supervision/metrics_command.h"
 #include "launch/supervision/metrics_endpoint.h"
 #include "launch/supervision/observers.h"
 #include "launch/supervision/progress.h"
 #include "launch/supervision/status_file.h"
-#include "launch/yaml/recipe_file.h"
-#include "launch/yaml/role_values.h"
 #include "models/file_checksums.h"
 #include "recipes/external_roles.h"
 #include "recipes/recipe_type.h"
@@ -74,56 +70,6 @@ int64_t incarnation(const fs::path& run_folder, bool attached) {
   const int64_t number = before + 1;
   write_file_atomically(file, std::to_string(number) + "\n");
   return number;
-}
-
-// What of a recipe changed since its run was started last is refused, or told and applied. A recipe
-// that this version cannot read any more is not compared.
-void tell_changes(const std::string& before, const recipes::Recipe& recipe) {
-  std::optional<recipes::Recipe> old;
-  try {
-    old = parse_recipe(before, kResolvedRecipe,
-                       {.cuda = true,
-                        .check_files = false,
-                        .check_inputs = false,
-                        .is_launched = false,
-                        .env_values = false});
-  } catch (const Error& error) {
-    std::cerr << "note: the recipe that the run had is not compared with this one: "
-              << error.message() << "\n";
-    return;
-  }
-  for (const ChangedKey& changed : applied_keys(*old, recipe))
-    std::cerr << "note: changed, and applied from here on: " << changed.text() << "\n";
-}
-
-// The values of roles.*.env are told to nobody, but that one is another now is.
-void tell_changed_values(const fs::path& run_folder, const recipes::Recipe& recipe) {
-  RoleValues before;
-  try {
-    before = read_role_values(run_folder / kResolvedRecipe).value_or(RoleValues{});
-  } catch (const Error& error) {
-    std::cerr << "note: the values that roles.*.env had are not compared with these: "
-              << error.message() << "\n";
-  }
-  for (const std::string& key : changed_values(before, role_values(recipe)))
-    std::cerr << "note: changed, and applied from here on: " << key << ": another value\n";
-}
-
-// A judge's question belongs to the run: it is kept there, and a run goes on with the same one.
-void keep_templates(const recipes::Recipe& recipe, const fs::path& run_folder) {
-  for (size_t i = 0; i < recipe.rewards.size(); ++i) {
-    const auto& file = recipe.rewards[i].template_file;
-    if (!file) continue;
-    const fs::path kept = run_folder / "templates" / (std::to_string(i) + ".jinja");
-    const std::string text = read_file(*file);
-    fs::create_directories(kept.parent_path());
-    if (!fs::exists(kept)) write_file_atomically(kept, text);
-    if (read_file(kept) != text)
-      throw Error(ErrorCode::kMismatch,
-                  "rewards[" + std::to_string(i) + "].template: '" + *file +
-                      "' is not the one that the run began with, which is kept as " +
-                      kept.string() + "; put it back, or begin a new run");
-  }
 }
 
 // As Progress writes: past stdout's buffer, and without a long wait for who does not read.
@@ -189,176 +135,143 @@ bool fall_back(const recipes::CheckpointEntry& damaged, const std::string& messa
   return true;
 }
 
+// What is shown, written and told of a start while it runs.
+class StartObservers {
+ public:
+  StartObservers(const StartOptions& options, int64_t start_step);
+  StartObservers(const StartObservers&) = delete;
+  StartObservers& operator=(const StartObservers&) = delete;
+
+  SupervisorObserver* all() { return &observers_; }
+  // Of launch.metrics_command.
+  bool is_helper(pid_t pid) const { return command_ && command_->is_program(pid); }
+  bool has_helper() const { return command_.has_value(); }
+  // The processes have ended.
+  void end_helper(SupervisorResult& result);
+  void finish(const SupervisorResult& result, bool goes_on);
+
+ private:
+  void serve_metrics(const StartOptions& options);
+  void start_helper(const StartOptions& options);
+
+  Progress progress_;
+  StatusFile status_;
+  Observers observers_{{&progress_, &status_}};
+  std::optional<MetricsEndpoint> metrics_;
+  std::vector<std::string> remarks_;
+  std::optional<MetricsCommand> command_;
+};
+
+StartObservers::StartObservers(const StartOptions& options, int64_t start_step)
+    : progress_({.fd = STDOUT_FILENO,
+                 .live = ::isatty(STDOUT_FILENO) != 0,
+                 .title = options.recipe.recipe.text + " -> " + options.recipe.output_dir,
+                 .metrics = options.folder.metrics(),
+                 .watched = recipes::recipe_type(options.recipe).watched_metrics(options.recipe),
+                 .start_step = start_step,
+                 .max_steps = options.recipe.train.max_steps,
+                 .num_epochs = options.recipe.train.num_train_epochs}),
+      status_({.path = options.folder.path() / kStatusFile,
+               .run = options.folder.path().filename().string(),
+               .recipe = options.recipe.recipe.text,
+               .reproducible = recipes::roles_of_engines(options.recipe).empty(),
+               .start_step = start_step,
+               .max_steps = options.recipe.train.max_steps,
+               .progress = &progress_.state(),
+               .is_attached = options.attached}) {
+  if (options.recipe.launch.metrics_port) serve_metrics(options);
+  if (!options.recipe.launch.metrics_command.empty()) start_helper(options);
+}
+
+void StartObservers::serve_metrics(const StartOptions& options) {
+  const std::string& host = options.store.host();
+  const auto port = static_cast<uint16_t>(*options.recipe.launch.metrics_port);
+  try {
+    metrics_.emplace(host, port, progress_, status_);
+  } catch (const Error& error) {
+    throw Error(error.code(), "launch.metrics_port: " + error.message() +
+                                  "; write another one, or 0, with which the system chooses");
+  }
+  observers_.add(&*metrics_);
+  print_line("metrics: http://" + host + ":" + std::to_string(metrics_->port()) + "/metrics");
+}
+
+void StartObservers::start_helper(const StartOptions& options) {
+  const auto tell = [this](const std::string& message) {
+    remarks_.push_back(message);
+    progress_.on_phase(message);
+    status_.on_phase(message);
+  };
+  command_.emplace(
+      MetricsCommand::Options{.argv = options.recipe.launch.metrics_command,
+                              .metrics = options.folder.metrics(),
+                              .output = options.folder.logs() / "metrics_command.log",
+                              .tell = tell});
+  observers_.add(&*command_);
+}
+
+void StartObservers::end_helper(SupervisorResult& result) {
+  if (command_) command_->finish(result.signal == 0 ? kMetricsCommandEnd : kEndAfterSignal);
+  result.remarks.insert(result.remarks.end(), remarks_.begin(), remarks_.end());
+}
+
+void StartObservers::finish(const SupervisorResult& result, bool goes_on) {
+  progress_.finish();
+  status_.finish(result, goes_on);
+}
+
+SupervisorOptions supervised(const StartOptions& options, const RunStart& start,
+                             const StartObservers& observers) {
+  const recipes::Recipe& recipe = options.recipe;
+  SupervisorOptions result{
+      .log_folder = options.folder.logs(),
+      .processes = options.processes.processes(start),
+      .supervision = &options.store.supervision(),
+      .stop_timeout = recipe.launch.stop_timeout,
+      .held_timeout = recipe.rpc.peer_timeout,
+      .backend = &options.processes.backend(),
+      .place_again =
+          [&](const std::vector<ProcessSpec*>& replica) { options.processes.place_again(replica); },
+  };
+  if (observers.has_helper())
+    result.is_helper = [&](pid_t pid) { return observers.is_helper(pid); };
+  if (options.attached) result.connect_timeout = kFindLauncher;
+  return result;
+}
+
 }  // namespace
 
-RunFolder check_run_folder(const recipes::Recipe& recipe, RunFolderMode mode, Duration lock_timeout,
-                           const RunFolder::WhenLocked& when_locked) {
-  const fs::path path = run_folder_of(recipe);
-  const auto check = [&](const std::optional<std::string>& before) {
-    if (before) {
-      tell_changes(*before, recipe);
-      tell_changed_values(path, recipe);
-    }
-    keep_templates(recipe, path);
-  };
-  return RunFolder(path, mode, lock_timeout, check, when_locked);
-}
-
-RunFolder open_run_folder(const recipes::Recipe& recipe, RunFolderMode mode, Duration lock_timeout,
-                          const RunFolder::WhenLocked& when_locked) {
-  const fs::path path = run_folder_of(recipe);
-  RunFolder folder = check_run_folder(recipe, mode, lock_timeout, when_locked);
-  describe_run(recipe, folder);
-  keep_templates(recipe, path);
-  return folder;
-}
-
-void describe_run(const recipes::Recipe& recipe, const RunFolder& folder) {
-  write_role_values(folder.resolved_recipe(), role_values(recipe));
-  folder.write_resolved_recipe(resolved_yaml(recipe));
-  write_file_atomically(folder.path() / "plan.json", plan_json(recipe) + "\n");
-}
-
-ChildContext rank_context_of(const recipes::Recipe& recipe, const RunStart& start,
-                             const std::string& role, int64_t rank) {
-  return {.run = start.run,
-          .role = role,
-          .rank = rank,
-          .incarnation = start.incarnation,
-          .store_host = start.store_host,
-          .store_port = start.store_port,
-          .secret = start.secret,
-          .encryption = start.encryption,
-          .bind = recipe.rpc.bind,
-          .cuda = recipe.roles.at(role).world.device == parallel::Device::kCuda,
-          .heartbeat_interval = recipe.rpc.heartbeats(recipe.num_processes()),
-          .peer_timeout = recipe.rpc.peer_timeout,
-          .resume = start.resume,
-          .writes_cache = start.writes_cache,
-          .outlives_launcher = recipe.launch.launcher_lost == recipes::LauncherLost::kContinue};
-}
-
-std::vector<std::string> role_arguments(const ChildContext& context, const fs::path& run_folder) {
-  return {"role",
-          "--run",
-          context.run,
-          "--role",
-          context.role,
-          "--rank",
-          std::to_string(context.rank),
-          "--run-folder",
-          run_folder.string()};
-}
-
-ProcessSpec child_spec(const recipes::Recipe& recipe, const RunFolder& folder,
-                       ChildContext context) {
-  const recipes::RoleOptions& role = recipe.roles.at(context.role);
-  ProcessSpec spec;
-  spec.context = std::move(context);
-  spec.driving = spec.context.role == recipes::Recipe::kDrivingRole;
-  if (!spec.driving) {
-    const int64_t replica = parallel::coordinate_of(role.world, spec.context.rank).dp;
-    spec.replica = spec.context.role + " replica " + std::to_string(replica);
-    spec.restarts = role.restarts;
-  }
-
-  // The program starts itself; its secret comes on its stdin, not as an argument.
-  spec.arguments = role_arguments(spec.context, folder.path());
-  spec.env = role_variables(recipe, role);
-  return spec;
-}
-
 StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
-  const recipes::Recipe& recipe = options.recipe;
   const RunFolder& folder = options.folder;
 
   // Where the processes of this start find each other, and where training goes on.
-  rpc::RendezvousServer& store = options.store;
   const RunStart start{.run = options.access.run,
                        .secret = options.access.secret,
                        .incarnation = incarnation(folder.path(), options.attached),
                        .resume = options.resume,
                        .writes_cache = options.writes_cache,
-                       .store_host = store.host(),
-                       .store_port = store.port(),
+                       .store_host = options.store.host(),
+                       .store_port = options.store.port(),
                        .encryption = options.access.encryption};
   const int64_t start_step = folder.resume_from() ? folder.resume_from()->step : 0;
   if (options.resume && !options.writes_cache)
     print_line("resuming " + folder.path().string() + " at step " + std::to_string(start_step));
 
-  Progress progress({.fd = STDOUT_FILENO,
-                     .live = ::isatty(STDOUT_FILENO) != 0,
-                     .title = recipe.recipe.text + " -> " + recipe.output_dir,
-                     .metrics = folder.metrics(),
-                     .watched = recipes::recipe_type(recipe).watched_metrics(recipe),
-                     .start_step = start_step,
-                     .max_steps = recipe.train.max_steps,
-                     .num_epochs = recipe.train.num_train_epochs});
-  StatusFile status({.path = folder.path() / kStatusFile,
-                     .run = folder.path().filename().string(),
-                     .recipe = recipe.recipe.text,
-                     .reproducible = recipes::roles_of_engines(recipe).empty(),
-                     .start_step = start_step,
-                     .max_steps = recipe.train.max_steps,
-                     .progress = &progress.state(),
-                     .is_attached = options.attached});
-  Observers observers({&progress, &status});
-  std::optional<MetricsEndpoint> metrics;
-  if (recipe.launch.metrics_port) {
-    try {
-      metrics.emplace(store.host(), static_cast<uint16_t>(*recipe.launch.metrics_port), progress,
-                      status);
-    } catch (const Error& error) {
-      throw Error(error.code(), "launch.metrics_port: " + error.message() +
-                                    "; write another one, or 0, with which the system chooses");
-    }
-    observers.add(&*metrics);
-    print_line("metrics: http://" + store.host() + ":" + std::to_string(metrics->port()) +
-               "/metrics");
-  }
-  std::vector<std::string> remarks;
-  std::optional<MetricsCommand> command;
-  if (!recipe.launch.metrics_command.empty()) {
-    command.emplace(MetricsCommand::Options{.argv = recipe.launch.metrics_command,
-                                            .metrics = folder.metrics(),
-                                            .output = folder.logs() / "metrics_command.log",
-                                            .tell = [&](const std::string& message) {
-                                              remarks.push_back(message);
-                                              progress.on_phase(message);
-                                              status.on_phase(message);
-                                            }});
-    observers.add(&*command);
-  }
-  SupervisorOptions supervised{
-      .program = fs::read_symlink("/proc/self/exe"),
-      .log_folder = folder.logs(),
-      .processes = options.processes(start),
-      .supervision = &store.supervision(),
-      .stop_timeout = recipe.launch.stop_timeout,
-      .held_timeout = recipe.rpc.peer_timeout,
-      .hold_fd = folder.lock_fd(),
-      .backend = options.backend,
-  };
-  if (options.places)
-    supervised.place_again = [&](const std::vector<ProcessSpec*>& replica) {
-      options.places->place_again(replica);
-    };
-  if (command) supervised.is_helper = [&](pid_t pid) { return command->is_program(pid); };
-  if (options.attached) supervised.connect_timeout = kFindLauncher;
-  Supervisor supervisor(std::move(supervised), &observers);
-
+  StartObservers observers(options, start_step);
+  Supervisor supervisor(supervised(options, start, observers), observers.all());
   SupervisorResult result = supervisor.run(signals);
-  if (command) command->finish(result.signal == 0 ? kMetricsCommandEnd : kEndAfterSignal);
-  result.remarks.insert(result.remarks.end(), remarks.begin(), remarks.end());
+  observers.end_helper(result);
+
+  // A checkpoint that is damaged is no reason to end: the one before may be whole.
   bool goes_on = options.restarts_left > 0 && may_resume(result, folder);
   const auto damaged = damaged_checkpoint(result, folder);
   if (goes_on && damaged)
     goes_on = fall_back(*damaged, result.cause->message, folder, result.remarks);
-  progress.finish();
-  status.finish(result, goes_on);
+  observers.finish(result, goes_on);
   print_end(options, result, folder);
+
+  // Without a new one the run's checkpoints are still of the recipe before.
   const auto newest = recipes::latest_checkpoint(folder.path());
-  // Its checkpoints are still of the recipe before.
   const bool progressed = newest && newest->step > start_step;
   if (result.cause && !progressed) folder.restore_recipe();
   return {.exit_code = result.exit_code,

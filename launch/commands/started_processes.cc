@@ -1,10 +1,11 @@
 // retort role, host and link: what other processes of ours start, not people.
 #include "launch/backends/child_process.h"
-#include "launch/backends/host_command.h"
 #include "launch/commands/command_line.h"
+#include "launch/doctor/host_answer.h"
 #include "launch/links/link_job.h"
 #include "launch/links/link_process.h"
 #include "launch/ranks/rank_command.h"
+#include "launch/ssh/host_loop.h"
 
 namespace retort::launch {
 namespace {
@@ -13,6 +14,9 @@ int run_started_role(const RoleCommand& command) {
   restore_library_path();
   return run_role(command);
 }
+
+// It answers the doctor of the launcher's host as that would ask itself.
+int run_started_host() { return serve_as_host(doctor::answer_as_host); }
 
 int run_started_link() {
   restore_library_path();
@@ -36,7 +40,7 @@ void add_host(Command program) {
                "the processes of a run on this host, for a launcher on another one (started by "
                "launch, by ssh)")
       .unlisted()
-      .runs(run_host, OnSignal::kEndsInOrder);
+      .runs(run_started_host, OnSignal::kEndsInOrder);
 }
 
 void add_link(Command program) {

@@ -6,9 +6,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "launch/commands/run_once.h"
+#include "launch/run/open_folder.h"
 #include "launch/slurm/command.h"
-#include "launch/slurm/job.h"
 #include "launch/slurm/texts.h"
 #include "launch/supervision/run_folder.h"
 #include "launch/yaml/recipe_file.h"
@@ -61,15 +60,9 @@ std::string submitted_job(const std::string& output) {
   return job;
 }
 
-int run_submit(const LaunchCommand& command) {
-  const recipes::Recipe recipe = load_for_launch(command);
-  if (recipe.launch.backend != recipes::Backend::kSlurm)
-    throw Error(ErrorCode::kInvalidArgument,
-                "--submit needs launch.backend: slurm; the recipe has " +
-                    std::string(enum_name(recipe.launch.backend)));
-  check_stop_timeout(recipe.launch.stop_timeout,
-                     kill_wait_of(ask_slurm("scontrol", {"show", "config"})));
-
+int run_submit(const LaunchCommand& command, const recipes::Recipe& recipe,
+               const RunBackend& backend) {
+  backend.check_submit();
   const RunFolderMode mode = run_folder_mode(command.resume, command.overwrite);
   const fs::path script = make_batch_script(recipe, mode);
   std::string said;

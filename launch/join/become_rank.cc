@@ -15,8 +15,9 @@
 #include "base/process/exec_arguments.h"
 #include "base/process/owned_fd.h"
 #include "launch/backends/child_process.h"
+#include "launch/backends/rank_spec.h"
 #include "launch/backends/role_variables.h"
-#include "launch/commands/run_once.h"
+#include "launch/supervision/run_folder.h"
 
 namespace retort::launch {
 

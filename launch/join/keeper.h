@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/commands/run_once.h"
+#include "launch/backends/rank_spec.h"
 #include "launch/join/meeting.h"
 #include "recipes/recipe.h"
 

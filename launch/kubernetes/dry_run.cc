@@ -1,32 +1,27 @@
 #include "launch/kubernetes/dry_run.h"
 
-#include <cstdio>
-
 #include "base/error.h"
 #include "launch/backends/shell_word.h"
-#include "launch/commands/launch.h"
 #include "launch/commands/run_store.h"
 #include "launch/kubernetes/manifests.h"
 
 namespace retort::launch {
 
-int run_dry(const LaunchCommand& command, const recipes::Recipe& recipe) {
-  if (recipe.launch.backend != recipes::Backend::kKubernetes)
-    throw Error(ErrorCode::kInvalidArgument,
-                "--dry-run prints what a cluster is told, with launch.backend: kubernetes; what "
-                "this recipe would start is shown by: retort plan " +
-                    shell_word(command.recipe));
-  if (!command.dry_run)
-    throw Error(ErrorCode::kInvalidArgument,
-                "launch.backend: kubernetes: retort does not talk to the cluster; apply what it "
-                "prints: retort launch " +
-                    shell_word(command.recipe) + " --dry-run | kubectl apply -f -");
+std::string KubernetesRunBackend::dry_run(bool resume, bool overwrite) const {
+  return kubernetes_manifests(
+      recipe(), {.secret = run_secret(recipe()), .resume = resume, .overwrite = overwrite});
+}
 
-  const std::string text = kubernetes_manifests(
-      recipe,
-      {.secret = run_secret(recipe), .resume = command.resume, .overwrite = command.overwrite});
-  std::fputs(text.c_str(), stdout);
-  return 0;
+void KubernetesRunBackend::check() {
+  throw Error(ErrorCode::kInvalidArgument,
+              "launch.backend: kubernetes: retort does not talk to the cluster; apply what it "
+              "prints: retort launch " +
+                  shell_word(options().recipe_file) + " --dry-run | kubectl apply -f -");
+}
+
+std::unique_ptr<RunBackend::Start> KubernetesRunBackend::begin(bool, SignalCatcher&) {
+  check();
+  return nullptr;
 }
 
 }  // namespace retort::launch

@@ -1,14 +1,22 @@
-// retort launch RECIPE --dry-run.
+// A run whose processes a cluster starts as pods: no launcher starts it.
 #pragma once
 
-#include "recipes/recipe.h"
+#include <memory>
+#include <string>
+
+#include "launch/backends/run_backend.h"
 
 namespace retort::launch {
 
-struct LaunchCommand;
-
-// Prints the run's manifests. kInvalidArgument, with what to do instead, without the flag and for
-// a recipe whose processes Kubernetes does not start.
-int run_dry(const LaunchCommand& command, const recipes::Recipe& recipe);
+class KubernetesRunBackend final : public RunBackend {
+ public:
+  using RunBackend::RunBackend;
+  // The run's manifests. Errors of kubernetes_manifests.
+  std::string dry_run(bool resume, bool overwrite) const override;
+  // Always kInvalidArgument, with what to do instead.
+  void check() override;
+  bool can_be_attached() const override { return false; }
+  std::unique_ptr<Start> begin(bool by_itself, SignalCatcher& signals) override;
+};
 
 }  // namespace retort::launch

@@ -3,13 +3,17 @@
 #include <string>
 #include <utility>
 
-#include "launch/ranks/replica_world.h"
+#include "base/process_name.h"
 #include "launch/ranks/serving_roles.h"
 #include "models/checkpoint.h"
+#include "models/decoder.h"
 #include "models/lora/adapter.h"
+#include "parallel/layout.h"
+#include "parallel/world.h"
 #include "recipes/lora_checks.h"
 #include "recipes/rollout/own_reward_roles.h"
 #include "recipes/run/agent_options.h"
+#include "recipes/run/rank_context.h"
 #include "roles/generator/server.h"
 #include "roles/reward/judge_server.h"
 #include "roles/reward/score_server.h"
@@ -21,6 +25,43 @@ using recipes::RankContext;
 using recipes::RoleOptions;
 
 namespace {
+
+// The ranks of a replica, which hold one model together: dp 1, ranks from 0. Replicas share no
+// group, so that one that is lost takes no other along. Null where a replica is one rank on the CPU.
+std::unique_ptr<parallel::World> make_replica_world(const RankContext& context) {
+  const parallel::Layout& role = context.role_options().world;
+  if (role.tp * role.pp == 1 && role.device == parallel::Device::kCpu) return nullptr;
+
+  const parallel::Coordinate place = parallel::coordinate_of(role, context.rank);
+  // One that is started again meets none of the keys that it left in the store.
+  parallel::World::Options options = context.world_options("replica-" + std::to_string(place.dp) +
+                                                           "-" + std::to_string(context.restart));
+  options.layout = role;
+  options.layout.dp = 1;
+  options.rank = parallel::rank_of(options.layout, {.tp = place.tp, .dp = 0, .pp = place.pp});
+  // All replicas share out the devices of a host.
+  options.device_sharers = {.rank = context.rank,
+                            .size = role.world_size(),
+                            .store_prefix = context.store_prefix(context.role) + "devices/"};
+  return std::make_unique<parallel::World>(std::move(options));
+}
+
+// This rank's part of the role's model, on `device`; reports that it is loading. `world`: of the
+// replica; null where this rank holds all of it.
+models::Decoder load_role_model(const RankContext& context, parallel::World* world,
+                                at::Device device) {
+  const RoleOptions& role = context.role_options();
+  context.report("loading", 0, role.model);
+  return models::load_decoder(role.model, models::parse_dtype(std::string(enum_name(role.dtype))),
+                              world ? models::Placement::of(*world) : models::Placement{}, device);
+}
+
+// Of the first rank of this rank's replica, which speaks for it: "teacher/2".
+std::string replica_leader(const RankContext& context) {
+  const parallel::Layout& role = context.role_options().world;
+  const int64_t replica = parallel::coordinate_of(role, context.rank).dp;
+  return process_name(context.role, parallel::rank_of(role, {.tp = 0, .dp = replica, .pp = 0}));
+}
 
 at::Device device_of(const parallel::World* world) {
   return world ? world->device() : at::Device(at::kCPU);

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/commands/run_once.h"
+#include "launch/backends/start_processes.h"
 #include "launch/join/keeper.h"
 #include "launch/slurm/job.h"
 #include "launch/slurm/steps.h"
@@ -33,18 +33,18 @@ class SecretFile {
 // address of this host towards the first node of the job.
 std::string slurm_store_bind(const recipes::Recipe& recipe, const SlurmJob& job);
 
-// Use: make it, then the run's store; processes() starts the steps, once.
+// Use: make it when the run's store serves; processes() starts the steps, once.
 // Shared folder: the tasks read the secret from the run's folder, unless the recipe says where it
 //   is; a node that does not see that folder cannot join.
-class SlurmRun {
+class SlurmRun final : public StartProcesses {
  public:
   SlurmRun(const recipes::Recipe& recipe, const RunFolder& folder, const SlurmJob& job,
            const rpc::RendezvousAccess& access, const SignalCatcher& signals);
 
   // Starts the steps and waits until all of their tasks have joined, within launch.load_timeout.
   // kUnavailable when a step ends before that, with what srun said.
-  std::vector<ProcessSpec> processes(const RunStart& start);
-  Backend& backend() { return steps_; }
+  std::vector<ProcessSpec> processes(const RunStart& start) override;
+  Backend& backend() override { return steps_; }
 
  private:
   void start_steps(const RunStart& start);

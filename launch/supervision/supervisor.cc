@@ -8,88 +8,89 @@
 #include <csignal>
 #include <cstring>
 
+#include "base/deadline.h"
 #include "base/error.h"
-#include "launch/supervision/supervisor_impl.h"
+#include "base/sizes.h"
+#include "launch/backends/backend.h"
+#include "launch/supervision/orphans.h"
+#include "launch/supervision/replicas.h"
+#include "launch/supervision/run_end.h"
+#include "launch/supervision/watched_processes.h"
 
 namespace retort::launch {
-namespace fs = std::filesystem;
 namespace {
 
 constexpr std::chrono::milliseconds kTick{100};
-constexpr std::chrono::milliseconds kReap{10'000};
-// For what a process said before it ended to arrive; the end of its connection comes after that.
-constexpr std::chrono::milliseconds kHearOut{1'000};
+constexpr std::chrono::milliseconds kReapKilled{10'000};
+// How long a failure that smells of another's (a lost peer) waits for that other one to show.
+constexpr std::chrono::milliseconds kSettle{1000};
+// A process that lives dials again at once when its connection breaks.
+constexpr std::chrono::milliseconds kDialAgain{2'000};
+
+bool is_consequence(const ProcessFailure& failure) { return failure.distance_from_cause() > 0; }
 
 }  // namespace
 
-void Supervisor::Impl::start_all() {
-  std::error_code failed;
-  fs::create_directories(options.log_folder, failed);
-  if (failed)
-    throw Error(ErrorCode::kUnavailable,
-                "cannot create folder " + options.log_folder.string() + ": " + failed.message());
-  children.resize(options.processes.size());
-  for (size_t i = 0; i < children.size(); ++i) {
-    children[i].spec = &options.processes[i];
-    start(children[i]);
-  }
-}
+// The phase that the run is in, and what moves it on.
+struct Supervisor::Impl {
+  enum class Phase {
+    kRunning,    // until something happens
+    kStopping,   // a signal: the driving processes were asked to save and end
+    kFinishing,  // the driving processes are done: the serving ones were asked to end
+    kFailing,    // something failed: all were asked to end
+    kKilled,     // everything was killed
+  };
 
-void Supervisor::Impl::start(Watched& child) {
-  // Only its first life is one that somebody else started.
-  if (child.restarts > 0) child.spec->joined.reset();
-  const bool is_elsewhere = child.spec->joined && !child.spec->joined->is_replaceable;
+  SupervisorOptions options;
+  SupervisorObserver quiet;
+  SupervisorObserver* observer;
+  // Ends what the processes leave behind after they have ended.
+  Orphans orphans{[this](pid_t pid) {
+    return options.backend->is_child(pid) || (options.is_helper && options.is_helper(pid));
+  }};
+  WatchedProcesses processes;
+  SupervisorResult result;
+  Replicas replicas;
+  std::vector<ProcessFailure> failures;  // in time
+  Phase phase = Phase::kRunning;
+  bool was_asked = false;            // to stop, by a signal to this process
+  std::optional<Deadline> deadline;  // of the phase
+  std::optional<Deadline> settle;    // after the first failure: until then a better cause may show
 
-  // Each life has a number: what is told of an earlier one is not taken for this one's.
-  ChildContext context = child.spec->context;
-  context.stop_timeout = options.stop_timeout;
-  context.restart = child.spec->context.restart + child.restarts;
-  context.life = child.spec->context.life + child.restarts;
-  child.answer_by.reset();
-  child.last = {};
-  child.served = child.connected = child.silent = false;
-  child.life = context.life;
+  Impl(SupervisorOptions o, SupervisorObserver* o2)
+      : options(std::move(o)),
+        observer(o2 ? o2 : &quiet),
+        processes(options, *observer),
+        replicas({.run = options,
+                  .observer = *observer,
+                  .processes = processes,
+                  .result = result,
+                  .is_under_way = [this] { return is_under_way(); },
+                  .fail = [this](ProcessFailure failure) { fail(std::move(failure)); }}) {}
 
-  // Its log may hold earlier lives: what it says in this one begins behind them.
-  const auto& joined = child.spec->joined;
-  child.log = options.log_folder / (context.role + "-" + std::to_string(context.rank) + ".log");
-  if (is_elsewhere) child.log = joined->log;
-  if (child.log.empty()) child.log = "its own output on " + child.spec->host;
-  std::error_code missing;
-  const auto size = fs::file_size(child.log, missing);
-  child.log_offset = missing ? 0 : static_cast<int64_t>(size);
+  // Neither done nor failed.
+  bool is_under_way() const { return phase == Phase::kRunning || phase == Phase::kStopping; }
 
-  // It is expected before it starts, since it dials at once.
-  options.supervision->expect(child.spec->name(), child.life);
-  child.joined = nullptr;
-  child.process.reset();
-  if (child.spec->joined)
-    start_joined(child, context);
-  else
-    child.process = backend.start({.context = context,
-                                   .host = child.spec->host,
-                                   .driving = child.spec->driving,
-                                   .arguments = child.spec->arguments,
-                                   .env = child.spec->env,
-                                   .log = child.log});
-
-  child.exit_status.reset();
-  child.reaped.reset();
-  observer->on_start(*child.spec, child.process->pid());
-}
-
-void Supervisor::Impl::start_joined(Watched& child, const ChildContext& context) {
-  if (child.spec->joined->tell) child.spec->joined->tell(context);
-  auto process = std::make_unique<JoinedProcess>(*child.spec->joined, child.spec->host);
-  child.joined = process.get();
-  child.process = std::move(process);
-  child.connect_by = Deadline::after(options.connect_timeout);
-}
+  void poll_once(SignalCatcher& signals);
+  void take_events();
+  void on_report(Watched& child, const std::string& report);
+  void look_for_joined();
+  void ended(Watched& child, int status);
+  void signalled(int number, bool is_own);
+  void advance();
+  void on_deadline();
+  void terminate(bool driving, bool serving);
+  void kill_all();
+  void fail(Watched& child, std::optional<int> status);
+  void fail(ProcessFailure failure);
+  void note_stopped();
+  void end_orphans();
+};
 
 // Waits for the next event, at most a tick.
 void Supervisor::Impl::poll_once(SignalCatcher& signals) {
   std::vector<pollfd> entries{{signals.fd(), POLLIN, 0}, {options.supervision->fd(), POLLIN, 0}};
-  backend.poll_for(entries);
+  options.backend->poll_for(entries);
 
   auto timeout = kTick;
   for (const auto& limit : {deadline, settle})
@@ -98,8 +99,10 @@ void Supervisor::Impl::poll_once(SignalCatcher& signals) {
       errno != EINTR)
     throw Error(ErrorCode::kUnavailable, std::string("poll: ") + std::strerror(errno));
 
-  backend.work();
-  for (const auto& [child, status] : take_ends())
+  options.backend->work();
+  processes.reap();
+  take_events();
+  for (const auto& [child, status] : processes.ends())
     ended(*child, status);
 
   orphans.reap();
@@ -109,26 +112,73 @@ void Supervisor::Impl::poll_once(SignalCatcher& signals) {
   observer->on_tick();
 }
 
-// Status before ends: what a process said last belongs to how it ended. What it knew to have
-// arrived is here when it has ended; what else it sent is here when its connection has.
-std::vector<std::pair<Watched*, int>> Supervisor::Impl::take_ends() {
-  for (Watched& child : children) {
-    if (child.gone()) continue;
-    child.reaped = child.process->try_reap();
-    if (child.reaped) child.heard_out_by = Deadline::after(kHearOut);
-  }
-  take_events();
+// What the processes say over their supervision connections.
+void Supervisor::Impl::take_events() {
+  using Kind = rpc::SupervisionEvent::Kind;
+  std::vector<Watched>& all = processes.all();
+  for (const rpc::SupervisionEvent& event : options.supervision->take()) {
+    const auto child = std::ranges::find_if(all, [&](const Watched& c) {
+      return c.life == event.restart && !c.exit_status && c.spec->name() == event.process;
+    });
+    if (child == all.end()) continue;
 
-  std::vector<std::pair<Watched*, int>> ends;
-  for (Watched& child : children) {
-    if (child.exit_status || !child.reaped) continue;
-    if (child.connected && !child.heard_out_by->expired()) continue;
-    ends.emplace_back(&child, *child.reaped);
+    switch (event.kind) {
+      case Kind::kConnected:
+        child->connected = true;
+        child->connect_by.reset();
+        child->back_by.reset();
+        break;
+      case Kind::kDisconnected:
+        child->connected = false;
+        child->back_by = Deadline::after(kDialAgain);
+        break;
+      case Kind::kReport: on_report(*child, event.report); break;
+      case Kind::kStopping: child->answer_by.reset(); break;
+      case Kind::kSilent:
+        child->silent = true;
+        if (child->joined) {
+          child->joined->lose();
+          break;
+        }
+        observer->on_phase(event.process + " is silent: it stands still, or is cut off");
+        break;
+      case Kind::kHeard:
+        child->silent = false;
+        observer->on_phase(event.process + " is heard again");
+        break;
+    }
   }
-  // Of those that ended within one poll, a crash is rather the cause than an exit code.
-  std::stable_partition(ends.begin(), ends.end(),
-                        [](const auto& end) { return WIFSIGNALED(end.second); });
-  return ends;
+}
+
+void Supervisor::Impl::on_report(Watched& child, const std::string& report) {
+  const auto status = decode_status(report);
+  if (!status) return;
+
+  // Of one that joined: a signal is one to the run, and its last word says how it ends.
+  // One that this supervisor brought about, or that comes while all are being ended, is none.
+  if (child.joined && status->signal != 0) {
+    const bool is_asked = child.asked_to_stop || phase == Phase::kFailing;
+    if (!is_asked) signalled(to_int(status->signal), /*is_own=*/false);
+    return;
+  }
+  if (child.joined && status->ended) {
+    child.joined->end(to_int(std::clamp<int64_t>(*status->ended, -64, 255)));
+    return;
+  }
+  child.last = *status;
+  child.served |= status->state == "serving";
+  observer->on_status(*child.spec, *status);
+}
+
+// A process that was told what it is and does not come has ended meanwhile. Where something failed
+// already, one whose connection broke is rather the cause than somebody who will be heard again.
+void Supervisor::Impl::look_for_joined() {
+  for (Watched& child : processes.all()) {
+    if (!child.joined || child.gone()) continue;
+    const bool never_came = child.connect_by && child.connect_by->expired();
+    const bool is_cause = phase == Phase::kFailing && child.back_by && child.back_by->expired();
+    if (never_came || is_cause) child.joined->lose();
+  }
 }
 
 void Supervisor::Impl::ended(Watched& child, int status) {
@@ -151,7 +201,7 @@ void Supervisor::Impl::ended(Watched& child, int status) {
   if (phase == Phase::kKilled || (good && !early)) return;
 
   // Nobody misses it any more: the recipe is done.
-  const bool is_needed = child.spec->driving || !drivers_are_over();
+  const bool is_needed = child.spec->driving || !processes.drivers_are_over();
   if (phase == Phase::kFinishing || !is_needed) {
     if (!obeyed)
       result.remarks.push_back(child.spec->name() + " " + words.what() +
@@ -161,7 +211,7 @@ void Supervisor::Impl::ended(Watched& child, int status) {
 
   // What is missed is replaced, or ends the run.
   if (obeyed && phase == Phase::kFailing) return;
-  if (restart_replica(child, words)) return;
+  if (replicas.restart(child, words)) return;
   if (obeyed && phase == Phase::kStopping) {
     result.remarks.push_back(child.spec->name() + " ended before it could save a checkpoint");
     return;
@@ -192,35 +242,57 @@ void Supervisor::Impl::signalled(int number, bool is_own) {
 }
 
 void Supervisor::Impl::terminate(bool driving, bool serving) {
-  for (auto& child : children) {
-    if (child.gone() || !(child.spec->driving ? driving : serving)) continue;
-    child.asked_to_stop = true;
-    options.supervision->stop(child.spec->name(),
-                              deadline ? deadline->remaining() : options.stop_timeout);
-    if (child.connected)
-      child.answer_by = Deadline::after(options.answer_timeout);
-    else
-      child.process->signal(SIGTERM);
-    child.process->signal(SIGCONT);  // a stopped process could not obey
-  }
-}
-
-// A process whose connection does not answer gets signals all the same, unless it joined.
-void Supervisor::Impl::signal_unanswered() {
-  for (Watched& child : children) {
-    if (child.gone() || !child.answer_by || !child.answer_by->expired()) continue;
-    child.answer_by.reset();
-    child.process->signal(SIGTERM);
-    child.process->signal(SIGCONT);
-  }
+  processes.ask_to_stop(driving, serving, deadline ? deadline->remaining() : options.stop_timeout);
 }
 
 void Supervisor::Impl::kill_all() {
   phase = Phase::kKilled;
   settle.reset();
-  deadline = Deadline::after(kReap);
-  for (auto& child : children)
-    if (!child.exit_status) child.process->signal_group(SIGKILL);
+  deadline = Deadline::after(kReapKilled);
+  processes.kill();
+}
+
+void Supervisor::Impl::fail(Watched& child, std::optional<int> status) {
+  ProcessFailure failure = child.failure();
+  if (status && WIFEXITED(*status)) failure.exit_code = WEXITSTATUS(*status);
+  if (status && WIFSIGNALED(*status)) failure.signal = WTERMSIG(*status);
+  if (status && failure.exit_code == 0)
+    failure.message = "a serving process ended before the recipe was done";
+  fail(std::move(failure));
+}
+
+// Notes a failure; the first one stops everything.
+void Supervisor::Impl::fail(ProcessFailure failure) {
+  failures.push_back(std::move(failure));
+  if (phase == Phase::kFailing) {
+    // The cause has shown: no more waiting for it.
+    if (settle && !is_consequence(failures.back())) settle = Deadline::after(Duration(0));
+    return;
+  }
+
+  phase = Phase::kFailing;
+  note_stopped();
+  observer->on_phase(failures.back().name() + " " + failures.back().what() +
+                     "; stopping the others");
+  deadline = Deadline::after(options.failure_grace);
+  // The others are asked to end at once unless the cause may still be among them.
+  if (is_consequence(failures.back()) && options.failure_grace > kSettle) {
+    settle = Deadline::after(kSettle);
+  } else {
+    terminate(/*driving=*/true, /*serving=*/true);
+  }
+}
+
+// Processes that stand still: those that waited for one know only that it did not answer.
+void Supervisor::Impl::note_stopped() {
+  for (const Watched& child : processes.all()) {
+    if (child.gone()) continue;
+    const bool held = child.process->stopped();
+    if (!held && !child.silent) continue;
+    result.remarks.push_back(child.spec->name() +
+                             (held ? " was held by a stop signal" : " was silent") + " when " +
+                             failures.back().name() + " failed: whoever waited for it timed out");
+  }
 }
 
 // Moves on when the driving processes are done or a time is up.
@@ -229,36 +301,34 @@ void Supervisor::Impl::advance() {
     settle.reset();
     terminate(/*driving=*/true, /*serving=*/true);
   }
-  const bool before_the_end = phase == Phase::kRunning || phase == Phase::kStopping;
-  if (before_the_end && !any_running(true)) {
+  if (is_under_way() && !processes.any_running(true)) {
     phase = Phase::kFinishing;
     deadline = Deadline::after(options.serving_timeout);
     terminate(/*driving=*/false, /*serving=*/true);
   } else if (phase == Phase::kRunning && !deadline) {
-    const bool first_done = std::any_of(children.begin(), children.end(), [](const Watched& c) {
-      return c.spec->driving && c.exit_status;
-    });
+    const bool first_done = std::ranges::any_of(
+        processes.all(), [](const Watched& c) { return c.spec->driving && c.exit_status; });
     if (first_done) deadline = Deadline::after(options.stop_timeout);
   }
-  signal_unanswered();
+  processes.signal_unanswered();
   if (deadline && deadline->expired()) on_deadline();
-  start_replicas();
-  end_held();
+  replicas.start_due();
+  replicas.end_held();
   look_for_joined();
 }
 
 void Supervisor::Impl::on_deadline() {
-  if (phase == Phase::kRunning || phase == Phase::kStopping) {
-    for (auto& child : children)
+  if (is_under_way()) {
+    for (auto& child : processes.all())
       if (!child.gone() && child.spec->driving) fail(child, std::nullopt);
   } else if (phase == Phase::kFinishing) {
-    for (const auto& child : children)
+    for (const auto& child : processes.all())
       if (!child.gone())
         result.remarks.push_back(
             child.spec->name() + " did not end within " + format_duration(options.serving_timeout) +
             " after the recipe was done and was killed; see " + child.log.string());
   } else if (phase == Phase::kKilled) {
-    for (auto& child : children) {
+    for (auto& child : processes.all()) {
       if (child.exit_status) continue;
       if (child.joined)
         result.remarks.push_back(child.spec->name() + " on " + child.spec->host +
@@ -276,13 +346,14 @@ void Supervisor::Impl::on_deadline() {
 }
 
 void Supervisor::Impl::end_orphans() {
-  for (const pid_t pid : orphans.end_all(Deadline::after(kReap)))
+  for (const pid_t pid : orphans.end_all(Deadline::after(kReapKilled)))
     result.remarks.push_back("process " + std::to_string(pid) +
                              ", which a process of the run left behind, could not be ended");
 }
 
-Supervisor::Supervisor(SupervisorOptions options, SupervisorObserver* observer)
-    : impl_(std::make_unique<Impl>(std::move(options), observer)) {
+Supervisor::Supervisor(SupervisorOptions options, SupervisorObserver* observer) {
+  RETORT_CHECK(options.backend != nullptr) << "nobody starts the processes";
+  impl_ = std::make_unique<Impl>(std::move(options), observer);
   const auto& processes = impl_->options.processes;
   RETORT_CHECK(std::any_of(processes.begin(), processes.end(), [](const auto& p) {
     return p.driving;
@@ -293,13 +364,13 @@ Supervisor::Supervisor(SupervisorOptions options, SupervisorObserver* observer)
 Supervisor::~Supervisor() = default;
 
 SupervisorResult Supervisor::run(SignalCatcher& signals) {
-  impl_->start_all();
-  while (impl_->any_running(true) || impl_->any_running(false)) {
+  impl_->processes.start_all();
+  while (impl_->processes.any_running(true) || impl_->processes.any_running(false)) {
     impl_->advance();
     impl_->poll_once(signals);
   }
   impl_->end_orphans();
-  impl_->finish();
+  judge_end(impl_->processes, std::move(impl_->failures), impl_->result);
   return impl_->result;
 }
 

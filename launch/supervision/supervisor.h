@@ -56,7 +56,6 @@ struct ProcessSpec {
 };
 
 struct SupervisorOptions {
-  std::filesystem::path program;
   std::filesystem::path log_folder;  // <role>-<rank>.log, appended to; created
   std::vector<ProcessSpec> processes;
   // The launcher's end of the connections that the processes dial (ProcessSpec::context says
@@ -76,10 +75,7 @@ struct SupervisorOptions {
   Duration connect_timeout{60'000};
   // after a stop signal (SIGSTOP) to a serving process: until it is taken for lost
   Duration held_timeout{15'000};
-  // stays open in every child until it ends (the run folder's lock); -1: none
-  int hold_fd = -1;
-  // What starts the processes that have not joined, and outlives the supervisor. Null: they are its
-  // children, of `program` and with `hold_fd`.
+  // What starts the processes that have not joined. Outlives the supervisor.
   Backend* backend = nullptr;
   // Called before the processes of a replica are started again, with all of them: says where, as
   // their host may be lost. kUnavailable when there is no room. Null: where they were.

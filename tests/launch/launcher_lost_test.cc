@@ -130,7 +130,8 @@ int run_launcher(const std::filesystem::path& folder, const std::string& scene) 
   rpc::RendezvousServer port({.name = {}, .run = "run", .secret = "secret"}, "auto", "0", times);
   launch::SupervisorOptions options;
   options.supervision = &port.supervision();
-  options.program = std::filesystem::read_symlink("/proc/self/exe");
+  launch::LocalBackend local(std::filesystem::read_symlink("/proc/self/exe"), /*hold_fd=*/-1);
+  options.backend = &local;
   options.log_folder = folder / "logs";
   if (scene == "impatient") options.stop_timeout = Duration(300);
   const auto add = [&](const std::string& role, int64_t rank, const std::string& mode) {

@@ -3,11 +3,13 @@
 
 #include <signal.h>
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
 
 #include "base/file.h"
+#include "launch/backends/local_backend.h"
 #include "launch/supervision/supervisor.h"
 #include "rpc/rendezvous/rendezvous.h"
 #include "tests/support/folder_fixture.h"
@@ -45,12 +47,18 @@ class SupervisorTest : public FolderTest {
 
   SupervisorTest() {
     listen({});
-    options_.program = std::filesystem::read_symlink("/proc/self/exe");
+    start_from(std::filesystem::read_symlink("/proc/self/exe"));
     options_.log_folder = folder_ / "logs";
     // Generous where a test waits for something to happen, so that only what it is about can end
     // it.
     options_.stop_timeout = options_.serving_timeout = options_.failure_grace =
         options_.answer_timeout = Duration(60'000);
+  }
+
+  // The processes are this program, and hold that descriptor.
+  void start_from(const std::filesystem::path& program, int hold_fd = -1) {
+    local_ = std::make_unique<launch::LocalBackend>(program, hold_fd);
+    options_.backend = local_.get();
   }
 
   // The launcher's port, with these times for the processes that are added from now on.
@@ -106,6 +114,7 @@ class SupervisorTest : public FolderTest {
 
   rpc::SupervisionTimes times_;
   std::unique_ptr<rpc::RendezvousServer> port_;
+  std::unique_ptr<launch::LocalBackend> local_;
   launch::SupervisorOptions options_;
   Script script_;
   int ready_ = 0;  // reports so far, with when_ready()

@@ -282,13 +282,14 @@ TEST_F(SupervisorTest, TheSecretIsNotInSight) {
 TEST_F(SupervisorTest, TheHeldDescriptorLivesAsLongAsAProcess) {
   const std::string lock = folder_ / "lock";
   put(lock, "");
-  options_.hold_fd = ::open(lock.c_str(), O_RDWR | O_CLOEXEC);
-  ASSERT_EQ(::flock(options_.hold_fd, LOCK_EX | LOCK_NB), 0);
+  const int held = ::open(lock.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(::flock(held, LOCK_EX | LOCK_NB), 0);
+  start_from(std::filesystem::read_symlink("/proc/self/exe"), held);
   const int other = ::open(lock.c_str(), O_RDWR | O_CLOEXEC);
   add("student", 0, "train", "0");
   script_.status = [&](const std::string&, const std::string& state) {
     if (state != "training") return;  // the child says too that it is done
-    ::close(options_.hold_fd);
+    ::close(held);
     EXPECT_EQ(::flock(other, LOCK_EX | LOCK_NB), -1) << "the child should hold the lock";
     ::kill(script_.pids[0], SIGTERM);
   };
@@ -299,7 +300,7 @@ TEST_F(SupervisorTest, TheHeldDescriptorLivesAsLongAsAProcess) {
 
 TEST_F(SupervisorTest, AProgramThatIsNotThereLeavesNothingBehind) {
   add("student", 0, "train", "0");
-  options_.program = folder_ / "nothing";
+  start_from(folder_ / "nothing");
   EXPECT_NE(message_of([&] { run(); }).find("nothing"), std::string::npos);
   EXPECT_TRUE(script_.pids.empty());
 }

@@ -1,4 +1,4 @@
-#include "launch/backends/host_command.h"
+#include "launch/ssh/host_loop.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -24,7 +24,6 @@
 #include "launch/backends/hosted_processes.h"
 #include "launch/backends/life_signs.h"
 #include "launch/backends/run_mark.h"
-#include "launch/doctor/host_answer.h"
 #include "launch/supervision/driving_lock.h"
 #include "launch/supervision/orphans.h"
 #include "launch/supervision/signal_catcher.h"
@@ -53,7 +52,8 @@ FrameStream take_standard_streams() {
 
 class HostLoop {
  public:
-  explicit HostLoop(SignalCatcher& signals) : signals_(signals) {
+  HostLoop(SignalCatcher& signals, ExamineHost examine)
+      : signals_(signals), examine_(std::move(examine)) {
     stream_.send_line(version_line());
   }
 
@@ -125,7 +125,7 @@ class HostLoop {
   void examine(const std::string& question) {
     if (answer_.valid())
       throw Error(ErrorCode::kCorrupt, "the launcher asks again before it has an answer");
-    answer_ = std::async(std::launch::async, doctor::answer_as_host, question);
+    answer_ = std::async(std::launch::async, examine_, question);
   }
 
   // Shows that this host sees the folders of the launcher's.
@@ -188,6 +188,7 @@ class HostLoop {
   }
 
   SignalCatcher& signals_;
+  const ExamineHost examine_;
   FrameStream stream_ = take_standard_streams();
   LifeSigns signs_{kFirstWord, kFirstWord};
   std::filesystem::path run_folder_;
@@ -203,10 +204,10 @@ class HostLoop {
 
 }  // namespace
 
-int run_host() {
+int serve_as_host(ExamineHost examine) {
   set_log_identity("host");
   SignalCatcher& signals = *new SignalCatcher({SIGTERM, SIGINT, SIGHUP});
-  return HostLoop(signals).run();
+  return HostLoop(signals, std::move(examine)).run();
 }
 
 }  // namespace retort::launch
