@@ -83,6 +83,7 @@ int run_chat(const ChatCommand& command) {
       prompt = model.tokenizer.encode(line, true);
     }
 
+    // A prompt without room for an answer cannot be continued.
     const int64_t room =
         model.decoder.config().max_position_embeddings - static_cast<int64_t>(prompt.size());
     if (room < 1) {

@@ -35,8 +35,8 @@ HostShare share_of_launcher(const recipes::Recipe& recipe) {
   return share;
 }
 
-// As store_bind (launch.cc) has it: where the recipe does not say where the run meets, it meets
-// where its processes listen, or where hosts reach this one.
+// As store_bind has it (launch/commands/run_hosts.h): where the recipe does not say where the run
+// meets, it meets where its processes listen, or where hosts reach this one.
 void settle_rendezvous(HostShare& share, const std::optional<std::string>& launcher_address) {
   if (share.recipe->launch.rendezvous.address) return;
   if (share.bind != rpc::RpcOptions().bind)

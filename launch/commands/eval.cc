@@ -153,12 +153,14 @@ int run_eval(const EvalCommand& command) {
     }
   }
 
+  // Means are over target tokens, whatever samples they are in.
   if (totals.targets == 0)
     throw Error(ErrorCode::kInvalidArgument, command.data + " has no target token");
   if (output) output->commit();
   const double count = static_cast<double>(totals.targets);
   const double loss = totals.loss / count;
 
+  // The last line of what is printed is for programs.
   JsonLine line;
   line.add("loss", loss)
       .add("perplexity", std::exp(loss))

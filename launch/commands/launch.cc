@@ -12,6 +12,8 @@
 #include "base/log.h"
 #include "launch/backends/run_backend.h"
 #include "launch/backends/shell_word.h"
+#include "launch/commands/attach.h"
+#include "launch/commands/command_line.h"
 #include "launch/commands/fit_to_hosts.h"
 #include "launch/commands/model_check.h"
 #include "launch/commands/submit.h"
@@ -26,37 +28,11 @@
 #include "parallel/device_module.h"
 #include "recipes/external_roles.h"
 #include "recipes/input_paths.h"
-#include "recipes/registry.h"
 #include "recipes/run/checkpoint_folder.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;
 namespace {
-
-// The run that writes a cache: its student holds no model and trains nothing, so that its layout is
-// the ranks that form batches.
-void fit_to_cache(recipes::Recipe& recipe, const std::string& folder) {
-  const auto refuse = [](const std::string& message) {
-    throw Error(ErrorCode::kInvalidArgument, "retort cache: " + message);
-  };
-  const auto backend = recipe.launch.backend;
-  if (backend != recipes::Backend::kLocal && backend != recipes::Backend::kSsh)
-    refuse("launch.backend: " + std::string(enum_name(backend)) +
-           " starts runs that train; write local or ssh");
-  if (recipe.launch.launcher_lost == recipes::LauncherLost::kContinue)
-    refuse("launch.launcher_lost: continue is for runs that train; write stop");
-
-  recipe.output_dir = folder;
-  recipes::RoleOptions& student = recipe.roles.at(recipes::Recipe::kDrivingRole);
-  if (student.world.device == parallel::Device::kCuda) student.env.clear();
-  student.devices.clear();
-  student.world = {.dp = student.world.dp, .threads = student.world.threads};
-  recipe.rpc.device_maps.clear();
-  recipe.train.max_steps.reset();
-  recipe.train.num_train_epochs = 1;
-  recipe.launch.max_restarts = 0;
-  recipe.launch.min_dp.reset();
-}
 
 // The overrides as a shell reads them. One with values of variables, which may be keys, is left out
 // and named behind, where pasting it does nothing: a stand-in would be taken for the value.
@@ -162,33 +138,6 @@ int run_launch(const LaunchCommand& command) {
                                     .restarts_left = recipe.launch.max_restarts}));
 }
 
-int run_cache(const LaunchCommand& command) {
-  write_stderr_in_background();
-  recipes::Recipe recipe = load_for_launch(command);
-  recipes::recipe_type(recipe).check_cache(recipe);
-  fit_to_cache(recipe, command.cache);
-
-  // A cache goes on with what is there, if it is one.
-  const fs::path folder = run_folder_of(recipe);
-  const bool begun = fs::is_regular_file(folder / kResolvedRecipe);
-  if (begun && fs::exists(folder / "metrics.jsonl"))
-    throw Error(ErrorCode::kInvalidArgument, "--output: " + folder.string() +
-                                                 " holds a run that trains, and no cache; choose "
-                                                 "another folder");
-  const std::unique_ptr<RunBackend> backend =
-      make_run_backend({.recipe = recipe, .recipe_file = command.recipe});
-  SignalCatcher& signals = *new SignalCatcher({SIGINT, SIGTERM, SIGHUP});  // as run_launch has it
-  const WholeRun run{.recipe = recipe,
-                     .backend = *backend,
-                     .signals = signals,
-                     .writes_cache = !command.cache.empty(),
-                     .last_line = [&](const SupervisorResult& result, const fs::path& path) {
-                       return last_line(command, result, path);
-                     }};
-  const RunFolderMode mode = begun ? RunFolderMode::kResume : RunFolderMode::kFresh;
-  return start_run(run, {.mode = mode}).exit_code;
-}
-
 std::string last_line(const LaunchCommand& command, const SupervisorResult& result,
                       const fs::path& run_folder) {
   if (result.cause) return "";
@@ -213,6 +162,46 @@ std::string last_line(const LaunchCommand& command, const SupervisorResult& resu
   if (result.exit_code == kExitDiverged)
     line = "stopped, because " + result.warning + "; to go on all the same: ";
   return line + resume_command(command);
+}
+
+namespace {
+
+struct LaunchArguments {
+  LaunchCommand run;
+  std::string attached_run;  // the folder of one that there is; "": `run`
+};
+
+int launch_or_attach(const LaunchArguments& arguments) {
+  return arguments.attached_run.empty() ? run_launch(arguments.run)
+                                        : run_attach(arguments.attached_run);
+}
+
+}  // namespace
+
+void add_launch(Command program) {
+  Command c = program.command(
+      "launch", "run a recipe: start all role processes, show progress, exit when it is done");
+  LaunchArguments& o = c.runs(launch_or_attach, OnSignal::kEndsInOrder);
+  const Argument recipe = c.option("recipe", o.run.recipe, "recipe file (YAML)");
+  c.option("overrides", o.run.overrides, "key.path=value ...");
+  const Argument resume =
+      c.flag("--resume", o.run.resume, "continue the run in output_dir from its newest checkpoint");
+  const Argument overwrite =
+      c.flag("--overwrite", o.run.overwrite, "delete what is in output_dir first").excludes(resume);
+  const Argument submit = c.flag(
+      "--submit", o.run.submit, "as a job of Slurm (launch.backend: slurm), which starts it later");
+
+  // Said by the script of such a job, not by people.
+  c.flag("--submitted", o.run.submitted).unlisted().excludes(submit);
+
+  Argument attach = c.option("--attach", o.attached_run,
+                             "take over the run in this folder, whose launcher is gone");
+  for (const Argument other : {recipe, resume, overwrite, submit})
+    attach.excludes(other);
+  c.flag("--dry-run", o.run.dry_run, "print what to apply with backend: kubernetes")
+      .needs(recipe)
+      .excludes(submit);
+  c.needs_any();
 }
 
 }  // namespace retort::launch

@@ -27,11 +27,6 @@ struct LaunchCommand {
 // Validates before anything starts, and then is the run's launcher (launch/run/run_to_end.h).
 int run_launch(const LaunchCommand& command);
 
-// `retort cache`: the teacher of a recipe answers each of its rows once, and what it says is kept
-// in command.cache, where students find it (distill.teachers[].cache). Begins, or goes on with what
-// is there.
-int run_cache(const LaunchCommand& command);
-
 // The recipe, loaded and checked as a launcher does before anything starts; what a user should know
 // of it goes to stderr.
 recipes::Recipe load_for_launch(const LaunchCommand& command);

@@ -39,6 +39,7 @@ std::string config_json(const ModelInitCommand& c, const models::Tokenizer& toke
     throw Error(ErrorCode::kInvalidArgument,
                 "--arch '" + c.arch + "' is not one of llama | mistral | qwen2 | qwen3");
 
+  // Sizes that follow from others where they are not said.
   const int64_t heads = c.num_attention_heads;
   const int64_t head_dim = c.head_dim > 0 ? c.head_dim : c.hidden_size / heads;
   if (c.head_dim <= 0 && c.hidden_size % heads != 0)
@@ -51,6 +52,7 @@ std::string config_json(const ModelInitCommand& c, const models::Tokenizer& toke
                                                  " is smaller than the tokenizer's " +
                                                  std::to_string(tokenizer.vocab_size()));
 
+  // The keys are those of transformers.
   nlohmann::ordered_json json = {
       {"architectures", {architecture->second}},
       {"model_type", c.arch},
@@ -72,6 +74,7 @@ std::string config_json(const ModelInitCommand& c, const models::Tokenizer& toke
       {"eos_token_id", tokenizer.eos_id()},
   };
 
+  // What not every tokenizer or architecture has.
   if (tokenizer.bos_id() >= 0) json["bos_token_id"] = tokenizer.bos_id();
   if (tokenizer.pad_id() >= 0) json["pad_token_id"] = tokenizer.pad_id();
   if (c.arch == "mistral") json["sliding_window"] = nullptr;
