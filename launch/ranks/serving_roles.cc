@@ -1,6 +1,7 @@
 #include "launch/ranks/serving_roles.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 
 #include "base/error.h"
@@ -39,11 +40,11 @@ constexpr Makers kMakers[] = {
 }  // namespace
 
 ServingRank make_serving_rank(const RankContext& context) {
-  for (const Makers& makers : kMakers)
-    if (makers.makes(context.recipe, context.role))
-      return context.role_options().external ? makers.of_an_engine(context)
-                                             : makers.of_a_model(context);
-  RETORT_CHECK(false) << "nobody makes the role " << context.role;
+  const auto* makers = std::ranges::find_if(
+      kMakers, [&](const Makers& one) { return one.makes(context.recipe, context.role); });
+  RETORT_CHECK(makers != std::end(kMakers)) << "nobody makes the role " << context.role;
+  return context.role_options().external ? makers->of_an_engine(context)
+                                         : makers->of_a_model(context);
 }
 
 }  // namespace retort::launch
