@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/future_combinators.h"
 #include "base/printable.h"
 #include "engines/answer_status.h"
-#include "engines/settled.h"
 
 namespace retort::engines::llamacpp {
 namespace {
@@ -120,7 +120,7 @@ namespace {
 
 // False: it has no such door, which one in front of it may not pass on.
 Future<bool> has_health(Server& server, Deadline deadline) {
-  return settled(server.ask(get("/health"), deadline), [](Outcome<Json> outcome) {
+  return then_outcome(server.ask(get("/health"), deadline), [](Outcome<Json> outcome) {
     if (!outcome.error) return true;
     try {
       std::rethrow_exception(outcome.error);
@@ -135,7 +135,7 @@ Future<bool> has_health(Server& server, Deadline deadline) {
 // llama-server, which waiting does not mend.
 Future<Listed> list_without_health(Server& server, const std::string& served_model,
                                    Deadline deadline) {
-  return explaining(list_model(server, served_model, deadline), [](const Error& error) {
+  return map_error(list_model(server, served_model, deadline), [](const Error& error) {
     if (status_of(error) != kNoSuchDoor) return error;
     return with_advice(error, ErrorCode::kMismatch,
                        "neither /health nor /v1/models is there: no llama-server listens at this "

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/future_combinators.h"
 
 namespace retort::engines::llamacpp {
 namespace {
@@ -12,13 +13,6 @@ namespace {
 // The server copies the whole answer once for each field that is picked from it: with 64 entries
 // that takes longer than all the rest of a small model's position.
 constexpr int64_t kMaxTopOfFields = 16;
-
-template <class T>
-Future<T> ready(T value) {
-  Promise<T> promise;
-  promise.set_value(std::move(value));
-  return promise.future();
-}
 
 bool is_plain(const std::string& piece) {
   return !piece.empty() &&
@@ -68,7 +62,7 @@ Future<Facts> Session::read_facts(Deadline deadline) {
 }
 
 Future<Facts> Session::facts(Deadline deadline) {
-  if (facts_) return ready(*facts_);
+  if (facts_) return ready_future(*facts_);
   return read_facts(deadline);
 }
 
@@ -101,7 +95,7 @@ Future<Completion> Session::complete(const CompletionAsk& ask, Deadline deadline
 
 Future<int32_t> Session::plain_token(Deadline deadline) {
   RETORT_CHECK(facts_) << "a token is asked for after the facts";
-  if (plain_token_) return ready(*plain_token_);
+  if (plain_token_) return ready_future(*plain_token_);
   const Json body{{"content", "1 a 0"},
                   {"add_special", false},
                   {"with_pieces", true},

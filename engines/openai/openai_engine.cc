@@ -4,11 +4,11 @@
 #include <optional>
 #include <utility>
 
+#include "base/future_combinators.h"
 #include "engines/answer_status.h"
 #include "engines/json_server.h"
 #include "engines/model_list.h"
 #include "engines/openai/chat_question.h"
-#include "engines/settled.h"
 
 namespace retort::engines::openai {
 namespace {
@@ -47,7 +47,7 @@ class OpenaiEngine final : public Engine {
             .then([this](const http::Response& answer) {
               return http_.reading([&] { return find_listed_model(answer.body, served_model_); });
             });
-    return settled(std::move(listed), [this](Outcome<ListedModel> outcome) {
+    return then_outcome(std::move(listed), [this](Outcome<ListedModel> outcome) {
       const ListedModel model = listed_or_named(std::move(outcome));
       const std::lock_guard lock(mutex_);
       asked_model_ = model.name;
@@ -64,8 +64,8 @@ class OpenaiEngine final : public Engine {
       question.limits.body_bytes = answer_bytes(request);
       question.limits.body_advice = "this is more than max_new_tokens can be";
       question.patience.server_errors = true;
-      return settled(http_.send(std::move(question), deadline, Wait::kUntilDeadline),
-                     [this](Outcome<http::Response> outcome) { return written(outcome); });
+      return then_outcome(http_.send(std::move(question), deadline, Wait::kUntilDeadline),
+                          [this](Outcome<http::Response> outcome) { return written(outcome); });
     });
   }
 
@@ -74,7 +74,7 @@ class OpenaiEngine final : public Engine {
   Future<std::string> model(Deadline deadline) {
     {
       const std::lock_guard lock(mutex_);
-      if (!asked_model_.empty()) return ready(asked_model_);
+      if (!asked_model_.empty()) return ready_future(asked_model_);
     }
     return state(deadline).then([](const EngineState& state) { return state.served_model; });
   }

@@ -6,13 +6,13 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/future_combinators.h"
 #include "engines/answer_status.h"
 #include "engines/drawn_tokens.h"
 #include "engines/once_more.h"
 #include "engines/plain_admin.h"
 #include "engines/request_names.h"
 #include "engines/scored_tokens.h"
-#include "engines/settled.h"
 #include "engines/sglang/generate_question.h"
 #include "engines/sglang/generate_reader.h"
 #include "engines/sglang/refusal.h"
@@ -94,7 +94,7 @@ std::string Sglang::weight_version() const {
 Future<EngineState> Sglang::state(Deadline deadline) {
   http::Request request = server_.http().to(http::Method::kGet, "/ready");
   request.expected_type.clear();
-  return explaining(server_.http().send(std::move(request), deadline), explained)
+  return map_error(server_.http().send(std::move(request), deadline), explained)
       .then([this, deadline](http::Response) { return server_.ask(deadline, Wait::kNot); })
       .then([](Served served) {
         return EngineState{.version = served.server.version,
@@ -141,9 +141,9 @@ Future<Drawn> Sglang::draw_from(const Served& served, DrawRequest asked, Deadlin
     reader->end();
     return checked_drawn(std::move(reader->drawn), asked);
   };
-  return aborting(explaining(server_.http().ask(std::move(request), deadline, Wait::kUntilDeadline,
-                                                std::move(read)),
-                             explained),
+  return aborting(map_error(server_.http().ask(std::move(request), deadline, Wait::kUntilDeadline,
+                                               std::move(read)),
+                            explained),
                   name.rid);
 }
 
@@ -176,7 +176,7 @@ void Sglang::abort(const std::string& rid) {
 Future<Scored> Sglang::score(ScoreRequest request, Deadline deadline) {
   return server_.served(deadline).then(
       [this, request = std::move(request), deadline](Served served) {
-        return once_more([this, request, served = std::move(served), deadline] {
+        return retry_once([this, request, served = std::move(served), deadline] {
           return score_from(served, request, deadline);
         });
       });
@@ -202,18 +202,18 @@ Future<Scored> Sglang::score_from(const Served& served, const ScoreRequest& aske
   http::Request request = server_.http().post_for_pieces(
       "/generate", std::move(question.body), question.body_bytes, kTooMuch,
       [reading](std::string_view piece) { reading->answer.add(piece); });
-  request.idempotent = false;  // once_more() asks with a reader and a name of its own
+  request.idempotent = false;  // retry_once() asks with a reader and a name of its own
   const auto read = [reading](const http::Response&) {
     reading->answer.end();
     return reading->rows.take(reading->answer.flat_top());
   };
-  return explaining(server_.http().ask(std::move(request), deadline, Wait::kUntilDeadline, read),
-                    explained);
+  return map_error(server_.http().ask(std::move(request), deadline, Wait::kUntilDeadline, read),
+                   explained);
 }
 
 Future<Empty> Sglang::load_weights(std::string path, Deadline deadline) {
   const std::string version = names_.next();
-  return attempted([&] {
+  return try_future([&] {
            refuse_plain_admin(server_.http().url(), options_.allow_plain_admin,
                               "/update_weights_from_disk");
            const WeightFolder whole(path);
@@ -253,8 +253,8 @@ Future<Empty> Sglang::flush(Deadline deadline) {
 Future<Empty> Sglang::admin(http::Request request, Deadline deadline,
                             Empty (*check)(const std::string& answer)) {
   const auto read = [check](const http::Response& answer) { return check(answer.body); };
-  return explaining(server_.http().ask(std::move(request), deadline, Wait::kNot, read),
-                    explained_admin);
+  return map_error(server_.http().ask(std::move(request), deadline, Wait::kNot, read),
+                   explained_admin);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <limits>
 #include <utility>
 
-#include "engines/settled.h"
+#include "base/future_combinators.h"
 #include "engines/vllm/completion_question.h"
 #include "engines/vllm/version.h"
 
@@ -23,7 +23,7 @@ Future<std::string> Server::version(Deadline deadline) {
           .then([this](http::Response answer) {
             return http_.reading([&] { return read_version(answer.body); });
           });
-  return settled(std::move(version), [](Outcome<std::string> outcome) {
+  return then_outcome(std::move(version), [](Outcome<std::string> outcome) {
     if (!outcome.error) return std::move(*outcome.value);
     try {
       std::rethrow_exception(outcome.error);
@@ -35,7 +35,7 @@ Future<std::string> Server::version(Deadline deadline) {
 }
 
 Future<Served> Server::served(Deadline deadline) {
-  if (auto before = known()) return ready(std::move(*before));
+  if (auto before = known()) return ready_future(std::move(*before));
   return ask(deadline, Wait::kUntilDeadline);
 }
 
@@ -56,7 +56,8 @@ Future<Served> Server::ask(Deadline deadline, Wait wait) {
 Future<std::optional<LogProbLimit>> Server::ask_limit(const ListedModel& model, Deadline deadline,
                                                       Wait wait) {
   const auto before = known();
-  if (before && before->model.name == model.name && before->limit) return ready(before->limit);
+  if (before && before->model.name == model.name && before->limit)
+    return ready_future(before->limit);
 
   // More than any vocabulary has, and so refused; then as many as the vocabulary has, which is
   // refused unless all of them are allowed.
@@ -75,16 +76,16 @@ Future<std::optional<LogProbLimit>> Server::ask_limit(const ListedModel& model, 
 Future<std::optional<LogProbLimit>> Server::ask_limit(const std::string& body, Deadline deadline,
                                                       Wait wait) {
   using Limit = std::optional<LogProbLimit>;
-  return settled(http_.send(http_.post("/v1/completions", body), deadline, wait),
-                 [](Outcome<http::Response> outcome) -> Limit {
-                   if (!outcome.error) return std::nullopt;
-                   try {
-                     std::rethrow_exception(outcome.error);
-                   } catch (const Error& error) {
-                     if (status_of(error) != 400) throw;
-                     return log_prob_limit(error.message());
-                   }
-                 });
+  return then_outcome(http_.send(http_.post("/v1/completions", body), deadline, wait),
+                      [](Outcome<http::Response> outcome) -> Limit {
+                        if (!outcome.error) return std::nullopt;
+                        try {
+                          std::rethrow_exception(outcome.error);
+                        } catch (const Error& error) {
+                          if (status_of(error) != 400) throw;
+                          return log_prob_limit(error.message());
+                        }
+                      });
 }
 
 }  // namespace retort::engines::vllm
