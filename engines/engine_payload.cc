@@ -13,6 +13,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "engines/contract.h"
 #include "engines/tempered_top_k.h"
 
 namespace retort::engines {

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "engines/draw_support.h"
+#include "engines/options.h"
 #include "engines/scored_tokens.h"
 
 namespace retort::engines::sglang {

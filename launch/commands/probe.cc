@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "engines/contract.h"
+#include "engines/make_engine.h"
 #include "engines/traits.h"
 #include "launch/commands/commands.h"
 #include "launch/ranks/engine_contract.h"
