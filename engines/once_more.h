@@ -1,4 +1,4 @@
-// Asking a server again what broke on its way.
+// What becomes of a question that a server did not answer: asked again, or done without.
 #pragma once
 
 #include <exception>
@@ -30,6 +30,27 @@ auto retry_once(F ask) -> std::invoke_result_t<F> {
   });
   return first.then(
       [ask](Maybe answer) { return answer ? ready_future(std::move(*answer)) : ask(); });
+}
+
+// Done, too, where the server says that it has no such door (404).
+template <class T>
+Future<Empty> done_or_missing(Future<T> asked) {
+  return then_outcome(std::move(asked), [](Outcome<T> outcome) {
+    try {
+      if (outcome.error) std::rethrow_exception(outcome.error);
+    } catch (const Error& error) {
+      if (status_of(error) != 404) throw;
+    }
+    return Empty{};
+  });
+}
+
+// retry_once() of ask(known), with what `known` brings.
+template <class Known, class F>
+auto retry_once_with(Future<Known> known, F ask) {
+  return known.then([ask = std::move(ask)](Known brought) {
+    return retry_once([ask, brought = std::move(brought)] { return ask(brought); });
+  });
 }
 
 }  // namespace retort::engines

@@ -67,9 +67,6 @@ class Sglang final : public Engine {
   Future<Scored> score_from(const Served& served, const ScoreRequest& asked, Deadline deadline);
   Future<Drawn> aborting(Future<Drawn> drawn, const std::string& rid);
   void abort(const std::string& rid);
-  // `check` reads the answer of an administrative door.
-  Future<Empty> admin(http::Request request, Deadline deadline,
-                      Empty (*check)(const std::string& answer));
   Future<Empty> update(const std::string& path, const std::string& version, Deadline deadline);
   Future<Empty> flush(Deadline deadline);
 
@@ -174,12 +171,10 @@ void Sglang::abort(const std::string& rid) {
 }
 
 Future<Scored> Sglang::score(ScoreRequest request, Deadline deadline) {
-  return server_.served(deadline).then(
-      [this, request = std::move(request), deadline](Served served) {
-        return retry_once([this, request, served = std::move(served), deadline] {
-          return score_from(served, request, deadline);
-        });
-      });
+  return retry_once_with(server_.served(deadline),
+                         [this, request = std::move(request), deadline](const Served& served) {
+                           return score_from(served, request, deadline);
+                         });
 }
 
 Future<Scored> Sglang::score_from(const Served& served, const ScoreRequest& asked,
@@ -241,20 +236,13 @@ Future<Empty> Sglang::update(const std::string& path, const std::string& version
       server_.http().post("/update_weights_from_disk", update_question(path, version));
   request.limits.attempt = options_.load_timeout;
   request.idempotent = false;  // one that broke may still go on
-  return admin(std::move(request), deadline, check_updated);
+  return server_.http().administer(std::move(request), deadline, check_updated, explained_admin);
 }
 
 Future<Empty> Sglang::flush(Deadline deadline) {
   http::Request request = server_.http().to(http::Method::kPost, "/flush_cache");
   request.expected_type.clear();
-  return admin(std::move(request), deadline, check_flushed);
-}
-
-Future<Empty> Sglang::admin(http::Request request, Deadline deadline,
-                            Empty (*check)(const std::string& answer)) {
-  const auto read = [check](const http::Response& answer) { return check(answer.body); };
-  return map_error(server_.http().ask(std::move(request), deadline, Wait::kNot, read),
-                   explained_admin);
+  return server_.http().administer(std::move(request), deadline, check_flushed, explained_admin);
 }
 
 }  // namespace

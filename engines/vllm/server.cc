@@ -1,13 +1,27 @@
 #include "engines/vllm/server.h"
 
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/future_combinators.h"
+#include "engines/answer_status.h"
+#include "engines/json_object.h"
 #include "engines/vllm/completion_question.h"
-#include "engines/vllm/version.h"
 
 namespace retort::engines::vllm {
+namespace {
+
+// From the answer of /version; kCorrupt for another.
+std::string read_version(const std::string& json) {
+  const nlohmann::json answer = json_object(json, "/version");
+  const auto version = answer.find("version");
+  if (version == answer.end() || !version->is_string())
+    throw Error(ErrorCode::kCorrupt, "/version: the answer has no version");
+  return version->get<std::string>();
+}
+
+}  // namespace
 
 Server::Server(const ExternalOptions& options, const std::string& url, const std::string& key)
     : served_model_(options.served_model), http_(options, url, key) {}
