@@ -26,6 +26,8 @@
 #include "base/sizes.h"
 #include "bench/engines/fake_vllm.h"
 #include "engines/engine.h"
+#include "engines/make_engine.h"
+#include "engines/options.h"
 #include "models/loaded_model.h"
 #include "models/packed.h"
 #include "roles/serving_loop.h"

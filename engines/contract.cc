@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "engines/engine_payload.h"
 #include "engines/traits.h"
 
 namespace retort::engines {

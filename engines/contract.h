@@ -149,6 +149,10 @@ struct Needs {
   bool seeds = false;          // a run must be repeatable
 };
 
+// Ids of a padded vocabulary that may stand among the most probable ones; more are no padding. So
+// many more ids are asked for than a payload has.
+inline constexpr int64_t kMaxMaskedIds = 16;
+
 // Refuses what the role needs and the engine does not give, or has not been shown to give; says
 // what would do. kMismatch: the engine is not what the recipe takes it for (other ids, other
 // numbers than the local copy, numbers that change with the batch or the cache);

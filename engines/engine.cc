@@ -3,6 +3,8 @@
 #include <numeric>
 #include <utility>
 
+#include "http/url.h"
+
 namespace retort::engines {
 namespace {
 
@@ -49,6 +51,8 @@ std::string message_of(const std::exception_ptr& error) {
 Deadline deadline_behind(int64_t before, Duration timeout) {
   return Deadline::after(timeout * (1 + before));
 }
+
+std::string shown_url(const std::string& url) { return http::without_secrets(url); }
 
 Future<Drawn> Engine::draw(DrawRequest, Deadline) { return refused<Drawn>("draw completions"); }
 

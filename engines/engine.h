@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <exception>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,7 +13,7 @@
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/future.h"
-#include "engines/options.h"
+#include "base/units.h"
 #include "models/generation/request.h"
 
 namespace retort::engines {
@@ -153,10 +152,5 @@ Deadline deadline_behind(int64_t before, Duration timeout);
 
 // An address as it may be shown: without user, password and query.
 std::string shown_url(const std::string& url);
-
-// `url`: one of options.url. `key`: of the server; empty: none. Asks nothing yet. kInvalidArgument
-// for an address or options that cannot be.
-std::unique_ptr<Engine> make_engine(const ExternalOptions& options, const std::string& url,
-                                    const std::string& key);
 
 }  // namespace retort::engines

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "engines/contract.h"
 #include "engines/tempered_top_k.h"
 
 namespace retort::engines {
@@ -45,7 +46,7 @@ int64_t asked_ids(const PayloadSpec& spec, int64_t vocab_rows) {
 }
 
 // One row of a top-k answer becomes one of the payload.
-struct Row {
+struct KnownRow {
   std::vector<int32_t> ids;
   std::vector<double> log_probs;
   double masked = 0;  // probability
@@ -60,9 +61,9 @@ void check_sum(double sum) {
         .with("sum", sum);
 }
 
-Row known_part(std::span<const int32_t> ids, std::span<const float> log_probs, int64_t k,
-               int64_t known) {
-  Row row;
+KnownRow known_part(std::span<const int32_t> ids, std::span<const float> log_probs, int64_t k,
+                    int64_t known) {
+  KnownRow row;
   double sum = 0;
   for (size_t i = 0; i < ids.size(); ++i) {
     const double probability = std::exp(static_cast<double>(log_probs[i]));
@@ -86,7 +87,7 @@ Row known_part(std::span<const int32_t> ids, std::span<const float> log_probs, i
 }
 
 // As they are, on what both know.
-void keep(Row& row, bool whole) {
+void keep(KnownRow& row, bool whole) {
   const double log_known = std::log1p(-std::min(row.masked, 1 - kSmallestTail));
   double sum = 0;
   for (double& value : row.log_probs) {
@@ -117,8 +118,8 @@ Payload top_k_payload(const PayloadSpec& spec, const std::vector<Scored>& answer
     const auto width = static_cast<size_t>(answer.ids.size(1));
     for (int64_t r = 0; r < answer.ids.size(0); ++r) {
       const size_t at = static_cast<size_t>(r) * width;
-      Row row = known_part({answer.ids.const_data_ptr<int32_t>() + at, width},
-                           {answer.log_probs.const_data_ptr<float>() + at, width}, k, known);
+      KnownRow row = known_part({answer.ids.const_data_ptr<int32_t>() + at, width},
+                                {answer.log_probs.const_data_ptr<float>() + at, width}, k, known);
       keep(row, whole);
       id = std::copy(row.ids.begin(), row.ids.end(), id);
       for (const double value : row.log_probs)
@@ -234,7 +235,7 @@ Payload payload_of_named(const PayloadSpec& spec, const std::vector<at::Tensor>&
   auto* log_prob = log_probs.mutable_data_ptr<float>();
   auto* tail = payload.log_tail.mutable_data_ptr<float>();
   for (int64_t r = 0; r < rows; ++r) {
-    Row row;
+    KnownRow row;
     row.log_probs.assign(value, value + k);
     double sum = 0;
     for (int64_t i = 0; i < k + masked; ++i) {

@@ -10,10 +10,6 @@
 
 namespace retort::engines {
 
-// Ids of a padded vocabulary that may stand among the most probable ones; more are no padding. So
-// many more ids are asked for than the payload has.
-inline constexpr int64_t kMaxMaskedIds = 16;
-
 // kInvalidArgument, saying what would do, for a payload that the engine cannot give: another kind,
 // more ids than it lists, a temperature or a masked vocabulary that its numbers do not allow.
 // `vocab_rows`: of the served model's head.

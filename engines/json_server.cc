@@ -4,6 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/future_combinators.h"
+
 namespace retort::engines {
 namespace {
 
@@ -49,6 +51,13 @@ http::Request JsonServer::post_for_pieces(const std::string& path, std::string b
 Future<http::Response> JsonServer::send(http::Request request, Deadline deadline, Wait wait) {
   if (wait == Wait::kUntilDeadline) request.patience.total = deadline.remaining();
   return client_.send(std::move(request), deadline);
+}
+
+Future<Empty> JsonServer::administer(http::Request request, Deadline deadline,
+                                     Empty (*check)(const std::string& answer),
+                                     Error (*explain)(const Error& error)) {
+  const auto read = [check](const http::Response& answer) { return check(answer.body); };
+  return map_error(ask(std::move(request), deadline, Wait::kNot, read), explain);
 }
 
 }  // namespace retort::engines

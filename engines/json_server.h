@@ -48,6 +48,12 @@ class JsonServer {
         });
   }
 
+  // Asks an administrative door. `check` reads the text of its answer; `explain` says what an error
+  // means, also one of `check`.
+  Future<Empty> administer(http::Request request, Deadline deadline,
+                           Empty (*check)(const std::string& answer),
+                           Error (*explain)(const Error& error));
+
   // An error of what `read` reads gets the address that it came from.
   template <class F>
   auto reading(F&& read) const {

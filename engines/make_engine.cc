@@ -1,15 +1,15 @@
+#include "engines/make_engine.h"
+
 #include "base/error.h"
-#include "engines/engine.h"
 #include "engines/kserve/engine.h"
 #include "engines/llamacpp/llamacpp.h"
 #include "engines/openai/openai_engine.h"
 #include "engines/plain_admin.h"
 #include "engines/sglang/sglang_engine.h"
 #include "engines/vllm/vllm_engine.h"
+#include "http/url.h"
 
 namespace retort::engines {
-
-std::string shown_url(const std::string& url) { return http::without_secrets(url); }
 
 std::unique_ptr<Engine> make_engine(const ExternalOptions& options, const std::string& url,
                                     const std::string& key) {
@@ -20,7 +20,7 @@ std::unique_ptr<Engine> make_engine(const ExternalOptions& options, const std::s
 
   switch (options.engine) {
     case EngineKind::kLlamacpp: return llamacpp::make_llamacpp(options, url, key);
-    case EngineKind::kKserve: return kserve::make_engine(options, url, key);
+    case EngineKind::kKserve: return kserve::make_kserve(options, url, key);
     case EngineKind::kOpenai: return openai::make_openai(options, url, key);
     case EngineKind::kSglang: return sglang::make_sglang(options, url, key);
     case EngineKind::kVllm: return vllm::make_vllm(options, url, key);

@@ -9,9 +9,7 @@
 namespace retort::engines {
 namespace {
 
-using Json = nlohmann::json;
-
-ListedModel one_model(const Json& entry) {
+ListedModel one_model(const nlohmann::json& entry) {
   ListedModel model;
   if (entry.is_object() && entry.contains("id") && entry["id"].is_string())
     model.name = entry["id"].get<std::string>();
@@ -28,13 +26,13 @@ ListedModel one_model(const Json& entry) {
 }  // namespace
 
 ListedModel find_listed_model(const std::string& json, const std::string& wanted) {
-  const Json answer = json_object(json, "/v1/models");
+  const nlohmann::json answer = json_object(json, "/v1/models");
   const auto data = answer.find("data");
   if (data == answer.end() || !data->is_array() || data->empty())
     throw Error(ErrorCode::kCorrupt, "/v1/models: lists no model");
 
   std::string names;
-  for (const Json& entry : *data) {
+  for (const nlohmann::json& entry : *data) {
     ListedModel model = one_model(entry);
     if (model.name == wanted || (wanted.empty() && data->size() == 1)) return model;
     names += (names.empty() ? "" : ", ") + json_quote(model.name);

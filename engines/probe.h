@@ -9,6 +9,7 @@
 #include "base/deadline.h"
 #include "engines/contract.h"
 #include "engines/engine.h"
+#include "engines/options.h"
 
 namespace retort::models {
 class Decoder;

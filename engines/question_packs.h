@@ -16,9 +16,9 @@
 
 #include "base/error.h"
 #include "base/future.h"
+#include "base/future_combinators.h"
 #include "base/units.h"
 #include "engines/engine.h"
-#include "engines/settled.h"
 
 namespace retort::engines {
 
@@ -62,7 +62,7 @@ class QuestionPacks {
     for (size_t i = 0; i < count && !shared_->has_failed(*pack); ++i) {
       const Deadline deadline = deadline_behind(shared_->open++, timeout_);
       // One that throws is a question that fails, whose others are cancelled.
-      listen(pack, i, attempted([&] { return ask(i, deadline); }));
+      listen(pack, i, try_future([&] { return ask(i, deadline); }));
     }
     return reply;
   }

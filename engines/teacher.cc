@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/future_combinators.h"
 #include "engines/engine_payload.h"
 #include "engines/served_info.h"
-#include "engines/settled.h"
 #include "models/checkpoint.h"
 #include "models/safetensors.h"
 #include "roles/payload/parts.h"
@@ -103,7 +103,7 @@ Future<Payload> EngineTeacher::enqueue(const ForwardRequest& request,
                                        const rpc::CallContext& caller) {
   roles::check_request(request, options_.config.vocab_size);
   check_payload_spec(request.spec, options_.config.vocab_size, engine_->abilities());
-  if (roles::asks_to_keep(request)) return ready(Payload{});
+  if (roles::asks_to_keep(request)) return ready_future(Payload{});
   const std::string key = roles::result_key(request);
   Future<Payload> reply;
   try {
@@ -153,7 +153,7 @@ void EngineTeacher::ask(const std::string& key, ForwardRequest request) {
 
   // An engine that was lost since look() takes no questions: the next work() ends the teacher.
   Future<std::vector<Answer>> answers =
-      attempted([&] { return ask_each(key, request, std::move(questions)); });
+      try_future([&] { return ask_each(key, request, std::move(questions)); });
   answers.on_outcome([shared = shared_, key, request = std::move(request),
                       label](Outcome<std::vector<Answer>> outcome) {
     if (outcome.error) return shared->fail(key, of_request(outcome.error, key));

@@ -218,7 +218,7 @@ Future<Empty> KserveEngine::load_weights(std::string path, Deadline deadline) {
 
 }  // namespace
 
-std::unique_ptr<Engine> make_engine(const ExternalOptions& options, const std::string& url,
+std::unique_ptr<Engine> make_kserve(const ExternalOptions& options, const std::string& url,
                                     const std::string& key) {
   check_tensor_names(options.tensors);
   http::Url address = http::parse_url(url);

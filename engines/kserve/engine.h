@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engines/engine.h"
+#include "engines/options.h"
 
 namespace retort::engines::kserve {
 
@@ -16,8 +17,8 @@ namespace retort::engines::kserve {
 //   R * 4 (given) + R * K * 8 (top-k) or R * H * sizeof(dtype), and a few KiB.
 // load_weights(): `path` becomes the parameter `weights` of the model's configuration, with which
 //   the model is unloaded and loaded. The server keeps nothing of a model that is not loaded.
-// kInvalidArgument for options that cannot be, as make_engine (engines/engine.h).
-std::unique_ptr<Engine> make_engine(const ExternalOptions& options, const std::string& url,
+// kInvalidArgument for options that cannot be, as make_engine (engines/make_engine.h).
+std::unique_ptr<Engine> make_kserve(const ExternalOptions& options, const std::string& url,
                                     const std::string& key);
 
 }  // namespace retort::engines::kserve

@@ -7,8 +7,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/future_combinators.h"
 #include "engines/answer_status.h"
-#include "engines/settled.h"
+#include "engines/once_more.h"
 
 namespace retort::engines::kserve {
 namespace {
@@ -104,15 +105,7 @@ Future<ServedModel> Server::look(Deadline deadline) {
   auto look = std::make_shared<Look>(Look{.deadline = deadline});
   // One that loads says 400. Without such a door what is asked next says whether this is a server
   // of the protocol at all.
-  return settled(expect_ready("/v2/health/ready", "the server", deadline),
-                 [](Outcome<Empty> outcome) {
-                   try {
-                     if (outcome.error) std::rethrow_exception(outcome.error);
-                   } catch (const Error& error) {
-                     if (status_of(error) != 404) throw;
-                   }
-                   return Empty{};
-                 })
+  return done_or_missing(expect_ready("/v2/health/ready", "the server", deadline))
 
       // What the program is, and whether it speaks the binary form that all else is asked in.
       .then([this, look](Empty) { return ask_json(http::Method::kGet, "/v2", "", look->deadline); })
@@ -190,7 +183,7 @@ Future<http::Response> Server::infer(http::Request request, const std::string& m
   request.limits.attempt = options_.timeout;
   request.patience.total = deadline.remaining();
   // A server that loads the model anew has none meanwhile.
-  return explaining(client_.send(std::move(request), deadline), [](const Error& error) {
+  return map_error(client_.send(std::move(request), deadline), [](const Error& error) {
     if (status_of(error) != 404) return error;
     return with_advice(error, ErrorCode::kUnavailable, "the server has no such model now");
   });

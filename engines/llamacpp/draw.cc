@@ -29,8 +29,8 @@ DrawRun::DrawRun(Session& session, DrawRequest request, Deadline deadline)
       ids_(request_.prompt) {}
 
 void DrawRun::begin() {
-  await(session_.facts(deadline_), [this](const Facts& facts) {
-    vocab_rows_ = facts.state.vocab_rows;
+  await(session_.served(deadline_), [this](const ServedModel& served) {
+    vocab_rows_ = served.state.vocab_rows;
     check_request(request_, vocab_rows_);
     draw();
   });

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/future_combinators.h"
 #include "base/printable.h"
 #include "engines/answer_status.h"
-#include "engines/settled.h"
 
 namespace retort::engines::llamacpp {
 namespace {
@@ -79,15 +79,15 @@ std::string percent_encoded(const std::string& name) {
   return encoded;
 }
 
-Facts facts_of(const Json& props, const Listed& listed) {
-  Facts facts{.routed = listed.routed()};
-  facts.state.served_model = listed.name;
-  facts.state.vocab_rows = listed.vocab_rows;
-  facts.num_slots = integer(props, "total_slots", 1, kMaxSlots);
-  facts.state.context_tokens =
+ServedModel served_model_of(const Json& props, const Listed& listed) {
+  ServedModel served{.routed = listed.routed()};
+  served.state.served_model = listed.name;
+  served.state.vocab_rows = listed.vocab_rows;
+  served.num_slots = integer(props, "total_slots", 1, kMaxSlots);
+  served.state.context_tokens =
       integer(member(props, "default_generation_settings"), "n_ctx", 1, kMaxContext);
-  if (props.contains("build_info")) facts.state.version = text(props, "build_info");
-  return facts;
+  if (props.contains("build_info")) served.state.version = text(props, "build_info");
+  return served;
 }
 
 }  // namespace
@@ -120,7 +120,7 @@ namespace {
 
 // False: it has no such door, which one in front of it may not pass on.
 Future<bool> has_health(Server& server, Deadline deadline) {
-  return settled(server.ask(get("/health"), deadline), [](Outcome<Json> outcome) {
+  return then_outcome(server.ask(get("/health"), deadline), [](Outcome<Json> outcome) {
     if (!outcome.error) return true;
     try {
       std::rethrow_exception(outcome.error);
@@ -135,7 +135,7 @@ Future<bool> has_health(Server& server, Deadline deadline) {
 // llama-server, which waiting does not mend.
 Future<Listed> list_without_health(Server& server, const std::string& served_model,
                                    Deadline deadline) {
-  return explaining(list_model(server, served_model, deadline), [](const Error& error) {
+  return map_error(list_model(server, served_model, deadline), [](const Error& error) {
     if (status_of(error) != kNoSuchDoor) return error;
     return with_advice(error, ErrorCode::kMismatch,
                        "neither /health nor /v1/models is there: no llama-server listens at this "
@@ -145,7 +145,8 @@ Future<Listed> list_without_health(Server& server, const std::string& served_mod
 
 }  // namespace
 
-Future<Facts> read_facts(Server& server, const std::string& served_model, Deadline deadline) {
+Future<ServedModel> read_served_model(Server& server, const std::string& served_model,
+                                      Deadline deadline) {
   return has_health(server, deadline)
       .then([&server, served_model, deadline](bool healthy) {
         return healthy ? list_model(server, served_model, deadline)
@@ -153,20 +154,21 @@ Future<Facts> read_facts(Server& server, const std::string& served_model, Deadli
       })
       .then([&server, deadline](const Listed& listed) {
         const std::string query = listed.routed() ? "?model=" + percent_encoded(listed.name) : "";
-        return server.ask<Facts>(get("/props" + query), deadline,
-                                 [listed](const Json& props) { return facts_of(props, listed); });
+        return server.ask<ServedModel>(
+            get("/props" + query), deadline,
+            [listed](const Json& props) { return served_model_of(props, listed); });
       })
-      .then([&server, deadline](Facts facts) {
+      .then([&server, deadline](ServedModel served) {
         // Only what is loaded has metadata: a router may have loaded it just now.
-        return list_model(server, facts.state.served_model, deadline)
-            .then([&server, facts](const Listed& listed) mutable {
+        return list_model(server, served.state.served_model, deadline)
+            .then([&server, served](const Listed& listed) mutable {
               return server.with_address([&] {
                 if (listed.vocab_rows == 0)
                   throw Error(ErrorCode::kUnavailable,
                               "the model " + listed.name + " is not loaded" +
                                   (listed.routed() ? ", but " + listed.status : ""));
-                facts.state.vocab_rows = listed.vocab_rows;
-                return facts;
+                served.state.vocab_rows = listed.vocab_rows;
+                return served;
               });
             });
       });

@@ -25,7 +25,7 @@ struct Listed {
   bool routed() const { return !status.empty(); }
 };
 
-struct Facts {
+struct ServedModel {
   EngineState state;  // context_tokens of one slot: the server's divided by its slots
   int64_t num_slots = 1;
   bool routed = false;  // requests name the model
@@ -41,6 +41,7 @@ Future<Listed> list_model(Server& server, const std::string& served_model, Deadl
 // Asks /health, /v1/models and /props. kUnavailable while the model loads; kMismatch where neither
 // of the first two is there. A router that loads models when they are asked for (its default) loads
 // this one, and the answer waits for it.
-Future<Facts> read_facts(Server& server, const std::string& served_model, Deadline deadline);
+Future<ServedModel> read_served_model(Server& server, const std::string& served_model,
+                                      Deadline deadline);
 
 }  // namespace retort::engines::llamacpp

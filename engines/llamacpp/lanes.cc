@@ -7,12 +7,12 @@
 
 namespace retort::engines::llamacpp {
 
-void Lanes::set_count(int64_t count) {
+void SlotSemaphore::set_count(int64_t count) {
   count_ = count;
   serve();
 }
 
-Future<Empty> Lanes::acquire(Deadline deadline) {
+Future<Empty> SlotSemaphore::acquire(Deadline deadline) {
   const auto entry = std::make_shared<Waiting>();
   Future<Empty> result = entry->promise.future();
   waiting_.push_back(entry);
@@ -36,12 +36,12 @@ Future<Empty> Lanes::acquire(Deadline deadline) {
   return result;
 }
 
-void Lanes::release() {
+void SlotSemaphore::release() {
   --taken_;
   serve();
 }
 
-void Lanes::serve() {
+void SlotSemaphore::serve() {
   while (taken_ < count_ && !waiting_.empty()) {
     const auto entry = waiting_.front();
     waiting_.pop_front();

@@ -19,9 +19,9 @@ namespace retort::engines::llamacpp {
 // with the server of xllamacpp 2026.10.
 //
 // Threads: the loop's.
-class Lanes {
+class SlotSemaphore {
  public:
-  explicit Lanes(Loop& loop) : loop_(loop) {}
+  explicit SlotSemaphore(Loop& loop) : loop_(loop) {}
 
   // The server's slots.
   void set_count(int64_t count);

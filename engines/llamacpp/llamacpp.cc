@@ -21,7 +21,8 @@ class StateRun final : public Run<EngineState> {
 
  private:
   void begin() override {
-    await(session_.read_facts(deadline_), [this](const Facts& facts) { finish(facts.state); });
+    await(session_.read_served(deadline_),
+          [this](const ServedModel& served) { finish(served.state); });
   }
   Session& session_;
   Deadline deadline_;

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "engines/draw_support.h"
+#include "engines/options.h"
 
 namespace retort::engines::llamacpp {
 namespace {

@@ -28,7 +28,7 @@ struct PositionQuestion {
 // ... up to the whole vocabulary, about 100 bytes each, where another token is forced.
 class PositionRun final : public Run<Position> {
  public:
-  // After Session::facts(), on the loop's thread.
+  // After Session::served(), on the loop's thread.
   PositionRun(Session& session, PositionQuestion question, int64_t vocab_rows, Deadline deadline);
 
  private:

@@ -31,10 +31,10 @@ ScoreRun::ScoreRun(Session& session, ScoreRequest request, Deadline deadline)
       deadline_(deadline) {}
 
 void ScoreRun::begin() {
-  await(session_.facts(deadline_), [this](const Facts& facts) {
-    vocab_rows_ = facts.state.vocab_rows;
+  await(session_.served(deadline_), [this](const ServedModel& served) {
+    vocab_rows_ = served.state.vocab_rows;
     check_request(request_, vocab_rows_);
-    await(session_.lanes().acquire(deadline_), [this](Empty) {
+    await(session_.slots().acquire(deadline_), [this](Empty) {
       under_way_ = true;
       next();
     });
@@ -42,7 +42,7 @@ void ScoreRun::begin() {
 }
 
 void ScoreRun::ended() {
-  if (under_way_) session_.lanes().release();
+  if (under_way_) session_.slots().release();
 }
 
 void ScoreRun::next() {

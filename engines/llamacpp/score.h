@@ -27,7 +27,7 @@ class ScoreRun final : public Run<Scored> {
   PromptText ids_;
   Deadline deadline_;
   int64_t vocab_rows_ = 0;
-  bool under_way_ = false;  // of the lanes
+  bool under_way_ = false;  // holds a slot
   // of the positions so far
   std::vector<float> given_;
   std::vector<int32_t> top_ids_;

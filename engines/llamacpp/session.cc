@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/future_combinators.h"
 
 namespace retort::engines::llamacpp {
 namespace {
@@ -12,13 +13,6 @@ namespace {
 // The server copies the whole answer once for each field that is picked from it: with 64 entries
 // that takes longer than all the rest of a small model's position.
 constexpr int64_t kMaxTopOfFields = 16;
-
-template <class T>
-Future<T> ready(T value) {
-  Promise<T> promise;
-  promise.set_value(std::move(value));
-  return promise.future();
-}
 
 bool is_plain(const std::string& piece) {
   return !piece.empty() &&
@@ -57,30 +51,31 @@ Session::Session(Loop& loop, const ExternalOptions& options, http::Url base, std
     : loop_(loop),
       options_(options),
       server_(loop, options, std::move(base), std::move(key)),
-      lanes_(loop) {}
+      slots_(loop) {}
 
-Future<Facts> Session::read_facts(Deadline deadline) {
-  return llamacpp::read_facts(server_, options_.served_model, deadline).then([this](Facts facts) {
-    facts_ = facts;
-    lanes_.set_count(facts.num_slots);
-    return facts;
-  });
+Future<ServedModel> Session::read_served(Deadline deadline) {
+  return read_served_model(server_, options_.served_model, deadline)
+      .then([this](ServedModel served) {
+        served_ = served;
+        slots_.set_count(served.num_slots);
+        return served;
+      });
 }
 
-Future<Facts> Session::facts(Deadline deadline) {
-  if (facts_) return ready(*facts_);
-  return read_facts(deadline);
+Future<ServedModel> Session::served(Deadline deadline) {
+  if (served_) return ready_future(*served_);
+  return read_served(deadline);
 }
 
 void Session::forget() {
-  facts_.reset();
+  served_.reset();
   plain_token_.reset();
 }
 
 Future<Completion> Session::complete(const CompletionAsk& ask, Deadline deadline) {
-  RETORT_CHECK(facts_) << "a completion is asked for after the facts";
+  RETORT_CHECK(served_) << "a completion is asked for after the facts";
   Json rest = ask.parameters;
-  rest["model"] = facts_->state.served_model;
+  rest["model"] = served_->state.served_model;
   if (ask.bounds.num_top <= kMaxTopOfFields) {
     rest["response_fields"] = completion_fields();
     if (ask.with_settings) rest["response_fields"].push_back("generation_settings");
@@ -100,13 +95,13 @@ Future<Completion> Session::complete(const CompletionAsk& ask, Deadline deadline
 }
 
 Future<int32_t> Session::plain_token(Deadline deadline) {
-  RETORT_CHECK(facts_) << "a token is asked for after the facts";
-  if (plain_token_) return ready(*plain_token_);
+  RETORT_CHECK(served_) << "a token is asked for after the facts";
+  if (plain_token_) return ready_future(*plain_token_);
   const Json body{{"content", "1 a 0"},
                   {"add_special", false},
                   {"with_pieces", true},
-                  {"model", facts_->state.served_model}};
-  const int64_t vocab_rows = facts_->state.vocab_rows;
+                  {"model", served_->state.served_model}};
+  const int64_t vocab_rows = served_->state.vocab_rows;
   return server_
       .ask<int32_t>({.path = "/tokenize", .body = {http::piece_of(body.dump())}}, deadline,
                     [vocab_rows](const Json& answer) { return find_plain(answer, vocab_rows); })

@@ -49,28 +49,28 @@ class Session {
   Session(Loop& loop, const ExternalOptions& options, http::Url base, std::string key);
 
   // From the server, anew; what they are is kept.
-  Future<Facts> read_facts(Deadline deadline);
+  Future<ServedModel> read_served(Deadline deadline);
   // As they are kept, or read.
-  Future<Facts> facts(Deadline deadline);
+  Future<ServedModel> served(Deadline deadline);
   // What was read of one model holds for no other.
   void forget();
 
-  // POST /completion. After facts().
+  // POST /completion. After served().
   Future<Completion> complete(const CompletionAsk& ask, Deadline deadline);
-  // A token that is a text of its own, after which the server always speaks. After facts().
+  // A token that is a text of its own, after which the server always speaks. After served().
   Future<int32_t> plain_token(Deadline deadline);
 
   Loop& loop() { return loop_; }
   Server& server() { return server_; }
-  Lanes& lanes() { return lanes_; }
+  SlotSemaphore& slots() { return slots_; }
   const ExternalOptions& options() const { return options_; }
 
  private:
   Loop& loop_;
   ExternalOptions options_;
   Server server_;
-  Lanes lanes_;
-  std::optional<Facts> facts_;
+  SlotSemaphore slots_;
+  std::optional<ServedModel> served_;
   std::optional<int32_t> plain_token_;
 };
 

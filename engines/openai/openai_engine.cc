@@ -1,17 +1,89 @@
 #include "engines/openai/openai_engine.h"
 
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
+#include "base/error.h"
+#include "base/future_combinators.h"
 #include "engines/answer_status.h"
+#include "engines/json_object.h"
 #include "engines/json_server.h"
 #include "engines/model_list.h"
-#include "engines/openai/chat_question.h"
-#include "engines/settled.h"
 
 namespace retort::engines::openai {
 namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr uint64_t kAnswerBytes = uint64_t{1} << 20;
+constexpr uint64_t kTokenBytes = 256;
+
+[[noreturn]] void corrupt(const std::string& what) {
+  throw Error(ErrorCode::kCorrupt, "/v1/chat/completions: " + what);
+}
+
+const nlohmann::json& only_choice(const nlohmann::json& answer) {
+  const auto choices = answer.find("choices");
+  if (choices == answer.end() || !choices->is_array() || choices->size() != 1 ||
+      !choices->front().is_object())
+    corrupt("the answer has no list of one choice, which was asked for");
+  return choices->front();
+}
+
+// A model that thinks may have said nothing yet when it is cut.
+std::string text_of(const nlohmann::json& choice) {
+  const auto message = choice.find("message");
+  if (message == choice.end() || !message->is_object()) corrupt("the choice has no message");
+  const auto content = message->find("content");
+  if (content == message->end() || content->is_null()) return "";
+  if (!content->is_string()) corrupt("the message's content is no text");
+  return content->get<std::string>();
+}
+
+int64_t tokens_of(const nlohmann::json& answer) {
+  const auto usage = answer.find("usage");
+  if (usage == answer.end() || !usage->is_object()) return 0;
+  const auto tokens = usage->find("completion_tokens");
+  return tokens != usage->end() && tokens->is_number_integer() ? tokens->get<int64_t>() : 0;
+}
+
+// The body of the request: one message of a user, temperature 0. Bytes of the text that are not
+// UTF-8 are replaced.
+std::string chat_question(const std::string& served_model, const WriteRequest& request) {
+  Json body;
+  body["model"] = served_model;
+  body["messages"] = Json::array({{{"role", "user"}, {"content", request.text}}});
+  body["temperature"] = 0;
+  body["max_tokens"] = request.max_new_tokens;
+  return body.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// What an answer may bring at the most: its tokens, each escaped, and what servers say beside them.
+uint64_t answer_bytes(const WriteRequest& request) {
+  return kAnswerBytes + kTokenBytes * static_cast<uint64_t>(request.max_new_tokens);
+}
+
+// kCorrupt for an answer that is none, in the server's words where it has some: gateways say
+// "error" with a status of 200.
+Written read_chat_answer(const std::string& json) {
+  constexpr size_t kShown = 500;
+  const nlohmann::json answer = json_object(json, "/v1/chat/completions");
+  if (answer.contains("error") && !answer["error"].is_null())
+    corrupt("the answer is an error: " + answer["error"].dump().substr(0, kShown));
+  const nlohmann::json& choice = only_choice(answer);
+  Written written{.text = text_of(choice)};
+  written.tokens = tokens_of(answer);
+
+  const auto reason = choice.find("finish_reason");
+  if (reason == choice.end() || !reason->is_string()) corrupt("the choice has no finish_reason");
+  written.cut = reason->get<std::string>() != "stop";
+
+  const auto model = answer.find("model");
+  if (model != answer.end() && model->is_string()) written.model = model->get<std::string>();
+  return written;
+}
 
 bool is_no_door(int status) { return status == 404 || status == 405 || status == 501; }
 
@@ -47,7 +119,7 @@ class OpenaiEngine final : public Engine {
             .then([this](const http::Response& answer) {
               return http_.reading([&] { return find_listed_model(answer.body, served_model_); });
             });
-    return settled(std::move(listed), [this](Outcome<ListedModel> outcome) {
+    return then_outcome(std::move(listed), [this](Outcome<ListedModel> outcome) {
       const ListedModel model = listed_or_named(std::move(outcome));
       const std::lock_guard lock(mutex_);
       asked_model_ = model.name;
@@ -64,8 +136,8 @@ class OpenaiEngine final : public Engine {
       question.limits.body_bytes = answer_bytes(request);
       question.limits.body_advice = "this is more than max_new_tokens can be";
       question.patience.server_errors = true;
-      return settled(http_.send(std::move(question), deadline, Wait::kUntilDeadline),
-                     [this](Outcome<http::Response> outcome) { return written(outcome); });
+      return then_outcome(http_.send(std::move(question), deadline, Wait::kUntilDeadline),
+                          [this](Outcome<http::Response> outcome) { return written(outcome); });
     });
   }
 
@@ -74,7 +146,7 @@ class OpenaiEngine final : public Engine {
   Future<std::string> model(Deadline deadline) {
     {
       const std::lock_guard lock(mutex_);
-      if (!asked_model_.empty()) return ready(asked_model_);
+      if (!asked_model_.empty()) return ready_future(asked_model_);
     }
     return state(deadline).then([](const EngineState& state) { return state.served_model; });
   }

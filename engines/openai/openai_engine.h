@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engines/engine.h"
+#include "engines/options.h"
 
 namespace retort::engines::openai {
 
@@ -12,7 +13,7 @@ namespace retort::engines::openai {
 // that of the first one: kInvalidArgument, which ends a run, when an address is given to another.
 // `url`: with or without the "/v1" of its doors. A server without a list of models (a gateway)
 // needs ExternalOptions::served_model.
-// kInvalidArgument for options that cannot be, as make_engine (engines/engine.h).
+// kInvalidArgument for options that cannot be, as make_engine (engines/make_engine.h).
 std::unique_ptr<Engine> make_openai(const ExternalOptions& options, const std::string& url,
                                     const std::string& key);
 

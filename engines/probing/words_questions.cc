@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "engines/model_watch.h"
+#include "engines/options.h"
 #include "engines/probe.h"
 #include "engines/probing/session.h"
 #include "http/url.h"

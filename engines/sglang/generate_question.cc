@@ -7,7 +7,10 @@
 
 #include "base/error.h"
 #include "engines/draw_support.h"
+#include "engines/json_object.h"
+#include "engines/options.h"
 #include "engines/scored_tokens.h"
+#include "engines/wire/logit_bias.h"
 
 namespace retort::engines::sglang {
 namespace {
@@ -16,7 +19,6 @@ using Json = nlohmann::json;
 
 // SGLang draws greedily below it.
 constexpr double kLeastTemperature = 1e-6;
-constexpr int64_t kMaxBiases = 1024;
 
 // Bytes of an answer. Numbers are printed as doubles, ids have ten digits, and a token's text is
 // JSON with six bytes for each byte that must be escaped.
@@ -24,6 +26,9 @@ constexpr uint64_t kEnvelopeBytes = 64 << 10;
 constexpr uint64_t kEntryBytes = 64;  // [LOGPROB,ID,null],
 constexpr uint64_t kIdBytes = 12;
 constexpr uint64_t kTokenTextBytes = 768;
+
+// The text in a question that is not ours.
+constexpr const char* kUsersText = "stop";
 
 [[noreturn]] void refuse_question(const std::string& why) {
   throw Error(ErrorCode::kInvalidArgument, why);
@@ -107,24 +112,6 @@ void check_sampling(const models::SamplingOptions& sampling) {
     refuse_question("top_k: SGLang applies it beside top_p, and we before it; use one of them");
 }
 
-// Rows of the head that are no ids of the tokenizer are not drawn.
-Json bias_from(int64_t num_ids, int64_t vocab_rows) {
-  if (num_ids <= 0 || num_ids >= vocab_rows || vocab_rows - num_ids > kMaxBiases) return nullptr;
-  Json bias = Json::object();
-  for (int64_t id = num_ids; id < vocab_rows; ++id)
-    bias[std::to_string(id)] = -100.0;
-  return bias;
-}
-
-// kInvalidArgument for a stop string that is not UTF-8.
-std::string text_of(const Json& body) {
-  try {
-    return body.dump();
-  } catch (const Json::exception&) {
-    refuse_question("stop: holds bytes that are not UTF-8");
-  }
-}
-
 }  // namespace
 
 Question draw_question(const DrawRequest& request, const RequestName& name, int64_t vocab_rows) {
@@ -145,7 +132,8 @@ Question draw_question(const DrawRequest& request, const RequestName& name, int6
   params["presence_penalty"] = sampling.presence_penalty;
   params["frequency_penalty"] = sampling.frequency_penalty;
   params["min_new_tokens"] = request.how.min_new_tokens;
-  params["logit_bias"] = bias_from(sampling.num_ids, vocab_rows);
+  const Json bias = padding_bias(sampling.num_ids, vocab_rows);
+  if (!bias.empty()) params["logit_bias"] = bias;
   // The seed's bits as SGLang's signed number.
   params["sampling_seed"] = std::bit_cast<int64_t>(request.seed);
   params["stop"] = request.how.stop;
@@ -155,7 +143,7 @@ Question draw_question(const DrawRequest& request, const RequestName& name, int6
   params["ignore_eos"] = ends.empty();
 
   const auto num_new = static_cast<uint64_t>(request.how.max_new_tokens);
-  return {.body = text_of(body),
+  return {.body = body_text(body, kUsersText),
           .body_bytes = kEnvelopeBytes + num_new * (kIdBytes + kEntryBytes + kTokenTextBytes)};
 }
 
@@ -178,14 +166,15 @@ Question score_question(const ScoreRequest& request, const RequestName& name, in
   // The server may choose to list entries one by one.
   const uint64_t rows = count - static_cast<uint64_t>(request.positions.front()) + 1;
   const uint64_t entries = 1 + static_cast<uint64_t>(request.top_k);
-  return {.body = text_of(body), .body_bytes = kEnvelopeBytes + rows * entries * kEntryBytes};
+  return {.body = body_text(body, kUsersText),
+          .body_bytes = kEnvelopeBytes + rows * entries * kEntryBytes};
 }
 
 std::string vocabulary_question(const std::string& rid) {
   Json body = plain_question({0}, 1, {.rid = rid, .cache_salt = {}});
   const auto too_large = std::to_string(std::numeric_limits<int32_t>::max());
   body["sampling_params"]["logit_bias"] = {{too_large, 0.0}};
-  return text_of(body);
+  return body_text(body, kUsersText);
 }
 
 }  // namespace retort::engines::sglang

@@ -2,9 +2,9 @@
 
 #include <utility>
 
+#include "base/future_combinators.h"
 #include "engines/answer_status.h"
 #include "engines/request_names.h"
-#include "engines/settled.h"
 #include "engines/sglang/generate_question.h"
 #include "engines/sglang/refusal.h"
 
@@ -21,13 +21,13 @@ std::optional<Served> Server::known() const {
 }
 
 Future<Served> Server::served(Deadline deadline) {
-  if (auto before = known()) return ready(std::move(*before));
+  if (auto before = known()) return ready_future(std::move(*before));
   return ask(deadline, Wait::kUntilDeadline);
 }
 
 Future<ModelInfo> Server::model(Deadline deadline, Wait wait) {
-  return explaining(http_.send(http_.to(http::Method::kGet, "/model_info"), deadline, wait),
-                    explained)
+  return map_error(http_.send(http_.to(http::Method::kGet, "/model_info"), deadline, wait),
+                   explained)
       .then([this](http::Response answer) {
         return http_.reading([&] {
           ModelInfo model = read_model_info(answer.body);
@@ -38,8 +38,8 @@ Future<ModelInfo> Server::model(Deadline deadline, Wait wait) {
 }
 
 Future<ServerInfo> Server::info(Deadline deadline, Wait wait) {
-  return explaining(http_.send(http_.to(http::Method::kGet, "/server_info"), deadline, wait),
-                    explained)
+  return map_error(http_.send(http_.to(http::Method::kGet, "/server_info"), deadline, wait),
+                   explained)
       .then([this](http::Response answer) {
         return http_.reading([&] { return read_server_info(answer.body); });
       });
@@ -58,24 +58,25 @@ Future<Served> Server::ask(Deadline deadline, Wait wait) {
 }
 
 Future<int64_t> Server::vocabulary(Deadline deadline, Wait wait) {
-  if (const auto before = known()) return ready(before->vocab_rows);
+  if (const auto before = known()) return ready_future(before->vocab_rows);
   http::Request request = http_.post("/generate", vocabulary_question(RequestNames().next()));
-  return settled(http_.send(std::move(request), deadline, wait),
-                 [this](Outcome<http::Response> outcome) -> int64_t {
-                   std::string answer = "it took the request";
-                   try {
-                     if (outcome.error) std::rethrow_exception(outcome.error);
-                   } catch (const Error& error) {
-                     if (status_of(error) != 400) throw;
-                     if (const auto rows = vocabulary_of(error.message())) return *rows;
-                     answer = error.message();
-                   }
-                   throw Error(ErrorCode::kMismatch,
-                               "the server does not say how many ids its model knows, as SGLang "
-                               "0.5.23 does of a logit_bias that is too high: " +
-                                   answer)
-                       .with("url", http_.url().shown());
-                 });
+  return then_outcome(http_.send(std::move(request), deadline, wait),
+                      [this](Outcome<http::Response> outcome) -> int64_t {
+                        std::string answer = "it took the request";
+                        try {
+                          if (outcome.error) std::rethrow_exception(outcome.error);
+                        } catch (const Error& error) {
+                          if (status_of(error) != 400) throw;
+                          if (const auto rows = vocabulary_of(error.message())) return *rows;
+                          answer = error.message();
+                        }
+                        throw Error(
+                            ErrorCode::kMismatch,
+                            "the server does not say how many ids its model knows, as SGLang "
+                            "0.5.23 does of a logit_bias that is too high: " +
+                                answer)
+                            .with("url", http_.url().shown());
+                      });
 }
 
 }  // namespace retort::engines::sglang

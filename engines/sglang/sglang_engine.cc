@@ -6,13 +6,13 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/future_combinators.h"
 #include "engines/answer_status.h"
 #include "engines/drawn_tokens.h"
 #include "engines/once_more.h"
 #include "engines/plain_admin.h"
 #include "engines/request_names.h"
 #include "engines/scored_tokens.h"
-#include "engines/settled.h"
 #include "engines/sglang/generate_question.h"
 #include "engines/sglang/generate_reader.h"
 #include "engines/sglang/refusal.h"
@@ -67,9 +67,6 @@ class Sglang final : public Engine {
   Future<Scored> score_from(const Served& served, const ScoreRequest& asked, Deadline deadline);
   Future<Drawn> aborting(Future<Drawn> drawn, const std::string& rid);
   void abort(const std::string& rid);
-  // `check` reads the answer of an administrative door.
-  Future<Empty> admin(http::Request request, Deadline deadline,
-                      Empty (*check)(const std::string& answer));
   Future<Empty> update(const std::string& path, const std::string& version, Deadline deadline);
   Future<Empty> flush(Deadline deadline);
 
@@ -94,7 +91,7 @@ std::string Sglang::weight_version() const {
 Future<EngineState> Sglang::state(Deadline deadline) {
   http::Request request = server_.http().to(http::Method::kGet, "/ready");
   request.expected_type.clear();
-  return explaining(server_.http().send(std::move(request), deadline), explained)
+  return map_error(server_.http().send(std::move(request), deadline), explained)
       .then([this, deadline](http::Response) { return server_.ask(deadline, Wait::kNot); })
       .then([](Served served) {
         return EngineState{.version = served.server.version,
@@ -141,9 +138,9 @@ Future<Drawn> Sglang::draw_from(const Served& served, DrawRequest asked, Deadlin
     reader->end();
     return checked_drawn(std::move(reader->drawn), asked);
   };
-  return aborting(explaining(server_.http().ask(std::move(request), deadline, Wait::kUntilDeadline,
-                                                std::move(read)),
-                             explained),
+  return aborting(map_error(server_.http().ask(std::move(request), deadline, Wait::kUntilDeadline,
+                                               std::move(read)),
+                            explained),
                   name.rid);
 }
 
@@ -174,12 +171,10 @@ void Sglang::abort(const std::string& rid) {
 }
 
 Future<Scored> Sglang::score(ScoreRequest request, Deadline deadline) {
-  return server_.served(deadline).then(
-      [this, request = std::move(request), deadline](Served served) {
-        return once_more([this, request, served = std::move(served), deadline] {
-          return score_from(served, request, deadline);
-        });
-      });
+  return retry_once_with(server_.served(deadline),
+                         [this, request = std::move(request), deadline](const Served& served) {
+                           return score_from(served, request, deadline);
+                         });
 }
 
 Future<Scored> Sglang::score_from(const Served& served, const ScoreRequest& asked,
@@ -202,18 +197,18 @@ Future<Scored> Sglang::score_from(const Served& served, const ScoreRequest& aske
   http::Request request = server_.http().post_for_pieces(
       "/generate", std::move(question.body), question.body_bytes, kTooMuch,
       [reading](std::string_view piece) { reading->answer.add(piece); });
-  request.idempotent = false;  // once_more() asks with a reader and a name of its own
+  request.idempotent = false;  // retry_once() asks with a reader and a name of its own
   const auto read = [reading](const http::Response&) {
     reading->answer.end();
     return reading->rows.take(reading->answer.flat_top());
   };
-  return explaining(server_.http().ask(std::move(request), deadline, Wait::kUntilDeadline, read),
-                    explained);
+  return map_error(server_.http().ask(std::move(request), deadline, Wait::kUntilDeadline, read),
+                   explained);
 }
 
 Future<Empty> Sglang::load_weights(std::string path, Deadline deadline) {
   const std::string version = names_.next();
-  return attempted([&] {
+  return try_future([&] {
            refuse_plain_admin(server_.http().url(), options_.allow_plain_admin,
                               "/update_weights_from_disk");
            const WeightFolder whole(path);
@@ -241,20 +236,13 @@ Future<Empty> Sglang::update(const std::string& path, const std::string& version
       server_.http().post("/update_weights_from_disk", update_question(path, version));
   request.limits.attempt = options_.load_timeout;
   request.idempotent = false;  // one that broke may still go on
-  return admin(std::move(request), deadline, check_updated);
+  return server_.http().administer(std::move(request), deadline, check_updated, explained_admin);
 }
 
 Future<Empty> Sglang::flush(Deadline deadline) {
   http::Request request = server_.http().to(http::Method::kPost, "/flush_cache");
   request.expected_type.clear();
-  return admin(std::move(request), deadline, check_flushed);
-}
-
-Future<Empty> Sglang::admin(http::Request request, Deadline deadline,
-                            Empty (*check)(const std::string& answer)) {
-  const auto read = [check](const http::Response& answer) { return check(answer.body); };
-  return explaining(server_.http().ask(std::move(request), deadline, Wait::kNot, read),
-                    explained_admin);
+  return server_.http().administer(std::move(request), deadline, check_flushed, explained_admin);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
+#include "engines/json_object.h"
 
 namespace retort::engines::sglang {
 namespace {
@@ -11,8 +12,6 @@ namespace {
 using Json = nlohmann::json;
 
 [[noreturn]] void not_loaded(const std::string& what) { throw Error(ErrorCode::kMismatch, what); }
-
-std::string beginning(const std::string& text) { return json_quote(text.substr(0, 200)); }
 
 }  // namespace
 
@@ -28,25 +27,21 @@ std::string update_question(const std::string& folder, const std::string& versio
                      {"recapture_cuda_graph", false},
                      {"token_step", 0},
                      {"manifest", nullptr}};
-  try {
-    return body.dump();
-  } catch (const Json::exception&) {
-    throw Error(ErrorCode::kInvalidArgument, "weights.folder: holds bytes that are not UTF-8");
-  }
+  return body_text(body, "weights.folder");
 }
 
 Empty check_updated(const std::string& json) {
-  const bool shallow = json_nesting(json) <= kMaxJsonNesting;
-  const Json answer = shallow ? Json::parse(json, nullptr, false) : Json();
+  const Json answer = json_object_or_null(json);
   const Json success = answer.is_object() ? answer.value("success", Json()) : Json();
   if (!success.is_boolean() || !success.get<bool>())
-    not_loaded("/update_weights_from_disk: expected {\"success\": true, ...}: " + beginning(json));
+    not_loaded("/update_weights_from_disk: expected {\"success\": true, ...}: " +
+               json_excerpt(json));
   return {};
 }
 
 Empty check_flushed(const std::string& text) {
   if (!text.starts_with("Cache flushed."))
-    not_loaded("/flush_cache: expected \"Cache flushed.\": " + beginning(text));
+    not_loaded("/flush_cache: expected \"Cache flushed.\": " + json_excerpt(text));
   return {};
 }
 

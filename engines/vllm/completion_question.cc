@@ -5,7 +5,10 @@
 
 #include "base/error.h"
 #include "engines/draw_support.h"
+#include "engines/json_object.h"
+#include "engines/options.h"
 #include "engines/scored_tokens.h"
+#include "engines/wire/logit_bias.h"
 
 namespace retort::engines::vllm {
 namespace {
@@ -14,7 +17,6 @@ using Json = nlohmann::json;
 
 // vLLM raises smaller ones to it, with a warning in its log.
 constexpr double kLeastTemperature = 0.01;
-constexpr int64_t kMaxBiases = 1024;
 
 // Bytes of an answer. Numbers are printed as doubles, ids have ten digits, and a token's text is
 // JSON with six bytes for each byte that must be escaped.
@@ -28,6 +30,9 @@ constexpr uint64_t kEntryBytes = 64 + kIdBytes + kNumberBytes + kTokenTextBytes;
 constexpr uint64_t kNamedBytes = 6;
 // In token_ids, tokens, token_logprobs, top_logprobs, text_offset and text.
 constexpr uint64_t kDrawnBytes = 6 * kIdBytes + 2 * kNumberBytes + 64 + kTokenTextBytes;
+
+// The text in a question that is not ours.
+constexpr const char* kUsersText = "stop";
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::kInvalidArgument, why); }
 
@@ -69,24 +74,6 @@ void check_sampling(const models::SamplingOptions& sampling, uint64_t seed) {
   if (seed == UINT64_MAX) refuse("seed: vLLM takes 2^64 - 1 for none; use another");
 }
 
-// Rows of the head that are no ids of the tokenizer are not drawn.
-Json bias_from(int64_t num_ids, int64_t vocab_rows) {
-  Json bias = Json::object();
-  if (num_ids <= 0 || vocab_rows - num_ids > kMaxBiases) return bias;
-  for (int64_t id = num_ids; id < vocab_rows; ++id)
-    bias[std::to_string(id)] = -100.0;
-  return bias;
-}
-
-// kInvalidArgument for a stop string or a name that is not UTF-8.
-std::string text_of(const Json& body) {
-  try {
-    return body.dump();
-  } catch (const Json::exception&) {
-    refuse("stop: holds bytes that are not UTF-8");
-  }
-}
-
 }  // namespace
 
 Question draw_question(const DrawRequest& request, const std::string& model,
@@ -115,11 +102,11 @@ Question draw_question(const DrawRequest& request, const std::string& model,
   body["logprobs"] = 0;
   body["return_tokens_as_token_ids"] = true;
   body["request_id"] = request_id;
-  const Json bias = bias_from(sampling.num_ids, vocab_rows);
+  const Json bias = padding_bias(sampling.num_ids, vocab_rows);
   if (!bias.empty()) body["logit_bias"] = bias;
 
   const auto num_new = static_cast<uint64_t>(request.how.max_new_tokens);
-  return {.body = text_of(body),
+  return {.body = body_text(body, kUsersText),
           .body_bytes = kEnvelopeBytes + request.prompt.size() * kIdBytes + num_new * kDrawnBytes};
 }
 
@@ -132,7 +119,7 @@ Question score_question(const ScoreRequest& request, const std::string& model,
   body["request_id"] = request_id;
 
   const auto num_entries = static_cast<uint64_t>(request.top_k) + 1;
-  return {.body = text_of(body),
+  return {.body = body_text(body, kUsersText),
           .body_bytes = kEnvelopeBytes + count * (kIdBytes + num_entries * kEntryBytes)};
 }
 
@@ -169,14 +156,14 @@ Question named_question(const ScoreRequest& request, const at::Tensor& ids,
                     {"temperature", 0.0},
                     {"prompt_logprob_start", request.positions.front()},
                     {"prompt_logprob_token_ids", std::move(all)}}}};
-  return {.body = text_of(body),
+  return {.body = body_text(body, kUsersText),
           .body_bytes = kEnvelopeBytes + count * kIdBytes + num_numbers * kNamedBytes};
 }
 
 std::string limit_question(const std::string& model, int64_t count) {
   Json body = neutral({0}, 1, model);
   body["prompt_logprobs"] = count;
-  return text_of(body);
+  return body_text(body, kUsersText);
 }
 
 }  // namespace retort::engines::vllm

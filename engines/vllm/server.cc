@@ -1,13 +1,27 @@
 #include "engines/vllm/server.h"
 
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <utility>
 
-#include "engines/settled.h"
+#include "base/future_combinators.h"
+#include "engines/answer_status.h"
+#include "engines/json_object.h"
 #include "engines/vllm/completion_question.h"
-#include "engines/vllm/version.h"
 
 namespace retort::engines::vllm {
+namespace {
+
+// From the answer of /version; kCorrupt for another.
+std::string read_version(const std::string& json) {
+  const nlohmann::json answer = json_object(json, "/version");
+  const auto version = answer.find("version");
+  if (version == answer.end() || !version->is_string())
+    throw Error(ErrorCode::kCorrupt, "/version: the answer has no version");
+  return version->get<std::string>();
+}
+
+}  // namespace
 
 Server::Server(const ExternalOptions& options, const std::string& url, const std::string& key)
     : served_model_(options.served_model), http_(options, url, key) {}
@@ -23,7 +37,7 @@ Future<std::string> Server::version(Deadline deadline) {
           .then([this](http::Response answer) {
             return http_.reading([&] { return read_version(answer.body); });
           });
-  return settled(std::move(version), [](Outcome<std::string> outcome) {
+  return then_outcome(std::move(version), [](Outcome<std::string> outcome) {
     if (!outcome.error) return std::move(*outcome.value);
     try {
       std::rethrow_exception(outcome.error);
@@ -35,7 +49,7 @@ Future<std::string> Server::version(Deadline deadline) {
 }
 
 Future<Served> Server::served(Deadline deadline) {
-  if (auto before = known()) return ready(std::move(*before));
+  if (auto before = known()) return ready_future(std::move(*before));
   return ask(deadline, Wait::kUntilDeadline);
 }
 
@@ -56,7 +70,8 @@ Future<Served> Server::ask(Deadline deadline, Wait wait) {
 Future<std::optional<LogProbLimit>> Server::ask_limit(const ListedModel& model, Deadline deadline,
                                                       Wait wait) {
   const auto before = known();
-  if (before && before->model.name == model.name && before->limit) return ready(before->limit);
+  if (before && before->model.name == model.name && before->limit)
+    return ready_future(before->limit);
 
   // More than any vocabulary has, and so refused; then as many as the vocabulary has, which is
   // refused unless all of them are allowed.
@@ -75,16 +90,16 @@ Future<std::optional<LogProbLimit>> Server::ask_limit(const ListedModel& model, 
 Future<std::optional<LogProbLimit>> Server::ask_limit(const std::string& body, Deadline deadline,
                                                       Wait wait) {
   using Limit = std::optional<LogProbLimit>;
-  return settled(http_.send(http_.post("/v1/completions", body), deadline, wait),
-                 [](Outcome<http::Response> outcome) -> Limit {
-                   if (!outcome.error) return std::nullopt;
-                   try {
-                     std::rethrow_exception(outcome.error);
-                   } catch (const Error& error) {
-                     if (status_of(error) != 400) throw;
-                     return log_prob_limit(error.message());
-                   }
-                 });
+  return then_outcome(http_.send(http_.post("/v1/completions", body), deadline, wait),
+                      [](Outcome<http::Response> outcome) -> Limit {
+                        if (!outcome.error) return std::nullopt;
+                        try {
+                          std::rethrow_exception(outcome.error);
+                        } catch (const Error& error) {
+                          if (status_of(error) != 400) throw;
+                          return log_prob_limit(error.message());
+                        }
+                      });
 }
 
 }  // namespace retort::engines::vllm

@@ -3,20 +3,18 @@
 #include <utility>
 
 #include "base/error.h"
-#include "engines/answer_status.h"
+#include "base/future_combinators.h"
 #include "engines/drawn_tokens.h"
 #include "engines/once_more.h"
 #include "engines/plain_admin.h"
 #include "engines/request_names.h"
 #include "engines/scored_tokens.h"
-#include "engines/settled.h"
 #include "engines/vllm/completion_question.h"
 #include "engines/vllm/completion_reader.h"
 #include "engines/vllm/named_rows.h"
 #include "engines/vllm/refusal.h"
 #include "engines/vllm/server.h"
-#include "engines/vllm/weight_answers.h"
-#include "engines/vllm/weight_folder.h"
+#include "engines/vllm/weights.h"
 
 namespace retort::engines::vllm {
 namespace {
@@ -55,9 +53,6 @@ class Vllm final : public Engine {
   Future<Scored> score_from(const Served& served, const ScoreRequest& asked, Deadline deadline);
   Future<at::Tensor> named_from(const Served& served, const ScoreRequest& asked,
                                 const at::Tensor& ids, Deadline deadline);
-  // `check` reads the answer of an administrative door.
-  Future<Empty> admin(http::Request request, Deadline deadline,
-                      Empty (*check)(const std::string& answer));
   Future<Empty> reload(const std::string& path, Deadline deadline);
   Future<Empty> reset_cache(Deadline deadline);
 
@@ -70,15 +65,7 @@ Future<EngineState> Vllm::state(Deadline deadline) {
   http::Request health = server_.http().to(http::Method::kGet, "/health");
   health.expected_type.clear();
   // What stands before it may pass on /v1 alone: then the list of models says that it is there.
-  return settled(server_.http().send(std::move(health), deadline),
-                 [](Outcome<http::Response> outcome) {
-                   try {
-                     if (outcome.error) std::rethrow_exception(outcome.error);
-                   } catch (const Error& error) {
-                     if (status_of(error) != 404) throw;
-                   }
-                   return Empty{};
-                 })
+  return done_or_missing(server_.http().send(std::move(health), deadline))
       .then([this, deadline](Empty) { return server_.version(deadline); })
       .then([this, deadline](std::string version) {
         return server_.ask(deadline, Wait::kNot).then([version](Served served) {
@@ -127,18 +114,16 @@ Future<Drawn> Vllm::draw_from(const Served& served, DrawRequest asked, Deadline 
     reader->end();
     return checked_drawn(std::move(reader->drawn), asked);
   };
-  return explaining(
+  return map_error(
       server_.http().ask(std::move(request), deadline, Wait::kUntilDeadline, std::move(read)),
       explained);
 }
 
 Future<Scored> Vllm::score(ScoreRequest request, Deadline deadline) {
-  return server_.served(deadline).then(
-      [this, request = std::move(request), deadline](Served served) {
-        return once_more([this, request, served = std::move(served), deadline] {
-          return score_from(served, request, deadline);
-        });
-      });
+  return retry_once_with(server_.served(deadline),
+                         [this, request = std::move(request), deadline](const Served& served) {
+                           return score_from(served, request, deadline);
+                         });
 }
 
 Future<Scored> Vllm::score_from(const Served& served, const ScoreRequest& asked,
@@ -160,21 +145,20 @@ Future<Scored> Vllm::score_from(const Served& served, const ScoreRequest& asked,
   http::Request request = server_.http().post_for_pieces(
       "/v1/completions", std::move(question.body), question.body_bytes, kTooMuch,
       [reading](std::string_view piece) { reading->answer.add(piece); });
-  request.resends = 0;  // once_more() asks with a reader of its own
+  request.resends = 0;  // retry_once() asks with a reader of its own
   const auto read = [reading](const http::Response&) {
     reading->answer.end();
     return reading->rows.take();
   };
-  return explaining(server_.http().ask(std::move(request), deadline, Wait::kUntilDeadline, read),
-                    explained);
+  return map_error(server_.http().ask(std::move(request), deadline, Wait::kUntilDeadline, read),
+                   explained);
 }
 
 Future<at::Tensor> Vllm::log_probs_at(ScoreRequest request, at::Tensor ids, Deadline deadline) {
-  return server_.served(deadline).then(
-      [this, request = std::move(request), ids = std::move(ids), deadline](Served served) {
-        return once_more([this, request, ids, served = std::move(served), deadline] {
-          return named_from(served, request, ids, deadline);
-        });
+  return retry_once_with(
+      server_.served(deadline),
+      [this, request = std::move(request), ids = std::move(ids), deadline](const Served& served) {
+        return named_from(served, request, ids, deadline);
       });
 }
 
@@ -187,14 +171,14 @@ Future<at::Tensor> Vllm::named_from(const Served& served, const ScoreRequest& as
   http::Request request = server_.http().post_for_pieces(
       "/inference/v1/generate", std::move(question.body), question.body_bytes, kTooMuch,
       [rows](std::string_view piece) { rows->add(piece); });
-  request.resends = 0;  // once_more() asks with a reader of its own
+  request.resends = 0;  // retry_once() asks with a reader of its own
   const auto read = [rows](const http::Response&) { return rows->take(); };
-  return explaining(server_.http().ask(std::move(request), deadline, Wait::kUntilDeadline, read),
-                    explained_named);
+  return map_error(server_.http().ask(std::move(request), deadline, Wait::kUntilDeadline, read),
+                   explained_named);
 }
 
 Future<Empty> Vllm::load_weights(std::string path, Deadline deadline) {
-  return attempted([&] {
+  return try_future([&] {
            refuse_plain_admin(server_.http().url(), options_.allow_plain_admin, "/collective_rpc");
            check_weight_folder(path);
            return reload(path, deadline);
@@ -211,20 +195,14 @@ Future<Empty> Vllm::reload(const std::string& path, Deadline deadline) {
   http::Request request = server_.http().post("/collective_rpc", reload_question(path));
   request.limits.attempt = options_.load_timeout;
   request.idempotent = false;  // one that broke may still go on
-  return admin(std::move(request), deadline, check_reloaded);
+  return server_.http().administer(std::move(request), deadline, check_reloaded, explained_admin);
 }
 
 Future<Empty> Vllm::reset_cache(Deadline deadline) {
   http::Request request = server_.http().to(http::Method::kPost, "/reset_prefix_cache");
   request.expected_type.clear();  // older versions answer nothing
-  return admin(std::move(request), deadline, check_cache_reset);
-}
-
-Future<Empty> Vllm::admin(http::Request request, Deadline deadline,
-                          Empty (*check)(const std::string& answer)) {
-  const auto read = [check](const http::Response& answer) { return check(answer.body); };
-  return explaining(server_.http().ask(std::move(request), deadline, Wait::kNot, read),
-                    explained_admin);
+  return server_.http().administer(std::move(request), deadline, check_cache_reset,
+                                   explained_admin);
 }
 
 }  // namespace

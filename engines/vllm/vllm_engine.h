@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engines/engine.h"
+#include "engines/options.h"
 
 namespace retort::engines::vllm {
 

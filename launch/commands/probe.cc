@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "engines/contract.h"
+#include "engines/make_engine.h"
 #include "engines/traits.h"
 #include "launch/commands/command_line.h"
 #include "launch/ranks/engine_contract.h"

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "engines/engine.h"
+#include "engines/make_engine.h"
 #include "launch/doctor/checks.h"
 
 namespace retort::launch::doctor {

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/printable.h"
+#include "engines/make_engine.h"
 #include "launch/ranks/engine_contract.h"
 #include "models/checkpoint.h"
 #include "recipes/external_roles.h"

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <thread>
 
-#include "base/deadline.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/process/owned_fd.h"
 #include "base/process/start.h"
 #include "launch/backends/child_process.h"
@@ -21,8 +21,6 @@ namespace retort::launch {
 namespace {
 
 using namespace std::chrono_literals;
-
-constexpr auto kTimeToEnd = 10s;
 
 // What is left are the user's variables; an engine chooses its own number of threads.
 std::vector<std::string> engine_environment() {
@@ -36,8 +34,9 @@ std::vector<std::string> engine_environment() {
 
 }  // namespace
 
-EngineProcess::EngineProcess(const std::vector<std::string>& argv, const std::filesystem::path& log)
-    : log_(log) {
+EngineProcess::EngineProcess(const std::vector<std::string>& argv, const std::filesystem::path& log,
+                             Patience patience)
+    : log_(log), patience_(patience) {
   RETORT_CHECK(!argv.empty()) << "a command has at least a program";
   const OwnedFd out(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (out.get() < 0)
@@ -76,11 +75,23 @@ bool EngineProcess::reap() {
 EngineProcess::~EngineProcess() {
   if (reap()) return;
   ::kill(-pid_, SIGTERM);
-  const Deadline deadline = Deadline::after(kTimeToEnd);
+  if (ends_by(Deadline::after(patience_.after_sigterm))) return;
+  ::kill(-pid_, SIGKILL);
+  if (ends_by(Deadline::after(patience_.after_sigkill))) return;
+
+  // Whoever holds it decides when it ends; this process must not wait for that.
+  RETORT_LOG(kWarning) << "the engine's process " << pid_ << " has not ended "
+                       << format_duration(patience_.after_sigkill)
+                       << " after SIGKILL and is left behind; what it printed is in "
+                       << log_.string();
+}
+
+bool EngineProcess::ends_by(Deadline deadline) {
   while (!reap()) {
-    if (deadline.expired()) ::kill(-pid_, SIGKILL);
+    if (deadline.expired()) return false;
     std::this_thread::sleep_for(20ms);
   }
+  return true;
 }
 
 void EngineProcess::check_running() {

@@ -47,10 +47,6 @@ Range head_rows(int64_t student_vocab_rows, int64_t teacher_vocab_rows, int64_t 
   return intersect({own.begin, last ? teacher_vocab_rows : own.end}, all);
 }
 
-Range rows_of_part(PayloadKind kind, int64_t rows, int64_t parts, int64_t part) {
-  return kind == PayloadKind::kFull ? Range{0, rows} : row_part(rows, parts, part);
-}
-
 Range PieceMap::columns_of(const ForwardRequest& request, int64_t part) const {
   if (request.columns.empty()) return {0, payload_vocab(request.spec, vocab_rows)};
   const auto p = static_cast<size_t>(part);

@@ -26,8 +26,6 @@ Range shard_of(int64_t total, int64_t ranks, int64_t rank);
 // its own shard, on the last rank that has rows also those above the student's vocabulary.
 Range head_rows(int64_t student_vocab_rows, int64_t teacher_vocab_rows, int64_t ranks,
                 int64_t rank);
-// The rows of a part: all of them for kFull.
-Range rows_of_part(PayloadKind kind, int64_t rows, int64_t parts, int64_t part);
 
 // Which rank of a teacher's tensor-parallel group has what. Both ends compute it.
 struct PieceMap {

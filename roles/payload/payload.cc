@@ -15,7 +15,7 @@
 #include "roles/payload/draws.h"
 #include "roles/payload/head_logits.h"
 #include "roles/payload/named_ids.h"
-#include "roles/payload/parts.h"
+#include "roles/payload/row_part.h"
 #include "roles/payload/sharded.h"
 #include "roles/payload/top_k.h"
 #include "rpc/device_transfer.h"
@@ -51,6 +51,53 @@ void require(const at::Tensor& tensor, std::vector<int64_t> shape,
                                        "; the answer cannot be used")
       .with("teacher", payload.label.teacher)
       .with("request", payload.label.request_id);
+}
+
+at::Tensor rows_if_defined(const at::Tensor& tensor, int64_t begin, int64_t count) {
+  return tensor.defined() ? tensor.narrow(0, begin, count) : at::Tensor();
+}
+
+// Rows of kTopK from row `begin` on: those of `logits`, of ids that count. `named`: the student's
+// ids for them.
+void fill_top_k_rows(const at::Tensor& logits, const at::Tensor& named, int64_t k, int64_t begin,
+                     Payload& payload) {
+  const PayloadSpec& spec = payload.label.spec;
+  const int64_t count = logits.size(0);
+  const at::Tensor log_total = at::logsumexp(logits, 1);
+  const auto [ids, values] = support_of(logits, spec, named, k);
+  payload.ids.narrow(0, begin, count).copy_(ids);
+  payload.logps.narrow(0, begin, count).copy_(values - log_total.unsqueeze(1));
+
+  // The tail is summed over the complement; log(1 - sum) would lose every digit when the tail is
+  // small.
+  const at::Tensor complement = logits.scatter(1, stand_ins(ids), kNegInf);
+  const bool all = k == logits.size(1) && spec.support != Support::kUnion;
+  payload.log_tail.narrow(0, begin, count)
+      .copy_(all ? at::full({count}, kNegInf, logits.options())
+                 : at::logsumexp(complement, 1) - log_total);
+}
+
+// The same of any kind but hidden states. `targets`: the rows' own, undefined for other kinds.
+void fill_rows(const at::Tensor& logits, const at::Tensor& targets, const at::Tensor& named,
+               int64_t k, int64_t begin, Payload& payload) {
+  const PayloadSpec& spec = payload.label.spec;
+  switch (spec.kind) {
+    case PayloadKind::kHiddenStates: return;
+    case PayloadKind::kTopK: return fill_top_k_rows(logits, named, k, begin, payload);
+    case PayloadKind::kFull:
+      payload.logps.narrow(0, begin, logits.size(0)).copy_(at::log_softmax(logits, 1));
+      return;
+    case PayloadKind::kSampled:
+      check_drawable(at::logsumexp(logits, 1));
+      draw_rows(at::log_softmax(logits, 1).to(at::kCPU).contiguous(), spec, begin, payload);
+      return;
+    case PayloadKind::kTargetLogProbs: {
+      const at::Tensor log_total = at::logsumexp(logits, 1);
+      const at::Tensor at_targets = logits.gather(1, targets.unsqueeze(1)).squeeze(1);
+      payload.logps.narrow(0, begin, logits.size(0)).copy_(at_targets - log_total);
+      return;
+    }
+  }
 }
 
 }  // namespace
@@ -136,35 +183,8 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
       payload.masked_mass_sum += at::exp(masked - at::logsumexp(logits, 1)).sum().item<double>();
       logits = logits.narrow(1, 0, vocab);
     }
-
-    if (spec.kind == PayloadKind::kFull) {
-      payload.logps.narrow(0, begin, count).copy_(at::log_softmax(logits, 1));
-      continue;
-    }
-    if (spec.kind == PayloadKind::kSampled) {
-      check_drawable(at::logsumexp(logits, 1));
-      draw_rows(at::log_softmax(logits, 1).to(at::kCPU).contiguous(), spec, begin, payload);
-      continue;
-    }
-    const at::Tensor log_total = at::logsumexp(logits, 1);
-    if (spec.kind == PayloadKind::kTargetLogProbs) {
-      const at::Tensor at_targets =
-          logits.gather(1, target_ids.narrow(0, begin, count).unsqueeze(1)).squeeze(1);
-      payload.logps.narrow(0, begin, count).copy_(at_targets - log_total);
-      continue;
-    }
-
-    const auto [ids, values] =
-        support_of(logits, spec, named.defined() ? named.narrow(0, begin, count) : at::Tensor(), k);
-    payload.ids.narrow(0, begin, count).copy_(ids);
-    payload.logps.narrow(0, begin, count).copy_(values - log_total.unsqueeze(1));
-    // The tail is summed over the complement; log(1 - sum) would lose every digit when the tail is
-    // small.
-    const at::Tensor complement = logits.scatter(1, stand_ins(ids), kNegInf);
-    const bool all = k == vocab && spec.support != Support::kUnion;
-    payload.log_tail.narrow(0, begin, count)
-        .copy_(all ? at::full({count}, kNegInf, logits.options())
-                   : at::logsumexp(complement, 1) - log_total);
+    fill_rows(logits, rows_if_defined(target_ids, begin, count),
+              rows_if_defined(named, begin, count), k, begin, payload);
   }
   return payload;
 }

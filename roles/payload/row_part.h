@@ -1,8 +1,10 @@
-// The rows of an answer that belong to one of the parts that it is asked for in.
+// The rows of an answer that belong to one of the parts that it is asked for in (parts.h).
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+
+#include "roles/payload/payload.h"
 
 namespace retort::roles {
 
@@ -20,6 +22,11 @@ inline int64_t rows_per_part(int64_t rows, int64_t parts) { return (rows + parts
 inline Range row_part(int64_t rows, int64_t parts, int64_t part) {
   const int64_t each = rows_per_part(rows, parts);
   return {std::min(rows, part * each), std::min(rows, (part + 1) * each)};
+}
+
+// The rows of a part of an answer of `kind`: all of them for kFull, whose parts are columns.
+inline Range rows_of_part(PayloadKind kind, int64_t rows, int64_t parts, int64_t part) {
+  return kind == PayloadKind::kFull ? Range{0, rows} : row_part(rows, parts, part);
 }
 
 }  // namespace retort::roles

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/this_host.h"
 #include "parallel/vote.h"
+#include "roles/payload/row_part.h"
 #include "roles/payload/sharded.h"
 #include "roles/teacher/host_fetch.h"
 #include "roles/teacher/requests.h"

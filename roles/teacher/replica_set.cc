@@ -10,7 +10,7 @@ namespace retort::roles {
 namespace {
 
 // Until another look at all replicas, whatever is waited for.
-constexpr std::chrono::milliseconds kLook{100};
+constexpr std::chrono::milliseconds kBetweenLooks{100};
 
 }  // namespace
 
@@ -71,7 +71,7 @@ std::optional<size_t> ReplicaSet::wait(size_t preferred, Deadline deadline) {
 
 // For the answer of a replica that came back, or for one that comes back.
 void ReplicaSet::wait_for_news(uint64_t seen, Deadline deadline) const {
-  const Deadline look(std::min(deadline.time(), Deadline::after(kLook).time()));
+  const Deadline look(std::min(deadline.time(), Deadline::after(kBetweenLooks).time()));
   const auto asked =
       std::find_if(standings_.begin(), standings_.end(),
                    [](const Standing& standing) { return standing.asked.has_value(); });

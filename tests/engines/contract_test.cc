@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engines/options.h"
 #include "tests/support/thrown.h"
 
 namespace retort::engines {

@@ -6,6 +6,7 @@
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
+#include "engines/options.h"
 #include "models/safetensors.h"
 #include "tests/engines/held_engine.h"
 #include "tests/engines/model_engine.h"

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "engines/model_watch.h"
+#include "engines/options.h"
 #include "engines/probe.h"
 #include "roles/reward/judge_client.h"
 #include "tests/engines/serving_replica.h"

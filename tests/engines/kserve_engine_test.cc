@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "engines/engine.h"
+#include "engines/make_engine.h"
+#include "engines/options.h"
 #include "engines/plain_admin.h"
 #include "tests/engines/kserve_reply.h"
 #include "tests/http/requests.h"

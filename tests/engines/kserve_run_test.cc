@@ -13,6 +13,8 @@
 
 #include "base/file.h"
 #include "engines/engine.h"
+#include "engines/make_engine.h"
+#include "engines/options.h"
 #include "models/checkpoint.h"
 #include "models/generation/score.h"
 #include "tests/engines/engine_run.h"

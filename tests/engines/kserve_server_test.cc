@@ -10,6 +10,8 @@
 #include <memory>
 
 #include "engines/engine.h"
+#include "engines/make_engine.h"
+#include "engines/options.h"
 #include "models/checkpoint.h"
 #include "models/generation/score.h"
 #include "models/packed.h"

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "engines/engine.h"
+#include "engines/make_engine.h"
+#include "engines/options.h"
 #include "tests/support/thrown.h"
 
 namespace retort::engines {

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "engines/options.h"
 #include "engines/probing/probe_text.h"
 #include "models/packed.h"
 #include "tests/support/thrown.h"

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "engines/options.h"
 #include "engines/probe.h"
 #include "tests/engines/probe_fixture.h"
 #include "tests/engines/reward_engine.h"

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engines/draw_support.h"
+#include "engines/options.h"
 
 namespace retort::engines {
 namespace {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 
+#include "engines/make_engine.h"
 #include "tests/engines/vllm_recordings.h"
 #include "tests/support/thrown.h"
 

@@ -16,6 +16,7 @@
 #include <iostream>
 
 #include "engines/engine.h"
+#include "engines/make_engine.h"
 #include "models/checkpoint.h"
 #include "models/generate.h"
 #include "models/packed.h"

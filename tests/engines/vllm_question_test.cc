@@ -6,7 +6,7 @@
 
 #include "engines/vllm/completion_question.h"
 #include "engines/vllm/refusal.h"
-#include "engines/vllm/weight_folder.h"
+#include "engines/vllm/weights.h"
 #include "models/safetensors.h"
 #include "tests/support/folder_fixture.h"
 #include "tests/support/thrown.h"

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/future_combinators.h"
 #include "engines/engine.h"
-#include "engines/settled.h"
 
 namespace retort::engines {
 
@@ -19,12 +19,12 @@ class WordsEngine final : public Engine {
 
   Abilities abilities() const override { return {.writes = true}; }
   Future<EngineState> state(Deadline) override {
-    return ready(EngineState{.version = "", .served_model = "critic"});
+    return ready_future(EngineState{.version = "", .served_model = "critic"});
   }
   Future<Written> write(WriteRequest request, Deadline) override {
     const std::lock_guard lock(mutex_);
     ++asked;
-    return attempted([&] { return ready(rule(request)); });
+    return try_future([&] { return ready_future(rule(request)); });
   }
 
   Rule rule;

@@ -128,7 +128,8 @@ class Checker {
     for (size_t i = 0; i < source.lines.size(); ++i)
       if (source.lines[i].find(kEngineKind) != std::string::npos)
         report(source.path, i + 1,
-               "decides by the kind of an engine; ask engines/traits.h what that kind can do");
+               "decides by the kind of an engine; ask engines/traits.h what that "
+               "kind can do");
   }
 
   // That proves the header to compile alone: cmake/RetortModule.cmake verifies only those without.

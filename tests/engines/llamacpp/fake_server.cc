@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "engines/make_engine.h"
+
 namespace retort::engines::test {
 namespace {
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engines/engine.h"
+#include "engines/options.h"
 #include "tests/http/scripted_server.h"
 
 namespace retort::engines::test {

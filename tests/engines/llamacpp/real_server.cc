@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "engines/make_engine.h"
 #include "models/checkpoint.h"
 #include "models/packed.h"
 #include "tests/support/command.h"

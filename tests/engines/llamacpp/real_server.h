@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engines/engine.h"
+#include "engines/options.h"
 #include "models/loaded_model.h"
 #include "tests/support/process.h"
 #include "tests/support/temporary_folder.h"

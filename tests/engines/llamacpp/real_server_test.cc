@@ -10,6 +10,8 @@
 #include <numeric>
 #include <set>
 
+#include "engines/make_engine.h"
+#include "engines/options.h"
 #include "models/generate.h"
 #include "tests/engines/draw_statistics.h"
 #include "tests/engines/llamacpp/real_server.h"

@@ -2,6 +2,7 @@
 // was changed before a role is played, receipts find it with new weights.
 #include <gtest/gtest.h>
 
+#include "engines/options.h"
 #include "engines/probe.h"
 #include "engines/receipt.h"
 #include "tests/engines/llamacpp/real_server.h"

@@ -1,4 +1,4 @@
-// Going on after a future whether it brought a value or an error.
+// Futures made of futures, where Future::then() is not enough: of errors too, and of what is there.
 #pragma once
 
 #include <exception>
@@ -8,12 +8,12 @@
 #include "base/error.h"
 #include "base/future.h"
 
-namespace retort::engines {
+namespace retort {
 
-// The future of what fn(Outcome<T>) returns or throws. Runs where Future::then would; cancelling
-// the result cancels `source`.
+// The future of what fn(Outcome<T>) returns or throws, whether `source` brought a value or an
+// error. Runs where Future::then would; cancelling the result cancels `source`.
 template <class T, class F>
-auto settled(Future<T> source, F fn) {
+auto then_outcome(Future<T> source, F fn) {
   using Result = std::invoke_result_t<F, Outcome<T>>;
   Promise<Result> promise;
   Future<Result> next = promise.future();
@@ -28,21 +28,22 @@ auto settled(Future<T> source, F fn) {
   return next;
 }
 
-// `source` with what `explain(const Error&)` makes of its Error.
+// `source` with what map(const Error&) makes of its Error.
 template <class T, class F>
-Future<T> explaining(Future<T> source, F explain) {
-  return settled(std::move(source), [explain = std::move(explain)](Outcome<T> outcome) {
+Future<T> map_error(Future<T> source, F map) {
+  return then_outcome(std::move(source), [map = std::move(map)](Outcome<T> outcome) {
     if (!outcome.error) return std::move(*outcome.value);
     try {
       std::rethrow_exception(outcome.error);
     } catch (const Error& error) {
-      throw explain(error);
+      throw map(error);
     }
   });
 }
 
+// A value that is there.
 template <class T>
-Future<T> ready(T value) {
+Future<T> ready_future(T value) {
   Promise<T> promise;
   Future<T> future = promise.future();
   promise.set_value(std::move(value));
@@ -51,8 +52,8 @@ Future<T> ready(T value) {
 
 // make(), whose exception becomes the error of its future.
 template <class F>
-auto attempted(F make) -> std::invoke_result_t<F> {
-  return ready(Empty{}).then([&make](Empty) { return make(); });
+auto try_future(F make) -> std::invoke_result_t<F> {
+  return ready_future(Empty{}).then([&make](Empty) { return make(); });
 }
 
-}  // namespace retort::engines
+}  // namespace retort

@@ -1,38 +1,43 @@
-#include "engines/vllm/weight_answers.h"
+#include "engines/vllm/weights.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/json_text.h"
+#include "engines/json_object.h"
+#include "engines/weight_folder.h"
 
 namespace retort::engines::vllm {
 namespace {
 
 using Json = nlohmann::json;
 
-// Null if it is no JSON object.
-Json parsed_or_null(const std::string& text) {
-  if (json_nesting(text) > kMaxJsonNesting) return nullptr;
-  Json answer = Json::parse(text, nullptr, false);
-  return answer.is_object() ? answer : Json();
-}
-
-std::string excerpt(const std::string& text) { return json_quote(text.substr(0, 200)); }
+constexpr const char* kHead = "lm_head.weight";
 
 }  // namespace
 
+void check_weight_folder(const std::filesystem::path& folder) {
+  const WeightFolder read(folder);
+  if (!read.weights.contains(kHead))
+    refuse_folder(
+        ErrorCode::kMismatch, folder,
+        std::string("has no ") + kHead +
+            (read.config.tie_word_embeddings
+                 ? "; vLLM keeps a copy of a tied head and would answer with the old one, so "
+                   "the folder must carry it beside the embedding"
+                 : ""));
+  if (read.weights.shape(kHead) != read.weights.shape(kEmbeddingName))
+    refuse_folder(ErrorCode::kMismatch, folder,
+                  std::string(kHead) + " has another shape than " + kEmbeddingName);
+}
+
 std::string reload_question(const std::string& folder) {
   const Json body = {{"method", "reload_weights"}, {"kwargs", {{"weights_path", folder}}}};
-  try {
-    return body.dump();
-  } catch (const Json::exception&) {
-    throw Error(ErrorCode::kInvalidArgument, "weights.folder: holds bytes that are not UTF-8");
-  }
+  return body_text(body, "weights.folder");
 }
 
 Empty check_reloaded(const std::string& json) {
-  const Json answer = parsed_or_null(json);
+  const Json answer = json_object_or_null(json);
   const Json results = answer.is_object() ? answer.value("results", Json()) : Json();
   const bool good =
       results.is_array() && !results.empty() &&
@@ -41,17 +46,17 @@ Empty check_reloaded(const std::string& json) {
     throw Error(ErrorCode::kMismatch,
                 "/collective_rpc reload_weights: expected {\"results\": [null, ...]}, a null of "
                 "each worker: " +
-                    excerpt(json));
+                    json_excerpt(json));
   return {};
 }
 
 Empty check_cache_reset(const std::string& json) {
   if (json.empty()) return {};
-  const Json answer = parsed_or_null(json);
+  const Json answer = json_object_or_null(json);
   const Json success = answer.is_object() ? answer.value("success", Json()) : Json();
   if (!success.is_boolean())
     throw Error(ErrorCode::kMismatch,
-                "/reset_prefix_cache: expected {\"success\": true}: " + excerpt(json));
+                "/reset_prefix_cache: expected {\"success\": true}: " + json_excerpt(json));
   if (!success.get<bool>())
     throw Error(ErrorCode::kUnavailable,
                 "/reset_prefix_cache: the server kept what it computed with the weights before; "
