@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "recipes/data/batches.h"
 #include "recipes/data/dataset.h"
-#include "recipes/recipe_type.h"
 #include "recipes/registry.h"
 #include "recipes/run/answer_end.h"
 #include "recipes/run/batch_options.h"
@@ -123,10 +122,6 @@ void audit_samples(const Recipe& recipe, int64_t num_samples, data::SampleRule r
   print_counts(counts, dataset->num_skipped());
   print_row_warnings(*dataset, recipe.student().model);
   print_first_step(data::BatchStream(dataset, batch_options(recipe, 0)).next());
-}
-
-void RecipeType::audit(const Recipe& recipe, int64_t num_samples) const {
-  audit_samples(recipe, num_samples);
 }
 
 }  // namespace retort::recipes

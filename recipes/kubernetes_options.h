@@ -7,8 +7,13 @@
 
 #include "base/free_block.h"
 #include "base/options.h"
+#include "base/units.h"
 
 namespace retort::recipes {
+
+// The grace period of a pod that does not say otherwise, and what of it is not the run's to use:
+// the end of `retort join` itself, and the time of the message.
+inline constexpr Duration kPodGrace{30'000}, kPodMargin{5'000};
 
 // One entry of `launch.kubernetes.volumes`: where all pods see one storage.
 struct VolumeOptions {

@@ -8,6 +8,7 @@
 
 #include "models/generation/stop_text.h"
 #include "recipes/data/options.h"
+#include "recipes/roles/serving_roles.h"
 
 namespace retort::recipes {
 namespace {

@@ -25,6 +25,7 @@
 #include "launch/supervision/signal_catcher.h"
 #include "launch/supervision/stderr_writer.h"
 #include "launch/yaml/recipe_file.h"
+#include "launch/yaml/resolved_yaml.h"
 #include "parallel/device_module.h"
 #include "recipes/run/checkpoint_folder.h"
 

@@ -9,6 +9,7 @@
 #include "models/text/tokenizer.h"
 #include "recipes/external_roles.h"
 #include "recipes/registry.h"
+#include "recipes/roles/serving_roles.h"
 
 namespace retort::launch {
 namespace {

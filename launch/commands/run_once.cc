@@ -26,6 +26,7 @@
 #include "launch/supervision/progress.h"
 #include "launch/supervision/status_file.h"
 #include "launch/yaml/recipe_file.h"
+#include "launch/yaml/resolved_yaml.h"
 #include "launch/yaml/role_values.h"
 #include "models/file_checksums.h"
 #include "recipes/external_roles.h"

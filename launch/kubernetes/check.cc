@@ -69,7 +69,7 @@ void check_restarts(const Recipe& recipe, const RecipePlaces& places) {
 
 void check_stop_timeout(const Recipe& recipe, const RecipePlaces& places) {
   const Duration grace = pod_grace(recipe);
-  const Duration most = grace - kPodMargin;
+  const Duration most = grace - recipes::kPodMargin;
   if (recipe.launch.stop_timeout <= most) return;
   places.refuse({"launch", "stop_timeout"},
                 "Kubernetes kills a pod " + format_duration(grace) +
@@ -80,15 +80,6 @@ void check_stop_timeout(const Recipe& recipe, const RecipePlaces& places) {
 }
 
 }  // namespace
-
-void resolve_kubernetes(Recipe& recipe, const RecipePlaces& places) {
-  if (recipe.launch.backend != recipes::Backend::kKubernetes) return;
-  if (!places.written({"launch", "stop_timeout"}))
-    recipe.launch.stop_timeout = kPodGrace - kPodMargin;
-  for (auto& [name, role] : recipe.roles)
-    if (name != Recipe::kDrivingRole && !places.written({"roles", name, "restarts"}))
-      role.restarts = 0;
-}
 
 void check_kubernetes(const Recipe& recipe, const RecipePlaces& places) {
   if (!recipe.launch.kubernetes.image)

@@ -17,10 +17,12 @@
 #include "models/placement.h"
 #include "recipes/data/source_files.h"
 #include "recipes/external_roles.h"
-#include "recipes/lora_checks.h"
 #include "recipes/registry.h"
 #include "recipes/rewards/reward.h"
+#include "recipes/roles/serving_roles.h"
 #include "recipes/rollout/drawn_length.h"
+#include "recipes/rules/external_roles.h"
+#include "recipes/rules/lora.h"
 #include "recipes/shared_checks.h"
 
 namespace retort::launch {

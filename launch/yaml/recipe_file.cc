@@ -1,7 +1,8 @@
 #include "launch/yaml/recipe_file.h"
 
+#include "base/error.h"
+#include "base/options.h"
 #include "base/piped_file.h"
-#include "launch/kubernetes/check.h"
 #include "launch/yaml/home_paths.h"
 #include "launch/yaml/key_paths.h"
 #include "launch/yaml/places.h"
@@ -9,10 +10,8 @@
 #include "launch/yaml/recipe_check.h"
 #include "launch/yaml/role_values.h"
 #include "launch/yaml/tree.h"
-#include "launch/yaml/writer.h"
-#include "recipes/external_roles.h"
-#include "recipes/registry.h"
 #include "recipes/reserved_keys.h"
+#include "recipes/rules/resolve.h"
 
 namespace retort::launch {
 namespace {
@@ -56,15 +55,7 @@ recipes::Recipe checked_recipe(YamlNode root, const RoleValues& known, const Loa
                           choices_text(recipes::RecipeName::choices()));
 
   expand_home(recipe);
-  const bool lora =
-      recipe.roles.contains(recipes::Recipe::kDrivingRole) && recipe.student().lora.has_value();
-  recipe.train.resolve(recipes::recipe_type(recipe).learning_rate(lora));
-  recipe.launch.resolve(places.written({"launch", "stop_timeout"}));
-  recipes::recipe_type(recipe).resolve(recipe, places);
-  recipes::resolve_external_roles(recipe, places);
-  recipes::resolve_sampling_correction(recipe);
-  if (recipe.generation && !recipe.weight_sync) recipe.weight_sync.emplace();
-  resolve_kubernetes(recipe, places);
+  recipes::resolve_recipe(recipe, places);
   check_recipe(recipe, places, options);
   if (warnings) *warnings = places.warnings();
   return recipe;
@@ -87,13 +78,6 @@ recipes::Recipe load_recipe(const std::filesystem::path& path,
 recipes::Recipe parse_recipe(std::string_view text, const std::string& name,
                              const LoadOptions& options) {
   return checked_recipe(read_tree(text, name, {}), {}, options, nullptr);
-}
-
-std::string resolved_yaml(const recipes::Recipe& recipe) {
-  YamlWriter writer(/*indent=*/0, /*names_only=*/"env");
-  recipes::Recipe copy = recipe;
-  copy.fields(writer);
-  return writer.str();
 }
 
 }  // namespace retort::launch
