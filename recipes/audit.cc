@@ -94,8 +94,7 @@ void print_template(const models::ChatTemplate& chat) {
 
 void print_unheard_end(const Recipe& recipe, const data::RowFindings& found) {
   const models::Tokenizer tokenizer = models::Tokenizer::load(recipe.student().model);
-  if (const auto warning =
-          unheard_end(recipe, load_chat(recipe), tokenizer, found.has_messages))
+  if (const auto warning = unheard_end(recipe, load_chat(recipe), tokenizer, found.has_messages))
     std::printf("--- warning: %s\n", warning->c_str());
 }
 

@@ -32,6 +32,7 @@ struct VolumeOptions {
     visit("read_only", read_only, "pods only read from it");
   }
   void validate() const;
+  bool operator==(const VolumeOptions&) const = default;
 };
 
 struct KubernetesOptions {
@@ -50,6 +51,9 @@ struct KubernetesOptions {
           "containers: [{name: retort, resources: ...}]");
   }
   void validate() const;
+  // The volume that holds this absolute path: of several, the one that is mounted deepest. Null:
+  // none, it is in the image.
+  const VolumeOptions* volume_of(const std::string& path) const;
 };
 
 }  // namespace retort::recipes

@@ -1,5 +1,5 @@
 // The document: the whole of what `retort launch` is asked to do, composed of the option structs of
-// the modules. What reads it from YAML is launch/yaml; what carries it out is a RecipeType
+// the modules. What reads it from YAML is launch/document; what carries it out is a RecipeType
 // (recipes/recipe_type.h).
 #pragma once
 
@@ -9,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/named_list.h"
 #include "base/options.h"
 #include "recipes/data/options.h"
 #include "recipes/distill/options.h"
@@ -41,7 +40,7 @@ struct Recipe {
   std::string output_dir;
   int64_t seed = 42;
   bool deterministic = false;
-  NamedList<RoleOptions> roles;
+  Roles roles;
   data::DataOptions data;
   TrainOptions train;
   std::optional<SftOptions> sft;

@@ -5,13 +5,13 @@
 
 #include "base/error.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/model_check.h"
 #include "launch/links/measure_links.h"
 #include "launch/yaml/recipe_file.h"
 #include "models/loaded_model.h"
 #include "models/lora/adapter.h"
 #include "recipes/audit.h"
 #include "recipes/registry.h"
+#include "recipes/rules/models.h"
 #include "recipes/run/answer_end.h"
 #include "recipes/run/student_model.h"
 #include "recipes/run/template_day.h"
@@ -69,7 +69,7 @@ models::LoadedModel load_checked_student(const recipes::Recipe& recipe) {
 int run_check(const RecipeCommand& command) {
   const recipes::Recipe recipe =
       load_recipe(command.recipe, command.overrides, {.cuda = true, .env_values = false});
-  check_models(recipe);
+  recipes::check_models(recipe);
   const data::RowFindings found = recipes::look_at_rows(recipe);
   models::LoadedModel student = load_checked_student(recipe);
   student.chat = recipes::load_chat(recipe);

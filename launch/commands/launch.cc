@@ -21,7 +21,6 @@
 #include "launch/backends/ssh_backend.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/fit_to_hosts.h"
-#include "launch/commands/model_check.h"
 #include "launch/commands/run_hosts.h"
 #include "launch/commands/run_once.h"
 #include "launch/commands/run_store.h"
@@ -41,6 +40,7 @@
 #include "recipes/external_roles.h"
 #include "recipes/input_paths.h"
 #include "recipes/registry.h"
+#include "recipes/rules/models.h"
 #include "recipes/run/checkpoint_folder.h"
 #include "rpc/listen_address.h"
 
@@ -308,7 +308,7 @@ recipes::Recipe load_for_launch(const LaunchCommand& command) {
   // The models of pods are not here.
   if (recipe.launch.backend == recipes::Backend::kKubernetes) return recipe;
   if (command.overwrite) refuse_to_overwrite_inputs(recipe);
-  check_models(recipe);
+  recipes::check_models(recipe);
   check_min_dp(recipe);
   return recipe;
 }

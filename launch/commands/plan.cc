@@ -8,12 +8,12 @@
 #include "base/process_name.h"
 #include "launch/backends/placement.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/model_check.h"
 #include "launch/commands/path_plan.h"
 #include "launch/commands/role_plan.h"
 #include "launch/commands/transfer_plan.h"
 #include "launch/yaml/recipe_file.h"
 #include "recipes/registry.h"
+#include "recipes/rules/models.h"
 
 namespace retort::launch {
 namespace {
@@ -290,7 +290,7 @@ int run_plan(const RecipeCommand& command) {
     throw Error(ErrorCode::kInvalidArgument, "--link-gbit must be above 0");
   const Recipe recipe =
       load_recipe(command.recipe, command.overrides, {.cuda = true, .env_values = false});
-  check_models(recipe);
+  recipes::check_models(recipe);
   if (command.json)
     std::printf("%s\n", plan_json(recipe, command.link_gbit).c_str());
   else

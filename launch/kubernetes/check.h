@@ -1,4 +1,4 @@
-// What `launch.backend: kubernetes` asks of a recipe.
+// What the pods of a run ask of its recipe, beside the rules of launch.kubernetes.
 #pragma once
 
 #include "recipes/recipe.h"
@@ -6,7 +6,7 @@
 
 namespace retort::launch {
 
-// Refuses what could not run in pods, and launch.kubernetes with another backend.
-void check_kubernetes(const recipes::Recipe& recipe, const recipes::RecipePlaces& places);
+// Refuses what contradicts the run: it shows when its pods are written.
+void check_pods(const recipes::Recipe& recipe, const recipes::RecipePlaces& places);
 
 }  // namespace retort::launch

@@ -1,17 +1,24 @@
 #include "launch/yaml/recipe_file.h"
 
+#include <cstdint>
+#include <utility>
+
 #include "base/error.h"
 #include "base/options.h"
 #include "base/piped_file.h"
+#include "launch/backends/child_process.h"
+#include "launch/backends/placement.h"
+#include "launch/kubernetes/check.h"
 #include "launch/yaml/home_paths.h"
 #include "launch/yaml/key_paths.h"
 #include "launch/yaml/places.h"
 #include "launch/yaml/reader.h"
-#include "launch/yaml/recipe_check.h"
 #include "launch/yaml/role_values.h"
 #include "launch/yaml/tree.h"
 #include "recipes/reserved_keys.h"
+#include "recipes/rules/launcher.h"
 #include "recipes/rules/resolve.h"
+#include "recipes/rules/rules.h"
 
 namespace retort::launch {
 namespace {
@@ -40,6 +47,28 @@ std::string unknown_name(std::string_view name) {
   return text;
 }
 
+// What the rules of the language ask of this launcher.
+class RunLauncher : public recipes::Launcher {
+ public:
+  bool sets_variable(const std::string& name) const override { return is_launchers_variable(name); }
+
+  std::vector<int64_t> processes_on_hosts(const recipes::Recipe& recipe) const override {
+    return place_processes(recipe).processes;
+  }
+
+  std::vector<recipes::RanksOnHost> ranks_on_hosts(const recipes::Recipe& recipe) const override {
+    std::vector<recipes::RanksOnHost> ranks;
+    for (KnownHost& host : known_hosts(recipe))
+      ranks.push_back(std::move(host.ranks));
+    return ranks;
+  }
+
+  void check_pods(const recipes::Recipe& recipe,
+                  const recipes::RecipePlaces& places) const override {
+    launch::check_pods(recipe, places);
+  }
+};
+
 recipes::Recipe checked_recipe(YamlNode root, const RoleValues& known, const LoadOptions& options,
                                std::vector<std::string>* warnings) {
   const RoleValues elsewhere = fill_role_values(root, known, options.env_values);
@@ -56,7 +85,11 @@ recipes::Recipe checked_recipe(YamlNode root, const RoleValues& known, const Loa
 
   expand_home(recipe);
   recipes::resolve_recipe(recipe, places);
-  check_recipe(recipe, places, options);
+  recipes::check_rules(recipe, places, RunLauncher(),
+                       {.has_cuda = options.cuda,
+                        .check_files = options.check_files,
+                        .check_inputs = options.check_inputs,
+                        .is_launched = options.is_launched});
   if (warnings) *warnings = places.warnings();
   return recipe;
 }

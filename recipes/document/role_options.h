@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/named_list.h"
 #include "base/options.h"
 #include "engines/options.h"
 #include "parallel/layout.h"
@@ -64,6 +65,9 @@ struct RoleOptions {
           "recipe is read");
   }
 };
+
+// The `roles:` block, in the order in which they are written.
+using Roles = NamedList<RoleOptions>;
 
 }  // namespace retort::recipes
 

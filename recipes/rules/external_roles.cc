@@ -1,4 +1,5 @@
-#include "recipes/rules/external_roles.h"
+// Rules of roles.<name>.external: what engines of others cannot do.
+#include "recipes/rules/block_rules.h"
 
 #include <algorithm>
 #include <string>

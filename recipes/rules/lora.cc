@@ -1,4 +1,5 @@
-#include "recipes/rules/lora.h"
+// Rules of roles.student.lora.
+#include "recipes/rules/block_rules.h"
 
 #include <filesystem>
 #include <string>

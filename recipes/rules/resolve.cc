@@ -46,8 +46,8 @@ void resolve_sampling_correction(Recipe& recipe) {
       external ? CorrectionChoice::kSequenceMask : CorrectionChoice::kNone;
 }
 
-// launch.backend: kubernetes, of keys that are not written: launch.stop_timeout fits Kubernetes' usual
-// grace period, and roles.<name>.restarts is 0.
+// launch.backend: kubernetes, of keys that are not written: launch.stop_timeout fits Kubernetes'
+// usual grace period, and roles.<name>.restarts is 0.
 void resolve_kubernetes(Recipe& recipe, const RecipePlaces& places) {
   if (recipe.launch.backend != Backend::kKubernetes) return;
   if (!places.written({"launch", "stop_timeout"}))
@@ -61,7 +61,8 @@ void resolve_kubernetes(Recipe& recipe, const RecipePlaces& places) {
 
 void resolve_recipe(Recipe& recipe, const RecipePlaces& places) {
   const RecipeType& type = recipe_type(recipe);
-  const bool lora = recipe.roles.contains(Recipe::kDrivingRole) && recipe.student().lora.has_value();
+  const bool lora =
+      recipe.roles.contains(Recipe::kDrivingRole) && recipe.student().lora.has_value();
   recipe.train.resolve(type.learning_rate(lora));
   recipe.launch.resolve(places.written({"launch", "stop_timeout"}));
   type.resolve(recipe, places);
