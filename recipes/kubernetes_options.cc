@@ -22,22 +22,22 @@ bool is_label(std::string_view text) {
 void VolumeOptions::validate() const {
   const std::filesystem::path folder(path);
   if (!folder.is_absolute() || folder.lexically_normal() != folder || !folder.has_filename())
-    refuse_value("path is '" + path + "'; expected the folder's absolute path, as /data");
+    refuse_option("path is '" + path + "'; expected the folder's absolute path, as /data");
   if (path.find(':') != std::string::npos)
-    refuse_value("path is '" + path + "'; a mount has no ':'");
+    refuse_option("path is '" + path + "'; a mount has no ':'");
   if (claim.has_value() != source.is_empty())
-    refuse_value("of '" + path + "': expected one of claim and source");
-  if (claim && claim->empty()) refuse_value("claim is empty; expected the name of one");
+    refuse_option("of '" + path + "': expected one of claim and source");
+  if (claim && claim->empty()) refuse_option("claim is empty; expected the name of one");
 }
 
 void KubernetesOptions::validate() const {
   if (!is_label(name_space))
-    refuse_value("namespace is '" + name_space +
-                 "'; expected small letters, digits and '-', at most 63 of them");
-  if (image && image->empty()) refuse_value("image is empty; expected one with the program");
+    refuse_option("namespace is '" + name_space +
+                  "'; expected small letters, digits and '-', at most 63 of them");
+  if (image && image->empty()) refuse_option("image is empty; expected one with the program");
   for (const VolumeOptions& one : volumes)
     if (std::ranges::count(volumes, one.path, &VolumeOptions::path) > 1)
-      refuse_value("volumes: the path '" + one.path + "' is there twice");
+      refuse_option("volumes: the path '" + one.path + "' is there twice");
 }
 
 const VolumeOptions* KubernetesOptions::volume_of(const std::string& path) const {

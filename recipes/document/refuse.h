@@ -8,7 +8,7 @@
 namespace retort::recipes {
 
 // kInvalidArgument. Whoever reads the block puts its file and line before the message.
-[[noreturn]] inline void refuse_value(const std::string& message) {
+[[noreturn]] inline void refuse_option(const std::string& message) {
   throw Error(ErrorCode::kInvalidArgument, message);
 }
 
