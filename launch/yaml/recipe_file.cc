@@ -17,7 +17,6 @@
 #include "launch/yaml/tree.h"
 #include "recipes/reserved_keys.h"
 #include "recipes/rules/launcher.h"
-#include "recipes/rules/resolve.h"
 #include "recipes/rules/rules.h"
 
 namespace retort::launch {

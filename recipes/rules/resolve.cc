@@ -1,4 +1,5 @@
-#include "recipes/rules/resolve.h"
+// What follows from other keys of a recipe.
+#include "recipes/rules/rules.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -10,6 +10,11 @@
 
 namespace retort::recipes {
 
+// Before anything is checked (resolve.cc): gives each key that is not written what the others, the
+// recipe's type and the backend call for. A recipe that has been resolved stays as it is. Refuses
+// what is written and cannot hold then, with its place.
+void resolve_recipe(Recipe& recipe, const RecipePlaces& places);
+
 struct RuleOptions {
   bool has_cuda = false;     // the CUDA module is there, or nothing is to be computed
   bool check_files = true;   // models and data must exist
@@ -17,7 +22,7 @@ struct RuleOptions {
   bool is_launched = true;   // by retort launch, which knows where each process of the run is
 };
 
-// Of a recipe that has been resolved (resolve.h), whatever its type; the type's own are part of it.
+// Of a recipe that has been resolved, whatever its type; the type's own are part of it.
 // Of several mistakes the one whose rule is listed first is told. kInvalidArgument with file:line,
 // kUnavailable for a device that this build or machine lacks.
 void check_rules(const Recipe& recipe, const RecipePlaces& places, const Launcher& launcher,
