@@ -10,6 +10,7 @@ struct FreeBlock {
   std::string flow = "{}";  // YAML on one line; always a block of keys
 
   bool is_empty() const { return flow == "{}"; }
+  bool operator==(const FreeBlock&) const = default;
 };
 
 }  // namespace retort

@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "recipes/data/batches.h"
 #include "recipes/data/dataset.h"
-#include "recipes/recipe_type.h"
 #include "recipes/registry.h"
 #include "recipes/run/answer_end.h"
 #include "recipes/run/batch_options.h"
@@ -95,8 +94,7 @@ void print_template(const models::ChatTemplate& chat) {
 
 void print_unheard_end(const Recipe& recipe, const data::RowFindings& found) {
   const models::Tokenizer tokenizer = models::Tokenizer::load(recipe.student().model);
-  if (const auto warning =
-          unheard_end(recipe, load_chat(recipe), tokenizer, found.has_messages))
+  if (const auto warning = unheard_end(recipe, load_chat(recipe), tokenizer, found.has_messages))
     std::printf("--- warning: %s\n", warning->c_str());
 }
 
@@ -123,10 +121,6 @@ void audit_samples(const Recipe& recipe, int64_t num_samples, data::SampleRule r
   print_counts(counts, dataset->num_skipped());
   print_row_warnings(*dataset, recipe.student().model);
   print_first_step(data::BatchStream(dataset, batch_options(recipe, 0)).next());
-}
-
-void RecipeType::audit(const Recipe& recipe, int64_t num_samples) const {
-  audit_samples(recipe, num_samples);
 }
 
 }  // namespace retort::recipes

@@ -1,22 +1,14 @@
-// Roles that an inference engine of others plays: what follows from `external`, and what cannot be.
+// Roles that an inference engine of others plays: what follows from `external`.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "base/units.h"
 #include "engines/contract.h"
 #include "recipes/recipe.h"
-#include "recipes/recipe_places.h"
 
 namespace retort::recipes {
-
-// Before anything is checked: a role with `external` gets the tokenizer's folder as its model and a
-// replica for each address. Refuses what says otherwise.
-void resolve_external_roles(Recipe& recipe, const RecipePlaces& places);
-// grpo.sampling_correction: auto becomes what the generator calls for.
-void resolve_sampling_correction(Recipe& recipe);
-// What no engine of this kind can do in this recipe.
-void check_external_roles(const Recipe& recipe, const RecipePlaces& places);
 
 // What an external role is needed for: what its engine must have been found to give.
 engines::Needs engine_needs(const Recipe& recipe, const std::string& role);

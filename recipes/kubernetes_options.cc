@@ -4,14 +4,10 @@
 #include <filesystem>
 #include <string_view>
 
-#include "base/error.h"
+#include "recipes/document/refuse.h"
 
 namespace retort::recipes {
 namespace {
-
-[[noreturn]] void refuse(const std::string& message) {
-  throw Error(ErrorCode::kInvalidArgument, message);
-}
 
 bool is_label(std::string_view text) {
   const auto is_inside = [](char c) {
@@ -26,21 +22,33 @@ bool is_label(std::string_view text) {
 void VolumeOptions::validate() const {
   const std::filesystem::path folder(path);
   if (!folder.is_absolute() || folder.lexically_normal() != folder || !folder.has_filename())
-    refuse("path is '" + path + "'; expected the folder's absolute path, as /data");
-  if (path.find(':') != std::string::npos) refuse("path is '" + path + "'; a mount has no ':'");
+    refuse_option("path is '" + path + "'; expected the folder's absolute path, as /data");
+  if (path.find(':') != std::string::npos)
+    refuse_option("path is '" + path + "'; a mount has no ':'");
   if (claim.has_value() != source.is_empty())
-    refuse("of '" + path + "': expected one of claim and source");
-  if (claim && claim->empty()) refuse("claim is empty; expected the name of one");
+    refuse_option("of '" + path + "': expected one of claim and source");
+  if (claim && claim->empty()) refuse_option("claim is empty; expected the name of one");
 }
 
 void KubernetesOptions::validate() const {
   if (!is_label(name_space))
-    refuse("namespace is '" + name_space +
-           "'; expected small letters, digits and '-', at most 63 of them");
-  if (image && image->empty()) refuse("image is empty; expected one with the program");
+    refuse_option("namespace is '" + name_space +
+                  "'; expected small letters, digits and '-', at most 63 of them");
+  if (image && image->empty()) refuse_option("image is empty; expected one with the program");
   for (const VolumeOptions& one : volumes)
     if (std::ranges::count(volumes, one.path, &VolumeOptions::path) > 1)
-      refuse("volumes: the path '" + one.path + "' is there twice");
+      refuse_option("volumes: the path '" + one.path + "' is there twice");
+}
+
+const VolumeOptions* KubernetesOptions::volume_of(const std::string& path) const {
+  const VolumeOptions* deepest = nullptr;
+  const std::filesystem::path wanted = std::filesystem::path(path).lexically_normal();
+  for (const VolumeOptions& volume : volumes) {
+    const std::filesystem::path inside = wanted.lexically_relative(volume.path);
+    if (inside.empty() || *inside.begin() == "..") continue;
+    if (deepest == nullptr || volume.path.size() > deepest->path.size()) deepest = &volume;
+  }
+  return deepest;
 }
 
 }  // namespace retort::recipes

@@ -7,8 +7,13 @@
 
 #include "base/free_block.h"
 #include "base/options.h"
+#include "base/units.h"
 
 namespace retort::recipes {
+
+// The grace period of a pod that does not say otherwise, and what of it is not the run's to use:
+// the end of `retort join` itself, and the time of the message.
+inline constexpr Duration kPodGrace{30'000}, kPodMargin{5'000};
 
 // One entry of `launch.kubernetes.volumes`: where all pods see one storage.
 struct VolumeOptions {
@@ -27,6 +32,7 @@ struct VolumeOptions {
     visit("read_only", read_only, "pods only read from it");
   }
   void validate() const;
+  bool operator==(const VolumeOptions&) const = default;
 };
 
 struct KubernetesOptions {
@@ -45,6 +51,9 @@ struct KubernetesOptions {
           "containers: [{name: retort, resources: ...}]");
   }
   void validate() const;
+  // The volume that holds this absolute path: of several, the one that is mounted deepest. Null:
+  // none, it is in the image.
+  const VolumeOptions* volume_of(const std::string& path) const;
 };
 
 }  // namespace retort::recipes

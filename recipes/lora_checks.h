@@ -1,20 +1,13 @@
-// What a recipe says of `roles.student.lora`, checked.
+// What follows from `roles.student.lora`: what is pushed, what is kept, what an adapter belongs to.
 #pragma once
 
 #include <string>
 
 #include "models/config.h"
+#include "models/lora/lora_config.h"
 #include "recipes/recipe.h"
-#include "recipes/recipe_places.h"
 
 namespace retort::recipes {
-
-// Roles that do not train have no adapter. An adapter alone is pushed to a generator of ours that
-// has the student's model.
-void check_lora(const Recipe& recipe, const RecipePlaces& places);
-// The model has the matrices that are adapted, and the folder of the adapter that training starts
-// from is there, with the recipe's settings.
-void check_lora_files(const Recipe& recipe, const RecipePlaces& places);
 
 // Whether generators are sent the student's adapter alone (roles.student.lora.push).
 bool pushes_adapter(const Recipe& recipe);
@@ -25,6 +18,9 @@ bool keeps_first_adapter(const Recipe& recipe);
 // With roles.student.lora.push: adapter, of the files of `role`, the student or its generator:
 // models::weights_fingerprint, else "". Reads all of them.
 std::string base_weights(const Recipe& recipe, const RoleOptions& role);
+
+// The layers that are adapted, as a recipe writes them: "[q_proj, v_proj]", or a pattern.
+std::string modules_text(const models::LoraConfig& config);
 
 // "lora_alpha: 16 there, 32 in the recipe; ..." of settings that differ for adapters of `model`; ""
 // if none does.

@@ -10,8 +10,10 @@ namespace retort::recipes {
 
 // {"train", "max_steps"}; items of lists by their number, "0" first.
 using KeyPath = std::vector<std::string>;
+// "rewards[0].template" -> {"rewards", "0", "template"}.
+KeyPath key_path(const std::string& key);
 
-// Implemented by what read the recipe (launch/yaml).
+// Implemented by what read the recipe (launch/document).
 class RecipePlaces {
  public:
   virtual ~RecipePlaces() = default;

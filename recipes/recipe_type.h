@@ -51,7 +51,7 @@ class RecipeType {
   // Roles that hold a frozen model and answer for it.
   virtual std::vector<std::string> frozen_roles(const Recipe&) const { return {}; }
   // Whether what the student was before its training is compared with: is_own_reference
-  // (recipes/shared_checks.h).
+  // (recipes/rules/references.h).
   virtual bool compares_with_student(const Recipe&) const { return false; }
   // Those whose answers may stay on a device from one end to the other: rpc.device_maps.
   virtual std::vector<std::string> device_roles(const Recipe&) const { return {}; }
@@ -85,7 +85,7 @@ class RecipeType {
   virtual RecipePlan plan(const Recipe&) const { return {}; }
   // `retort audit`: prints the first `num_samples` samples as the trainer sees them (prompts, where
   // it draws what it trains on), and counts.
-  virtual void audit(const Recipe& recipe, int64_t num_samples) const;
+  virtual void audit(const Recipe& recipe, int64_t num_samples) const = 0;
   // `retort check`: the first row through the recipe's own numbers, against independent ones.
   virtual void self_check(const Recipe& recipe, SelfCheck& check) const = 0;
   // `retort cache`: refuses a recipe whose teacher's payloads cannot be kept, naming the key.

@@ -36,16 +36,6 @@ const RecipeType& recipe_type(std::string_view name) {
   throw Error(ErrorCode::kInvalidArgument, "'" + std::string(name) + "' is not one of " + names);
 }
 
-void RecipeType::check_cache(const Recipe& recipe) const {
-  throw Error(ErrorCode::kInvalidArgument,
-              "retort cache: recipe: " + recipe.recipe.text +
-                  " has no teacher whose payloads could be kept; it is for recipe: distill");
-}
-
-void RecipeType::write_cache(const RankContext&) const {
-  RETORT_CHECK(false) << "a recipe that check_cache() refuses";
-}
-
 std::vector<std::string_view> RecipeName::choices() {
   std::vector<std::string_view> names;
   for (const RecipeType* type : recipe_types())

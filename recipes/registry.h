@@ -1,4 +1,5 @@
-// All recipe types.
+// All recipe types. recipes/registry.cc, which alone sees every recipe's folder, has the list; who
+// looks a type up knows none of them.
 #pragma once
 
 #include <span>

@@ -3,18 +3,14 @@
 #include <array>
 #include <string_view>
 
-#include "base/error.h"
+#include "recipes/document/refuse.h"
 
 namespace retort::recipes {
 namespace {
 
-[[noreturn]] void refuse_slurm(const std::string& message) {
-  throw Error(ErrorCode::kInvalidArgument, message);
-}
-
 void check_slurm_word(const char* key, const std::optional<std::string>& word) {
   if (word && (word->empty() || word->find_first_of(" \t\r\n") != std::string::npos))
-    refuse_slurm(std::string(key) + " is '" + *word + "'; expected one word");
+    refuse_option(std::string(key) + " is '" + *word + "'; expected one word");
 }
 
 // What the batch script says itself: its processes, its log, how it is stopped and goes on.
@@ -37,14 +33,14 @@ bool is_option(std::string_view argument, std::string_view option) {
 
 void check_argument(const std::string& argument) {
   if (!argument.starts_with('-') || argument.find_first_of("\r\n") != std::string::npos)
-    refuse_slurm("args: '" + argument +
-                 "': expected an option of sbatch with its value in one word, e.g. --qos=high");
+    refuse_option("args: '" + argument +
+                  "': expected an option of sbatch with its value in one word, e.g. --qos=high");
   for (const std::string_view option : kOwn)
     if (is_option(argument, option))
-      refuse_slurm("args: " + argument + " is what the batch script says itself; remove it");
+      refuse_option("args: " + argument + " is what the batch script says itself; remove it");
   for (const auto& [small, large, key] : kKeys)
     if (is_option(argument, small) || is_option(argument, large))
-      refuse_slurm("args: " + argument + ": write launch.slurm." + std::string(key));
+      refuse_option("args: " + argument + ": write launch.slurm." + std::string(key));
 }
 
 }  // namespace

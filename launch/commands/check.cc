@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "launch/commands/command_line.h"
-#include "launch/commands/model_check.h"
 #include "launch/links/measure_links.h"
 #include "launch/supervision/signal_catcher.h"
 #include "launch/yaml/recipe_file.h"
@@ -16,6 +15,7 @@
 #include "models/lora/adapter.h"
 #include "recipes/audit.h"
 #include "recipes/registry.h"
+#include "recipes/rules/models.h"
 #include "recipes/run/answer_end.h"
 #include "recipes/run/student_model.h"
 #include "recipes/run/template_day.h"
@@ -77,7 +77,7 @@ models::LoadedModel load_checked_student(const recipes::Recipe& recipe) {
 int run_check(const CheckCommand& command) {
   const recipes::Recipe recipe =
       load_recipe(command.recipe, command.overrides, {.cuda = true, .env_values = false});
-  check_models(recipe);
+  recipes::check_models(recipe);
   const data::RowFindings found = recipes::look_at_rows(recipe);
   models::LoadedModel student = load_checked_student(recipe);
   student.chat = recipes::load_chat(recipe);

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "launch/yaml/recipe_file.h"
+#include "launch/yaml/resolved_yaml.h"
 
 namespace retort::launch {
 namespace {

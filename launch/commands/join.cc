@@ -18,7 +18,6 @@
 #include "launch/backends/start_processes.h"
 #include "launch/commands/command_line.h"
 #include "launch/commands/launch.h"
-#include "launch/commands/model_check.h"
 #include "launch/commands/run_once.h"
 #include "launch/commands/run_store.h"
 #include "launch/join/become_rank.h"
@@ -33,7 +32,9 @@
 #include "launch/supervision/signal_catcher.h"
 #include "launch/supervision/stderr_writer.h"
 #include "launch/yaml/recipe_file.h"
+#include "launch/yaml/resolved_yaml.h"
 #include "parallel/device_module.h"
+#include "recipes/rules/models.h"
 #include "recipes/run/checkpoint_folder.h"
 
 namespace retort::launch {
@@ -176,7 +177,7 @@ int keep_run(const JoinCommand& command, const JoinPlace& place, const recipes::
   note_engines(recipe);
   if (command.overwrite) refuse_to_overwrite_inputs(recipe);
   load(command, /*check_inputs=*/true);
-  check_models(recipe);
+  recipes::check_models(recipe);
   SignalCatcher& signals = *new SignalCatcher({SIGINT, SIGTERM, SIGHUP});  // never destroyed
   Keeper keeper({.recipe = recipe,
                  .access = access,

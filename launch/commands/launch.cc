@@ -15,7 +15,6 @@
 #include "launch/commands/attach.h"
 #include "launch/commands/command_line.h"
 #include "launch/commands/fit_to_hosts.h"
-#include "launch/commands/model_check.h"
 #include "launch/commands/submit.h"
 #include "launch/run/run_backends.h"
 #include "launch/run/run_to_end.h"
@@ -28,6 +27,7 @@
 #include "parallel/device_module.h"
 #include "recipes/external_roles.h"
 #include "recipes/input_paths.h"
+#include "recipes/rules/models.h"
 #include "recipes/run/checkpoint_folder.h"
 
 namespace retort::launch {
@@ -98,7 +98,7 @@ recipes::Recipe load_for_launch(const LaunchCommand& command) {
   // The models of pods are not here.
   if (recipe.launch.backend == recipes::Backend::kKubernetes) return recipe;
   if (command.overwrite) refuse_to_overwrite_inputs(recipe);
-  check_models(recipe);
+  recipes::check_models(recipe);
   check_min_dp(recipe);
   return recipe;
 }

@@ -7,12 +7,12 @@
 
 #include "base/error.h"
 #include "launch/commands/command_line.h"
-#include "launch/commands/model_check.h"
 #include "launch/plan/plan.h"
 #include "launch/plan/plan_json.h"
 #include "launch/yaml/recipe_file.h"
 #include "recipes/plan.h"
 #include "recipes/recipe.h"
+#include "recipes/rules/models.h"
 
 namespace retort::launch {
 namespace {
@@ -151,7 +151,7 @@ int run_plan(const PlanCommand& command) {
     throw Error(ErrorCode::kInvalidArgument, "--link-gbit must be above 0");
   const recipes::Recipe recipe =
       load_recipe(command.recipe, command.overrides, {.cuda = true, .env_values = false});
-  check_models(recipe);
+  recipes::check_models(recipe);
   const Plan plan = make_plan(recipe);
   if (command.json)
     std::printf("%s\n", plan_json(plan, command.link_gbit).c_str());

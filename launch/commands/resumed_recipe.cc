@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "launch/yaml/recipe_file.h"
+#include "launch/yaml/resolved_yaml.h"
 #include "launch/yaml/tree.h"
 #include "recipes/lora_checks.h"
 #include "recipes/registry.h"

@@ -10,7 +10,7 @@
 #include "launch/slurm/command.h"
 #include "launch/slurm/texts.h"
 #include "launch/supervision/run_folder.h"
-#include "launch/yaml/recipe_file.h"
+#include "launch/yaml/resolved_yaml.h"
 #include "launch/yaml/role_values.h"
 
 namespace retort::launch {

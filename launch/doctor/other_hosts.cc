@@ -15,7 +15,7 @@
 #include "launch/doctor/host_answer.h"
 #include "launch/doctor/inputs.h"
 #include "launch/supervision/run_folder.h"
-#include "launch/yaml/recipe_file.h"
+#include "launch/yaml/resolved_yaml.h"
 
 namespace retort::launch::doctor {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "base/hash.h"
 #include "base/process_name.h"
-#include "launch/yaml/recipe_file.h"
+#include "launch/yaml/resolved_yaml.h"
 
 namespace retort::launch {
 namespace {

@@ -1,4 +1,4 @@
-// What `launch.backend: kubernetes` asks of a recipe.
+// What the pods of a run ask of its recipe, beside the rules of launch.kubernetes.
 #pragma once
 
 #include "recipes/recipe.h"
@@ -6,11 +6,7 @@
 
 namespace retort::launch {
 
-// Before anything is checked, of keys that are not written: launch.stop_timeout fits Kubernetes'
-// usual grace period, and roles.<name>.restarts is 0.
-void resolve_kubernetes(recipes::Recipe& recipe, const recipes::RecipePlaces& places);
-
-// Refuses what could not run in pods, and launch.kubernetes with another backend.
-void check_kubernetes(const recipes::Recipe& recipe, const recipes::RecipePlaces& places);
+// Refuses what contradicts the run: it shows when its pods are written.
+void check_pods(const recipes::Recipe& recipe, const recipes::RecipePlaces& places);
 
 }  // namespace retort::launch

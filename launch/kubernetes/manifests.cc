@@ -11,7 +11,7 @@
 #include "launch/kubernetes/names.h"
 #include "launch/yaml/build.h"
 #include "launch/yaml/reader.h"
-#include "launch/yaml/recipe_file.h"
+#include "launch/yaml/resolved_yaml.h"
 #include "launch/yaml/role_values.h"
 
 namespace retort::launch {
@@ -270,7 +270,7 @@ Recipe recipe_of_pods(const Recipe& recipe) {
 Duration pod_grace(const Recipe& recipe) {
   const YamlNode pod = written_pod(recipe);
   const auto* entry = pod.find(kGraceKey);
-  if (entry == nullptr) return kPodGrace;
+  if (entry == nullptr) return recipes::kPodGrace;
   int64_t seconds = 0;
   try {
     read_scalar(entry->value, seconds);

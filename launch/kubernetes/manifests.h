@@ -21,9 +21,6 @@ namespace retort::launch {
 
 // Where the run meets, unless launch.rendezvous.port says so.
 inline constexpr int64_t kKubernetesPort = 7070;
-// The grace period of a pod that does not say otherwise, and what of it is not the run's to use:
-// the end of `retort join` itself, and the time of the message.
-inline constexpr Duration kPodGrace{30'000}, kPodMargin{5'000};
 
 struct ManifestOptions {
   std::string secret;
@@ -37,7 +34,7 @@ std::string kubernetes_manifests(const recipes::Recipe& recipe, const ManifestOp
 // The recipe in the ConfigMap: what each `retort join` reads. Its processes are nobody's to place.
 recipes::Recipe recipe_of_pods(const recipes::Recipe& recipe);
 
-// The grace period of every pod: of launch.kubernetes.pod, or kPodGrace.
+// The grace period of every pod: of launch.kubernetes.pod, or recipes::kPodGrace.
 Duration pod_grace(const recipes::Recipe& recipe);
 
 }  // namespace retort::launch

@@ -19,7 +19,7 @@ constexpr size_t kLongestRun = 24, kHash = 10, kLongestRole = 16;
 std::string run_name(const recipes::Recipe& recipe) {
   const fs::path folder = fs::path(recipe.output_dir).lexically_normal();
   const std::string path = folder.has_filename() ? folder.string() : folder.parent_path().string();
-  const auto* volume = volume_of(recipe, path);
+  const auto* volume = recipe.launch.kubernetes.volume_of(path);
   const std::string storage =
       volume == nullptr ? "" : volume->path + " " + volume->claim.value_or(volume->source.flow);
 
@@ -69,17 +69,6 @@ KubernetesNames kubernetes_names(const recipes::Recipe& recipe) {
   for (const auto& [role, options] : recipe.roles)
     if (role != recipes::Recipe::kDrivingRole) add(role);
   return names;
-}
-
-const recipes::VolumeOptions* volume_of(const recipes::Recipe& recipe, const std::string& path) {
-  const recipes::VolumeOptions* deepest = nullptr;
-  const fs::path wanted = fs::path(path).lexically_normal();
-  for (const recipes::VolumeOptions& volume : recipe.launch.kubernetes.volumes) {
-    const fs::path inside = wanted.lexically_relative(volume.path);
-    if (inside.empty() || *inside.begin() == "..") continue;
-    if (deepest == nullptr || volume.path.size() > deepest->path.size()) deepest = &volume;
-  }
-  return deepest;
 }
 
 }  // namespace retort::launch

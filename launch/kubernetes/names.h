@@ -25,8 +25,4 @@ std::string dns_label(const std::string& text, size_t longest);
 // Labels are short enough for the index that a pod's host name ends with.
 KubernetesNames kubernetes_names(const recipes::Recipe& recipe);
 
-// The volume of `launch.kubernetes` that holds this absolute path: of several, the one that is
-// mounted deepest. Null: none, it is in the image.
-const recipes::VolumeOptions* volume_of(const recipes::Recipe& recipe, const std::string& path);
-
 }  // namespace retort::launch

@@ -19,7 +19,7 @@
 #include "launch/commands/run_store.h"
 #include "launch/supervision/run_folder.h"
 #include "launch/supervision/supervisor.h"
-#include "launch/yaml/recipe_file.h"
+#include "launch/yaml/resolved_yaml.h"
 #include "parallel/world.h"
 #include "rpc/archive.h"
 #include "rpc/listen_address.h"

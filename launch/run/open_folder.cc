@@ -10,6 +10,7 @@
 #include "launch/commands/resumed_recipe.h"
 #include "launch/plan/plan_json.h"
 #include "launch/yaml/recipe_file.h"
+#include "launch/yaml/resolved_yaml.h"
 #include "launch/yaml/role_values.h"
 
 namespace retort::launch {

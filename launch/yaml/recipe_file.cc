@@ -1,18 +1,23 @@
 #include "launch/yaml/recipe_file.h"
 
+#include <cstdint>
+#include <utility>
+
+#include "base/error.h"
+#include "base/options.h"
 #include "base/piped_file.h"
+#include "launch/backends/child_process.h"
+#include "launch/backends/placement.h"
 #include "launch/kubernetes/check.h"
 #include "launch/yaml/home_paths.h"
 #include "launch/yaml/key_paths.h"
 #include "launch/yaml/places.h"
 #include "launch/yaml/reader.h"
-#include "launch/yaml/recipe_check.h"
 #include "launch/yaml/role_values.h"
 #include "launch/yaml/tree.h"
-#include "launch/yaml/writer.h"
-#include "recipes/external_roles.h"
-#include "recipes/registry.h"
 #include "recipes/reserved_keys.h"
+#include "recipes/rules/launcher.h"
+#include "recipes/rules/rules.h"
 
 namespace retort::launch {
 namespace {
@@ -41,6 +46,28 @@ std::string unknown_name(std::string_view name) {
   return text;
 }
 
+// What the rules of the language ask of this launcher.
+class RunLauncher : public recipes::Launcher {
+ public:
+  bool sets_variable(const std::string& name) const override { return is_launchers_variable(name); }
+
+  std::vector<int64_t> processes_on_hosts(const recipes::Recipe& recipe) const override {
+    return place_processes(recipe).processes;
+  }
+
+  std::vector<recipes::RanksOnHost> ranks_on_hosts(const recipes::Recipe& recipe) const override {
+    std::vector<recipes::RanksOnHost> ranks;
+    for (KnownHost& host : known_hosts(recipe))
+      ranks.push_back(std::move(host.ranks));
+    return ranks;
+  }
+
+  void check_pods(const recipes::Recipe& recipe,
+                  const recipes::RecipePlaces& places) const override {
+    launch::check_pods(recipe, places);
+  }
+};
+
 recipes::Recipe checked_recipe(YamlNode root, const RoleValues& known, const LoadOptions& options,
                                std::vector<std::string>* warnings) {
   const RoleValues elsewhere = fill_role_values(root, known, options.env_values);
@@ -56,16 +83,12 @@ recipes::Recipe checked_recipe(YamlNode root, const RoleValues& known, const Loa
                           choices_text(recipes::RecipeName::choices()));
 
   expand_home(recipe);
-  const bool lora =
-      recipe.roles.contains(recipes::Recipe::kDrivingRole) && recipe.student().lora.has_value();
-  recipe.train.resolve(recipes::recipe_type(recipe).learning_rate(lora));
-  recipe.launch.resolve(places.written({"launch", "stop_timeout"}));
-  recipes::recipe_type(recipe).resolve(recipe, places);
-  recipes::resolve_external_roles(recipe, places);
-  recipes::resolve_sampling_correction(recipe);
-  if (recipe.generation && !recipe.weight_sync) recipe.weight_sync.emplace();
-  resolve_kubernetes(recipe, places);
-  check_recipe(recipe, places, options);
+  recipes::resolve_recipe(recipe, places);
+  recipes::check_rules(recipe, places, RunLauncher(),
+                       {.has_cuda = options.cuda,
+                        .check_files = options.check_files,
+                        .check_inputs = options.check_inputs,
+                        .is_launched = options.is_launched});
   if (warnings) *warnings = places.warnings();
   return recipe;
 }
@@ -87,13 +110,6 @@ recipes::Recipe load_recipe(const std::filesystem::path& path,
 recipes::Recipe parse_recipe(std::string_view text, const std::string& name,
                              const LoadOptions& options) {
   return checked_recipe(read_tree(text, name, {}), {}, options, nullptr);
-}
-
-std::string resolved_yaml(const recipes::Recipe& recipe) {
-  YamlWriter writer(/*indent=*/0, /*names_only=*/"env");
-  recipes::Recipe copy = recipe;
-  copy.fields(writer);
-  return writer.str();
 }
 
 }  // namespace retort::launch

@@ -1,4 +1,4 @@
-// A recipe as a YAML file: read with overrides, resolved and checked; written whole.
+// A recipe as a YAML file: read with overrides, resolved and checked.
 #pragma once
 
 #include <filesystem>
@@ -33,9 +33,5 @@ recipes::Recipe load_recipe(const std::filesystem::path& path,
 // The same of a text that is no file; `name` stands in messages.
 recipes::Recipe parse_recipe(std::string_view text, const std::string& name,
                              const LoadOptions& options = {});
-
-// Every field of the recipe as YAML, but null for the values of roles.*.env, which may be secrets.
-// load_recipe of this text gives the same recipe, with those of its environment.
-std::string resolved_yaml(const recipes::Recipe& recipe);
 
 }  // namespace retort::launch

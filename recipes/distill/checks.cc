@@ -3,21 +3,23 @@
 #include <algorithm>
 
 #include "engines/traits.h"
-#include "recipes/shared_checks.h"
+#include "recipes/rules/data.h"
+#include "recipes/rules/generation.h"
+#include "recipes/rules/references.h"
 
 namespace retort::recipes {
 namespace {
 
 constexpr const char* kUsualName = "teacher";
 
-void check_teachers(const Recipe& recipe, const RecipePlaces& places) {
-  const auto& teachers = recipe.distill->teachers;
+void check_teachers(const std::vector<TeacherOptions>& teachers, const Roles& roles,
+                    const RecipePlaces& places) {
   for (size_t i = 0; i < teachers.size(); ++i) {
     if (teachers[i].is_cached()) continue;
     const KeyPath path{"distill", "teachers", std::to_string(i), "role"};
     if (teachers[i].role == Recipe::kDrivingRole)
       places.refuse(path, "the student cannot be its own teacher");
-    check_declared(recipe, places, path, teachers[i].role);
+    check_declared(roles, places, path, teachers[i].role);
   }
 }
 
@@ -25,10 +27,9 @@ bool takes_named_ids(const engines::EngineTraits& traits) { return traits.named_
 
 // Ids are named for each position, which one engine alone takes; its own most probable ids beside
 // them would be of another forward pass.
-void check_engine_support(const Recipe& recipe, const RecipePlaces& places,
-                          const std::string& role) {
-  const DistillOptions& distill = *recipe.distill;
-  const auto& external = recipe.roles.at(role).external;
+void check_engine_support(const DistillOptions& distill, const Roles& roles,
+                          const RecipePlaces& places, const std::string& role) {
+  const auto& external = roles.at(role).external;
   if (!external) return;
   const std::string takers = engines::engines_that(takes_named_ids);
   const std::string ours = "support: teacher with '" + role + "', or a teacher of ours (`model`)";
@@ -52,8 +53,7 @@ void check_engine_support(const Recipe& recipe, const RecipePlaces& places,
 }
 
 // What the student names is new in each step.
-void check_support(const Recipe& recipe, const RecipePlaces& places) {
-  const DistillOptions& distill = *recipe.distill;
+void check_support(const DistillOptions& distill, const Roles& roles, const RecipePlaces& places) {
   if (distill.support == roles::Support::kTeacher) return;
   const std::string support(enum_name(distill.support));
   for (size_t i = 0; i < distill.teachers.size(); ++i) {
@@ -62,13 +62,13 @@ void check_support(const Recipe& recipe, const RecipePlaces& places) {
       places.refuse({"distill", "teachers", std::to_string(i), "cache"},
                     "no cache holds the ids that the student names with support: " + support +
                         "; name a role, or use support: teacher");
-    check_engine_support(recipe, places, teacher.role);
+    check_engine_support(distill, roles, places, teacher.role);
   }
 }
 
 // What a cache holds was said before the run, of rows that stay as they are.
-void check_caches(const Recipe& recipe, const RecipePlaces& places) {
-  const DistillOptions& distill = *recipe.distill;
+void check_caches(const DistillOptions& distill, const data::DataOptions& data,
+                  const RecipePlaces& places) {
   const auto cached = std::ranges::count_if(distill.teachers, &TeacherOptions::is_cached);
   for (size_t i = 0; i < distill.teachers.size(); ++i)
     if (distill.teachers[i].is_cached() && distill.lmbda > 0)
@@ -76,7 +76,7 @@ void check_caches(const Recipe& recipe, const RecipePlaces& places) {
                     "what the student draws is in no cache: with lmbda above 0 a teacher must "
                     "answer; name a role");
   if (cached == 0) return;
-  check_no_wrapping(recipe, places, "rows whose payloads are found whole in the cache");
+  check_no_wrapping(data, places, "rows whose payloads are found whole in the cache");
   const bool alone = cached == static_cast<int64_t>(distill.teachers.size());
   if (alone && distill.prefetch != DistillOptions().prefetch)
     places.refuse({"distill", "prefetch"},
@@ -85,12 +85,11 @@ void check_caches(const Recipe& recipe, const RecipePlaces& places) {
 }
 
 // Its default holds wherever there is nothing to evaluate.
-void check_evaluation(const Recipe& recipe, const RecipePlaces& places) {
-  const DistillOptions& distill = *recipe.distill;
+void check_evaluation(const DistillOptions& distill, const TrainOptions& train,
+                      const data::DataOptions& data, const RecipePlaces& places) {
   if (distill.eval_kd_loss) return;
   const KeyPath path{"distill", "eval_kd_loss"};
-  if (recipe.data.eval.empty())
-    places.refuse(path, "has no effect without data.eval; remove the key");
+  if (data.eval.empty()) places.refuse(path, "has no effect without data.eval; remove the key");
   if (distill.use_policy_gradient)
     places.refuse(path,
                   "has no effect with use_policy_gradient, whose evaluations ask no teacher; "
@@ -99,15 +98,14 @@ void check_evaluation(const Recipe& recipe, const RecipePlaces& places) {
     places.refuse(path,
                   "has no effect where a teacher is a cache, which has the training rows alone; "
                   "remove the key");
-  if (recipe.train.metric_for_best_model == "eval_kd_loss")
+  if (train.metric_for_best_model == "eval_kd_loss")
     places.refuse(path,
                   "false leaves out the metric that train.metric_for_best_model names; remove "
                   "one of the two keys");
 }
 
-void check_on_policy(const Recipe& recipe, const RecipePlaces& places) {
-  const DistillOptions& distill = *recipe.distill;
-  const GenerationOptions& generation = *recipe.generation;
+void check_on_policy(const DistillOptions& distill, const GenerationOptions& generation,
+                     const data::DataOptions& data, const RecipePlaces& places) {
   if (distill.kd_ratio != 1.0 && distill.lmbda == 1.0)
     places.refuse({"distill", "kd_ratio"},
                   "must be 1 where all batches are on-policy: cross-entropy on the student's own "
@@ -124,12 +122,11 @@ void check_on_policy(const Recipe& recipe, const RecipePlaces& places) {
                   "generation.temperature equal to distill.temperature, and leave top_p, top_k, "
                   "min_p, typical_p, min_new_tokens and the penalties alone");
 
-  check_no_wrapping(recipe, places, "rows whose prompts the student continues");
-  check_keeps_start(recipe, places, "the student continues prompts, which are never cut");
-  check_no_tokenized_cache(recipe, places, "rows whose prompts the student continues");
+  check_no_wrapping(data, places, "rows whose prompts the student continues");
+  check_keeps_start(data, places, "the student continues prompts, which are never cut");
+  check_no_tokenized_cache(data, places, "rows whose prompts the student continues");
   for (const std::string field : {"completion_only_loss", "assistant_only_loss"})
-    if (!(field == "completion_only_loss" ? recipe.data.completion_only_loss
-                                          : recipe.data.assistant_only_loss))
+    if (!(field == "completion_only_loss" ? data.completion_only_loss : data.assistant_only_loss))
       places.refuse({"data", field},
                     "false makes a prompt's tokens targets, and on-policy batches continue what "
                     "stands before the last targets; remove the key");
@@ -137,7 +134,6 @@ void check_on_policy(const Recipe& recipe, const RecipePlaces& places) {
   if (generation.num_generations != GenerationOptions().num_generations)
     places.refuse({"generation", "num_generations"},
                   "has no effect: on-policy distillation draws one completion for each prompt");
-  check_draws_with_student_of_now(recipe, places);
 }
 
 // A resolved recipe holds every field, so one at its default is allowed; but whoever wrote it may
@@ -182,16 +178,20 @@ std::vector<std::string> teacher_roles(const DistillOptions& distill) {
 }
 
 void check_distill(const Recipe& recipe, const RecipePlaces& places) {
-  if (recipe.distill->use_policy_gradient && recipe.distill->lmbda != 1.0)
+  const DistillOptions& distill = *recipe.distill;
+  if (distill.use_policy_gradient && distill.lmbda != 1.0)
     places.refuse({"distill", "use_policy_gradient"},
                   "needs the student's own samples in every batch; write recipe: "
                   "on_policy_distill, or lmbda: 1.0");
-  check_teachers(recipe, places);
-  check_support(recipe, places);
-  check_caches(recipe, places);
-  check_evaluation(recipe, places);
-  if (recipe.generation) check_on_policy(recipe, places);
-  warn_of_idle_fields(*recipe.distill, places);
+  check_teachers(distill.teachers, recipe.roles, places);
+  check_support(distill, recipe.roles, places);
+  check_caches(distill, recipe.data, places);
+  check_evaluation(distill, recipe.train, recipe.data, places);
+  if (recipe.generation) {
+    check_on_policy(distill, *recipe.generation, recipe.data, places);
+    check_draws_with_student_of_now(*recipe.weight_sync, places);
+  }
+  warn_of_idle_fields(distill, places);
 }
 
 }  // namespace retort::recipes

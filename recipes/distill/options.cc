@@ -3,6 +3,7 @@
 #include <cmath>
 #include <set>
 
+#include "recipes/document/refuse.h"
 #include "recipes/losses/policy.h"
 #include "recipes/run/reference_options.h"
 
@@ -12,14 +13,10 @@ namespace {
 using losses::DivergenceType;
 using roles::PayloadKind;
 
-[[noreturn]] void refuse(const std::string& message) {
-  throw Error(ErrorCode::kInvalidArgument, message);
-}
-
 // A field that the rest of the block makes pointless.
 void needs(bool in_effect, bool is_default, const std::string& name, const std::string& condition) {
   if (!in_effect && !is_default)
-    refuse(name + " has no effect without " + condition + ": remove it or change that");
+    refuse_option(name + " has no effect without " + condition + ": remove it or change that");
 }
 
 void validate_teachers(const std::vector<TeacherOptions>& teachers) {
@@ -27,13 +24,15 @@ void validate_teachers(const std::vector<TeacherOptions>& teachers) {
   std::set<std::pair<std::string, std::map<std::string, std::string>>> seen;
   for (const auto& teacher : teachers) {
     if (teacher.role.empty() == teacher.cache.empty())
-      refuse(teacher.role.empty() ? "teachers: every entry needs a `role`, or a `cache`"
-                                  : "teachers: '" + teacher.role +
-                                        "' has a `cache` beside it; an entry has one of the two");
+      refuse_option(teacher.role.empty()
+                        ? "teachers: every entry needs a `role`, or a `cache`"
+                        : "teachers: '" + teacher.role +
+                              "' has a `cache` beside it; an entry has one of the two");
     if (!(teacher.weight > 0) || !std::isfinite(teacher.weight))
-      refuse("teachers: the weight of '" + teacher.name() + "' must be a finite number above 0");
+      refuse_option("teachers: the weight of '" + teacher.name() +
+                    "' must be a finite number above 0");
     if (!seen.emplace(teacher.name(), teacher.when).second)
-      refuse("teachers: '" + teacher.name() + "' stands there twice with the same `when`");
+      refuse_option("teachers: '" + teacher.name() + "' stands there twice with the same `when`");
     sums[teacher.when] += teacher.weight;
   }
   for (const auto& [when, sum] : sums) {
@@ -41,8 +40,8 @@ void validate_teachers(const std::vector<TeacherOptions>& teachers) {
     std::string group;
     for (const auto& [key, value] : when)
       group += (group.empty() ? "" : ", ") + key + ": " + value;
-    refuse("teachers: the weights" + (group.empty() ? "" : " of when: {" + group + "}") +
-           " must sum to 1, they sum to " + std::to_string(sum));
+    refuse_option("teachers: the weights" + (group.empty() ? "" : " of when: {" + group + "}") +
+                  " must sum to 1, they sum to " + std::to_string(sum));
   }
 }
 
@@ -57,32 +56,34 @@ void DistillOptions::validate() const {
 
   validate_sampled_tokens();
   validate_draws();
-  if (loss_top_k <= 0) refuse("loss_top_k must be at least 1, got " + std::to_string(loss_top_k));
+  if (loss_top_k <= 0)
+    refuse_option("loss_top_k must be at least 1, got " + std::to_string(loss_top_k));
   needs(top_k, loss_top_k == defaults.loss_top_k, "loss_top_k", "payload: topk");
   needs(top_k, support == defaults.support, "support", "payload: topk");
 
   // What a top-k payload leaves open.
   needs(top_k, tail == defaults.tail, "tail", "payload: topk");
   if (tail != losses::Tail::kBucket && loss_type != DivergenceType::kForwardKl)
-    refuse("tail: " + std::string(enum_name(tail)) + " works with loss_type: forward_kl only (" +
-           std::string(enum_name(loss_type)) +
-           " would be minimised by moving student mass out of the top-k); use tail: bucket");
+    refuse_option("tail: " + std::string(enum_name(tail)) +
+                  " works with loss_type: forward_kl only (" + std::string(enum_name(loss_type)) +
+                  " would be minimised by moving student mass out of the top-k); use tail: bucket");
   needs(top_k, payload_dtype == defaults.payload_dtype, "payload_dtype", "payload: topk");
 
   // The divergence.
-  if (!(beta >= 0 && beta <= 1)) refuse("beta must be in [0, 1]");
+  if (!(beta >= 0 && beta <= 1)) refuse_option("beta must be in [0, 1]");
   needs(loss_type == DivergenceType::kJsd, beta == defaults.beta, "beta", "loss_type: jsd");
-  if (!(skew_lambda >= 0 && skew_lambda < 1)) refuse("skew_lambda must be in [0, 1)");
+  if (!(skew_lambda >= 0 && skew_lambda < 1)) refuse_option("skew_lambda must be in [0, 1)");
   needs(skewed, skew_lambda == defaults.skew_lambda, "skew_lambda",
         "loss_type: skewed_kl or skewed_reverse_kl");
   if (!(temperature > 0) || !std::isfinite(temperature))
-    refuse("temperature must be a finite number above 0");
+    refuse_option("temperature must be a finite number above 0");
 
   // Its share of the loss, and of the batches.
   if (kd_ratio == 0)
-    refuse("kd_ratio: 0 would run teachers whose answers count for nothing; write recipe: sft");
-  if (!(kd_ratio > 0 && kd_ratio <= 1)) refuse("kd_ratio must be above 0 and at most 1");
-  if (!(lmbda >= 0 && lmbda <= 1)) refuse("lmbda must be in [0, 1]");
+    refuse_option(
+        "kd_ratio: 0 would run teachers whose answers count for nothing; write recipe: sft");
+  if (!(kd_ratio > 0 && kd_ratio <= 1)) refuse_option("kd_ratio must be above 0 and at most 1");
+  if (!(lmbda >= 0 && lmbda <= 1)) refuse_option("lmbda must be in [0, 1]");
   check_prefetch(prefetch);
 }
 
@@ -91,24 +92,24 @@ void DistillOptions::validate() const {
 void DistillOptions::validate_sampled_tokens() const {
   if (payload != PayloadKind::kTargetLogProbs) {
     if (use_policy_gradient)
-      refuse(
+      refuse_option(
           "use_policy_gradient needs payload: target_logps (the log-probability of each sampled "
           "token)");
     return;
   }
   losses::require_policy_gradient(losses::SampledKl::kK1, use_policy_gradient);
   if (loss_type != DivergenceType::kReverseKl)
-    refuse(
+    refuse_option(
         "payload: target_logps estimates reverse KL from the student's own tokens; write "
         "loss_type: reverse_kl");
   if (kd_ratio != 1.0)
-    refuse("payload: target_logps has no cross-entropy part; write kd_ratio: 1.0");
+    refuse_option("payload: target_logps has no cross-entropy part; write kd_ratio: 1.0");
   if (scale_by_temperature_squared)
-    refuse(
+    refuse_option(
         "scale_by_temperature_squared has no effect with use_policy_gradient, whose advantage is a "
         "difference of log-probabilities: remove it");
   if (teachers.size() > 1 || (!teachers.empty() && !teachers[0].when.empty()))
-    refuse("payload: target_logps works with one teacher for all samples");
+    refuse_option("payload: target_logps works with one teacher for all samples");
 }
 
 // payload: sampled is an unbiased estimate of forward KL.
@@ -117,14 +118,14 @@ void DistillOptions::validate_draws() const {
   const DistillOptions defaults;
   const bool draws = payload == PayloadKind::kSampled;
   if (num_samples < 1 || num_samples > kMost)
-    refuse("num_samples must be in [1, " + std::to_string(kMost) + "], got " +
-           std::to_string(num_samples));
+    refuse_option("num_samples must be in [1, " + std::to_string(kMost) + "], got " +
+                  std::to_string(num_samples));
   needs(draws, num_samples == defaults.num_samples, "num_samples", "payload: sampled");
   needs(draws, replacement == defaults.replacement, "replacement", "payload: sampled");
   if (draws && loss_type != DivergenceType::kForwardKl)
-    refuse("payload: sampled works with loss_type: forward_kl only (" +
-           std::string(enum_name(loss_type)) +
-           " is a nonlinear function of the estimate, and would be biased)");
+    refuse_option("payload: sampled works with loss_type: forward_kl only (" +
+                  std::string(enum_name(loss_type)) +
+                  " is a nonlinear function of the estimate, and would be biased)");
 }
 
 losses::DivergenceOptions DistillOptions::divergence() const {

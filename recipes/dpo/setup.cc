@@ -6,10 +6,12 @@
 #include "recipes/dpo/objective.h"
 #include "recipes/dpo/self_check.h"
 #include "recipes/losses/linear_log_probs.h"
+#include "recipes/rules/data.h"
+#include "recipes/rules/references.h"
+#include "recipes/rules/train.h"
 #include "recipes/run/recipe_run.h"
 #include "recipes/run/reference_setup.h"
 #include "recipes/run/student_reference.h"
-#include "recipes/shared_checks.h"
 
 namespace retort::recipes {
 namespace {
@@ -33,7 +35,7 @@ class DpoRun : public RecipeRun {
     std::unique_ptr<Reference> reference;
     if (losses::needs_reference(options_.preference()))
       reference =
-          is_own_reference(context_.recipe(), options_.reference)
+          is_own_reference(context_.recipe().roles, options_.reference)
               ? make_student_reference(trainer, *context_.recipe().student().lora)
               : make_cached_reference(context_, options_.reference, options_.reference_cache);
 
@@ -92,12 +94,12 @@ class DpoType : public RecipeType {
 
   std::vector<std::string> frozen_roles(const Recipe& recipe) const override {
     if (!losses::needs_reference(recipe.dpo->preference())) return {};
-    return reference_roles(recipe, recipe.dpo->reference);
+    return reference_roles(recipe.roles, recipe.dpo->reference);
   }
 
   bool compares_with_student(const Recipe& recipe) const override {
     return losses::needs_reference(recipe.dpo->preference()) &&
-           is_own_reference(recipe, recipe.dpo->reference);
+           is_own_reference(recipe.roles, recipe.dpo->reference);
   }
 
   // Every loss but simpo, orpo and sft compares with a reference.
@@ -105,19 +107,19 @@ class DpoType : public RecipeType {
     const DpoOptions& dpo = *recipe.dpo;
     const bool compares = losses::needs_reference(dpo.preference());
     const std::string why_not = "no loss of this recipe compares with a reference";
-    check_no_packing(recipe, places, "pairs");
-    check_no_target_choice(recipe, places, "both completions of a pair");
-    check_reference(recipe, places, {"dpo", "reference"}, dpo.reference, compares, why_not);
+    check_no_packing(recipe.data, places, "pairs");
+    check_no_target_choice(recipe.data, places, "both completions of a pair");
+    check_reference(recipe.roles, places, {"dpo", "reference"}, dpo.reference, compares, why_not);
     if (compares)
-      check_own_reference(recipe, places, "dpo", dpo.reference, dpo.reference_cache, dpo.prefetch,
-                          DpoOptions().prefetch);
+      check_own_reference(recipe.roles, places, "dpo", dpo.reference, dpo.reference_cache,
+                          dpo.prefetch, DpoOptions().prefetch);
     if (losses::needs_counterparts(dpo.preference()))
-      check_no_skipped_steps(recipe, places, "counterparts, which all pairs share");
+      check_no_skipped_steps(recipe.train, places, "counterparts, which all pairs share");
     if (!compares && !dpo.reference_cache.empty())
       places.refuse({"dpo", "reference_cache"}, "has no effect: " + why_not + "; remove the key");
     if (!compares && dpo.prefetch != DpoOptions().prefetch)
       places.refuse({"dpo", "prefetch"}, "has no effect: " + why_not + "; remove the key");
-    check_pair_batches(recipe, places);
+    check_pair_batches(recipe.train, recipe.data, places);
   }
 
   std::vector<InputPath> inputs(const Recipe& recipe) const override {

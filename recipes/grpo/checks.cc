@@ -1,13 +1,15 @@
 #include "recipes/grpo/checks.h"
 
-#include "recipes/shared_checks.h"
+#include "recipes/rules/data.h"
+#include "recipes/rules/generation.h"
+#include "recipes/rules/references.h"
 
 namespace retort::recipes {
 namespace {
 
 // Completions of a step must be whole groups on every rank.
-void check_batches(const Recipe& recipe, const RecipePlaces& places) {
-  const TrainOptions& train = recipe.train;
+void check_batches(const TrainOptions& train, const GenerationOptions& generation,
+                   const GrpoOptions& grpo, const RecipePlaces& places) {
   if (train.tokens_per_batch)
     places.refuse({"train", "tokens_per_batch"},
                   "is not for grpo; use per_device_train_batch_size, the completions of a "
@@ -20,18 +22,18 @@ void check_batches(const Recipe& recipe, const RecipePlaces& places) {
 
   const int64_t completions =
       train.per_device_train_batch_size.value_or(0) * train.gradient_accumulation_steps;
-  const int64_t group = recipe.generation->num_generations;
+  const int64_t group = generation.num_generations;
   if (completions % group != 0)
     places.refuse({"train", "per_device_train_batch_size"},
                   "per_device_train_batch_size * gradient_accumulation_steps = " +
                       std::to_string(completions) +
                       " completions must be a multiple of generation.num_generations = " +
                       std::to_string(group));
-  if (group < 2 && recipe.grpo->advantage != AdvantageType::kReinforcePlusPlus)
+  if (group < 2 && grpo.advantage != AdvantageType::kReinforcePlusPlus)
     places.refuse({"generation", "num_generations"},
                   "must be at least 2: a sample is compared with the others of its prompt");
 
-  const int64_t steps = recipe.grpo->steps_per_rollout();
+  const int64_t steps = grpo.steps_per_rollout();
   const std::string message =
       "must be a multiple of grpo.num_iterations * num_mini_batches = " + std::to_string(steps) +
       ", so that no checkpoint falls inside a round";
@@ -47,29 +49,30 @@ void check_batches(const Recipe& recipe, const RecipePlaces& places) {
                   "step that is evaluated has a checkpoint");
 }
 
-void check_lengths(const Recipe& recipe, const RecipePlaces& places) {
-  const int64_t longest = recipe.generation->max_new_tokens;
-  if (recipe.grpo->overlong_penalty_tokens > longest)
+void check_lengths(const GrpoOptions& grpo, const GenerationOptions& generation,
+                   const RecipePlaces& places) {
+  const int64_t longest = generation.max_new_tokens;
+  if (grpo.overlong_penalty_tokens > longest)
     places.refuse({"grpo", "overlong_penalty_tokens"},
                   "must be at most generation.max_new_tokens = " + std::to_string(longest));
 }
 
 // The KL in a reward is made of the probabilities of the draws, over what the loss is made of.
-void check_reward_kl(const Recipe& recipe, const RecipePlaces& places) {
-  if (!recipe.grpo->kl_in_reward) return;
-  if (!recipe.generation->whole_distribution())
+void check_reward_kl(const GrpoOptions& grpo, const GenerationOptions& generation,
+                     const RecipePlaces& places) {
+  if (!grpo.kl_in_reward) return;
+  if (!generation.whole_distribution())
     places.refuse({"grpo", "kl_in_reward"},
                   "compares the probabilities that completions were drawn with to the reference's; "
                   "leave top_p, top_k, min_p, typical_p, min_new_tokens and the penalties alone");
-  if (recipe.grpo->mask_truncated_completions)
+  if (grpo.mask_truncated_completions)
     places.refuse({"grpo", "kl_in_reward"},
                   "is not for mask_truncated_completions: the reference is not asked about "
                   "completions without a loss, whose rewards would stay as they are");
 }
 
-void check_staleness(const Recipe& recipe, const RecipePlaces& places) {
-  const GrpoOptions& grpo = *recipe.grpo;
-  const WeightSyncOptions& sync = *recipe.weight_sync;
+void check_staleness(const GrpoOptions& grpo, const WeightSyncOptions& sync,
+                     const GenerationOptions& generation, const RecipePlaces& places) {
   const int64_t left = grpo.staleness_left(sync.every_steps);
   const int64_t oldest = grpo.max_staleness - left;
   if (left < 0 && sync.every_steps > 1)
@@ -96,7 +99,7 @@ void check_staleness(const Recipe& recipe, const RecipePlaces& places) {
                       std::to_string(oldest + steps) +
                       " on: nothing is in flight when weights are pushed; remove it");
 
-  if (grpo.ratio_to_generator() && !recipe.generation->whole_distribution())
+  if (grpo.ratio_to_generator() && !generation.whole_distribution())
     places.refuse({"grpo", grpo.old_logps == OldPolicy::kGenerator ? "old_logps"
                            : grpo.max_staleness > 0                ? "max_staleness"
                                                                    : "num_mini_batches"},
@@ -107,8 +110,7 @@ void check_staleness(const Recipe& recipe, const RecipePlaces& places) {
 
 // An old policy that is chosen must be one that the loss would not have by itself, and leave
 // something to a correction.
-void check_old_policy(const Recipe& recipe, const RecipePlaces& places) {
-  const GrpoOptions& grpo = *recipe.grpo;
+void check_old_policy(const GrpoOptions& grpo, const RecipePlaces& places) {
   const bool corrected = grpo.correction() != losses::SamplingCorrection::kNone;
   if (grpo.old_logps == OldPolicy::kTrainer && grpo.steps_per_rollout() == 1 &&
       grpo.max_staleness == 0)
@@ -124,8 +126,7 @@ void check_old_policy(const Recipe& recipe, const RecipePlaces& places) {
 
 // The only step on a rollout has the ratio 1 to the student's own probabilities: nothing is
 // clipped, and a sequence's ratio is its tokens'.
-void check_ratio(const Recipe& recipe, const RecipePlaces& places) {
-  const GrpoOptions& grpo = *recipe.grpo;
+void check_ratio(const GrpoOptions& grpo, const RecipePlaces& places) {
   const GrpoOptions defaults;
   if (!grpo.ratio_is_one()) return;
 
@@ -151,10 +152,10 @@ void check_ratio(const Recipe& recipe, const RecipePlaces& places) {
 
 // The first step on a rollout has the old policy from its own forward pass, whose elements are
 // dropped; that of later ones would be of the whole adapter.
-void check_lora_dropout(const Recipe& recipe, const RecipePlaces& places) {
-  const auto& lora = recipe.student().lora;
+void check_lora_dropout(const GrpoOptions& grpo, const RoleOptions& student,
+                        const RecipePlaces& places) {
+  const auto& lora = student.lora;
   if (!lora || lora->lora_dropout == 0) return;
-  const GrpoOptions& grpo = *recipe.grpo;
   const bool corrected = grpo.correction() != losses::SamplingCorrection::kNone;
   if (grpo.steps_per_rollout() > 1 || corrected)
     places.refuse({"roles", "student", "lora", "lora_dropout"},
@@ -170,19 +171,21 @@ void check_lora_dropout(const Recipe& recipe, const RecipePlaces& places) {
 }  // namespace
 
 void check_grpo(const Recipe& recipe, const RecipePlaces& places) {
-  check_batches(recipe, places);
-  check_lengths(recipe, places);
-  check_reward_kl(recipe, places);
-  check_staleness(recipe, places);
-  check_samples_differ(recipe, places);
-  check_old_policy(recipe, places);
-  check_ratio(recipe, places);
-  check_lora_dropout(recipe, places);
-  check_reference(recipe, places, {"grpo", "reference"}, recipe.grpo->reference,
-                  recipe.grpo->beta > 0, "grpo.beta is 0");
-  check_no_packing(recipe, places, "completions");
-  check_keeps_start(recipe, places, "prompts are never cut");
-  check_no_target_choice(recipe, places, "the completions of the generator");
+  const GrpoOptions& grpo = *recipe.grpo;
+  const GenerationOptions& generation = *recipe.generation;
+  check_batches(recipe.train, generation, grpo, places);
+  check_lengths(grpo, generation, places);
+  check_reward_kl(grpo, generation, places);
+  check_staleness(grpo, *recipe.weight_sync, generation, places);
+  check_samples_differ(generation, places);
+  check_old_policy(grpo, places);
+  check_ratio(grpo, places);
+  check_lora_dropout(grpo, recipe.student(), places);
+  check_reference(recipe.roles, places, {"grpo", "reference"}, grpo.reference, grpo.beta > 0,
+                  "grpo.beta is 0");
+  check_no_packing(recipe.data, places, "completions");
+  check_keeps_start(recipe.data, places, "prompts are never cut");
+  check_no_target_choice(recipe.data, places, "the completions of the generator");
 }
 
 }  // namespace retort::recipes

@@ -11,9 +11,9 @@
 #include "recipes/rollout/drawn_ids.h"
 #include "recipes/rollout/rollout_run.h"
 #include "recipes/rollout/sample_files.h"
+#include "recipes/rules/references.h"
 #include "recipes/run/reference_setup.h"
 #include "recipes/run/student_reference.h"
-#include "recipes/shared_checks.h"
 
 namespace retort::recipes {
 namespace {
@@ -36,7 +36,7 @@ class GrpoRun : public RolloutRun {
     std::unique_ptr<Reference> reference;
     const double temperature = recipe.generation->sampling.temperature;
     if (recipe.grpo->beta > 0)
-      reference = is_own_reference(recipe, recipe.grpo->reference)
+      reference = is_own_reference(recipe.roles, recipe.grpo->reference)
                       ? make_student_reference(*trainer_, *recipe.student().lora, temperature,
                                                num_drawn_ids(context_))
                       : make_reference(context_, recipe.grpo->reference, temperature,
@@ -104,11 +104,11 @@ class GrpoType : public RecipeType {
 
   std::vector<std::string> frozen_roles(const Recipe& recipe) const override {
     if (recipe.grpo->beta == 0) return {};
-    return reference_roles(recipe, recipe.grpo->reference);
+    return reference_roles(recipe.roles, recipe.grpo->reference);
   }
 
   bool compares_with_student(const Recipe& recipe) const override {
-    return recipe.grpo->beta > 0 && is_own_reference(recipe, recipe.grpo->reference);
+    return recipe.grpo->beta > 0 && is_own_reference(recipe.roles, recipe.grpo->reference);
   }
 
   bool generates(const Recipe&) const override { return true; }

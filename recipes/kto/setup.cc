@@ -5,10 +5,12 @@
 #include "recipes/kto/objective.h"
 #include "recipes/kto/self_check.h"
 #include "recipes/losses/linear_log_probs.h"
+#include "recipes/rules/data.h"
+#include "recipes/rules/references.h"
+#include "recipes/rules/train.h"
 #include "recipes/run/recipe_run.h"
 #include "recipes/run/reference_setup.h"
 #include "recipes/run/student_reference.h"
-#include "recipes/shared_checks.h"
 
 namespace retort::recipes {
 namespace {
@@ -31,7 +33,7 @@ class KtoRun : public RecipeRun {
     stream_ = std::make_unique<data::UnpairedBatchStream>(train_, context_.batches(), state.cursor);
     const parallel::World& world = context_.world;
     std::unique_ptr<Reference> reference =
-        is_own_reference(context_.recipe(), options_.reference)
+        is_own_reference(context_.recipe().roles, options_.reference)
             ? make_student_reference(trainer, *context_.recipe().student().lora)
             : make_cached_reference(context_, options_.reference, options_.reference_cache);
     objective_ = std::make_unique<KtoObjective>(
@@ -59,19 +61,19 @@ class KtoRun : public RecipeRun {
   std::unique_ptr<KtoObjective> objective_;
 };
 
-// Mismatched completions are those of other rows of a global batch, so it must have two.
-void check_two_rows(const Recipe& recipe, const RecipePlaces& places) {
-  const TrainOptions& train = recipe.train;
-  const int64_t ranks = recipe.student().world.dp;
+// Mismatched completions are those of other rows of a global batch, so it must have two. `ranks`:
+// of dp.
+void check_two_rows(const TrainOptions& train, const data::DataOptions& data, int64_t ranks,
+                    const RecipePlaces& places) {
   const std::string why =
       "; loss_type: kto estimates the student's distance from the reference on the prompts of a "
       "batch with completions of its other rows. Use larger batches, or loss_type: "
       "apo_zero_unpaired";
   if (train.tokens_per_batch) {
     const int64_t places_for_rows = train.gradient_accumulation_steps * ranks;
-    if (places_for_rows == 1 && *train.tokens_per_batch < 2 * recipe.data.max_length)
+    if (places_for_rows == 1 && *train.tokens_per_batch < 2 * data.max_length)
       places.refuse({"train", "tokens_per_batch"}, "must be at least twice data.max_length (2 * " +
-                                                       std::to_string(recipe.data.max_length) +
+                                                       std::to_string(data.max_length) +
                                                        "), so that two rows fit" + why);
     return;
   }
@@ -107,25 +109,25 @@ class KtoType : public RecipeType {
   double learning_rate(bool lora) const override { return lora ? 1e-5 : 1e-6; }
 
   std::vector<std::string> frozen_roles(const Recipe& recipe) const override {
-    return reference_roles(recipe, recipe.kto->reference);
+    return reference_roles(recipe.roles, recipe.kto->reference);
   }
 
   bool compares_with_student(const Recipe& recipe) const override {
-    return is_own_reference(recipe, recipe.kto->reference);
+    return is_own_reference(recipe.roles, recipe.kto->reference);
   }
 
   void check(const Recipe& recipe, const RecipePlaces& places) const override {
     const KtoOptions& kto = *recipe.kto;
-    check_no_packing(recipe, places, "completions");
-    check_keeps_start(recipe, places,
+    check_no_packing(recipe.data, places, "completions");
+    check_keeps_start(recipe.data, places,
                       "a prompt also stands before the completions of other rows, as a whole");
-    check_no_target_choice(recipe, places, "the completion of a row");
-    check_reference(recipe, places, {"kto", "reference"}, kto.reference, true, "");
-    check_own_reference(recipe, places, "kto", kto.reference, kto.reference_cache, kto.prefetch,
-                        KtoOptions().prefetch);
+    check_no_target_choice(recipe.data, places, "the completion of a row");
+    check_reference(recipe.roles, places, {"kto", "reference"}, kto.reference, true, "");
+    check_own_reference(recipe.roles, places, "kto", kto.reference, kto.reference_cache,
+                        kto.prefetch, KtoOptions().prefetch);
     if (losses::needs_kl(kto.loss())) {
-      check_two_rows(recipe, places);
-      check_no_skipped_steps(recipe, places, "z, which all rows share");
+      check_two_rows(recipe.train, recipe.data, recipe.student().world.dp, places);
+      check_no_skipped_steps(recipe.train, places, "z, which all rows share");
     }
     if (recipe.train.batch_size_rampup_steps > 0 && recipe.train.tokens_per_batch)
       places.refuse({"train", "batch_size_rampup_steps"},

@@ -7,8 +7,9 @@
 #include "recipes/rollout/rollout_run.h"
 #include "recipes/rollout/sample_files.h"
 #include "recipes/rollout/self_check.h"
+#include "recipes/rules/data.h"
+#include "recipes/rules/generation.h"
 #include "recipes/sft/objective.h"
-#include "recipes/shared_checks.h"
 
 namespace retort::recipes {
 namespace {
@@ -109,12 +110,12 @@ class RejectionSamplingType : public RecipeType {
                     "has no effect with generation.num_generations: 1, where a prompt has one "
                     "completion; remove it");
 
-    check_samples_differ(recipe, places);
-    check_draws_with_student_of_now(recipe, places);
-    check_no_target_choice(recipe, places, "the completions that it keeps");
-    check_no_wrapping(recipe, places, "prompts with their completions");
-    check_keeps_start(recipe, places, "prompts are never cut");
-    check_no_tokenized_cache(recipe, places, "prompts with their completions");
+    check_samples_differ(*recipe.generation, places);
+    check_draws_with_student_of_now(*recipe.weight_sync, places);
+    check_no_target_choice(recipe.data, places, "the completions that it keeps");
+    check_no_wrapping(recipe.data, places, "prompts with their completions");
+    check_keeps_start(recipe.data, places, "prompts are never cut");
+    check_no_tokenized_cache(recipe.data, places, "prompts with their completions");
   }
 
   void audit(const Recipe& recipe, int64_t num_samples) const override {

@@ -8,8 +8,9 @@
 #include "recipes/reward_model/objective.h"
 #include "recipes/reward_model/reward_pairs.h"
 #include "recipes/reward_model/self_check.h"
+#include "recipes/rules/data.h"
+#include "recipes/rules/train.h"
 #include "recipes/run/recipe_run.h"
-#include "recipes/shared_checks.h"
 
 namespace retort::recipes {
 namespace {
@@ -88,10 +89,10 @@ class RewardModelType : public RecipeType {
   }
 
   void check(const Recipe& recipe, const RecipePlaces& places) const override {
-    check_no_packing(recipe, places, "pairs");
-    check_keeps_start(recipe, places, "what is scored is read from its beginning");
-    check_no_target_choice(recipe, places, "scores of both completions of a pair");
-    check_pair_batches(recipe, places);
+    check_no_packing(recipe.data, places, "pairs");
+    check_keeps_start(recipe.data, places, "what is scored is read from its beginning");
+    check_no_target_choice(recipe.data, places, "scores of both completions of a pair");
+    check_pair_batches(recipe.train, recipe.data, places);
   }
 
   // A row is a pair: each of its completions may be data.max_length long with the prompt.

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "recipes/run/metrics_writer.h"
+#include "recipes/run/train_options.h"
 
 namespace retort::recipes {
 
@@ -15,12 +16,6 @@ struct BestModel {
   double value = 0;    // its metric
   bool greater_is_better = false;
   int64_t evaluations_since = 0;  // that were not better, the last ones in a row
-};
-
-struct BestModelOptions {
-  std::string metric;  // train.metric_for_best_model; "": no model is the best
-  bool greater_is_better = false;
-  int64_t patience = 0;  // train.early_stopping_patience; 0: never
 };
 
 // kInvalidArgument if `best`, as a checkpoint has it, is of another metric than the recipe's, or

@@ -1,21 +1,13 @@
 // Notices runs that have stopped learning: a loss that has left for good, a gradient that is gone.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <utility>
-
-#include "base/options.h"
 
 namespace retort::recipes {
-
-// train.on_divergence.
-enum class OnDivergence { kWarn, kStop };
 
 // Of all steps of a run, by three rules. A single spike meets none of them (spike_watch.h has
 // those), and each holds for kWindow steps in a row before it is told.
@@ -65,10 +57,3 @@ class DivergenceWatch {
 };
 
 }  // namespace retort::recipes
-
-template <>
-struct retort::EnumNames<retort::recipes::OnDivergence> {
-  using E = retort::recipes::OnDivergence;
-  static constexpr std::array<std::pair<std::string_view, E>, 2> values{
-      {{"warn", E::kWarn}, {"stop", E::kStop}}};
-};

@@ -16,6 +16,7 @@
 #include "parallel/vote.h"
 #include "recipes/lora_checks.h"
 #include "recipes/registry.h"
+#include "recipes/roles/serving_roles.h"
 #include "recipes/run/agent_options.h"
 #include "recipes/run/agreement.h"
 #include "recipes/run/answer_end.h"

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "recipes/external_roles.h"
+#include "recipes/roles/serving_roles.h"
 
 namespace retort::recipes {
 namespace {

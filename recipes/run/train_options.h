@@ -2,17 +2,18 @@
 // evaluated and saved when.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/options.h"
 #include "base/units.h"
 #include "parallel/loss_scaler.h"
 #include "parallel/lr_schedule.h"
-#include "recipes/run/best_model.h"
-#include "recipes/run/divergence_watch.h"
 
 namespace retort::recipes {
 
@@ -21,6 +22,16 @@ enum class NoDecay { kNorm, kBias };
 
 // What becomes of a run when a checkpoint cannot be saved.
 enum class OnSaveError { kStop, kContinue };
+
+// What becomes of a run that has stopped learning.
+enum class OnDivergence { kWarn, kStop };
+
+// Which model of a run is its best, and how long the run waits for a better one.
+struct BestModelOptions {
+  std::string metric;  // train.metric_for_best_model; "": no model is the best
+  bool greater_is_better = false;
+  int64_t patience = 0;  // train.early_stopping_patience; 0: never
+};
 
 struct TrainOptions {
   // What holds when neither of a pair of alternatives is given.
@@ -221,4 +232,11 @@ struct retort::EnumNames<retort::recipes::OnSaveError> {
   using E = retort::recipes::OnSaveError;
   static constexpr std::array<std::pair<std::string_view, E>, 2> values{
       {{"stop", E::kStop}, {"continue", E::kContinue}}};
+};
+
+template <>
+struct retort::EnumNames<retort::recipes::OnDivergence> {
+  using E = retort::recipes::OnDivergence;
+  static constexpr std::array<std::pair<std::string_view, E>, 2> values{
+      {{"warn", E::kWarn}, {"stop", E::kStop}}};
 };

@@ -1,5 +1,6 @@
 #include "recipes/sft/setup.h"
 
+#include "recipes/audit.h"
 #include "recipes/run/sample_run.h"
 #include "recipes/sft/objective.h"
 #include "recipes/sft/self_check.h"
@@ -37,6 +38,10 @@ class SftType : public RecipeType {
 
   std::vector<std::string> watched_metrics(const Recipe&) const override {
     return {"mean_token_accuracy"};
+  }
+
+  void audit(const Recipe& recipe, int64_t num_samples) const override {
+    audit_samples(recipe, num_samples);
   }
 
   void self_check(const Recipe& recipe, SelfCheck& check) const override {

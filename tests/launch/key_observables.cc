@@ -30,6 +30,7 @@
 #include "recipes/registry.h"
 #include "recipes/rejection_sampling/select.h"
 #include "recipes/rewards/reward.h"
+#include "recipes/roles/serving_roles.h"
 #include "recipes/rollout/draw_options.h"
 #include "recipes/run/agent_options.h"
 #include "recipes/run/batch_options.h"

@@ -1,6 +1,8 @@
 // What a kto recipe refuses, with the place and the remedy.
 #include <gtest/gtest.h>
 
+#include "launch/yaml/resolved_yaml.h"
+#include "recipes/roles/serving_roles.h"
 #include "tests/launch/recipe_fixture.h"
 
 namespace retort::test {

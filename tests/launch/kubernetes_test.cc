@@ -8,6 +8,7 @@
 #include "launch/kubernetes/names.h"
 #include "launch/yaml/build.h"
 #include "launch/yaml/recipe_file.h"
+#include "launch/yaml/resolved_yaml.h"
 #include "launch/yaml/tree.h"
 #include "tests/launch/recipe_fixture.h"
 #include "tests/support/source_folder.h"

@@ -1,6 +1,7 @@
 // What the recipes that generate refuse, with the place and the remedy; and what they leave alone.
 #include <gtest/gtest.h>
 
+#include "recipes/roles/serving_roles.h"
 #include "tests/launch/recipe_fixture.h"
 
 namespace retort::test {

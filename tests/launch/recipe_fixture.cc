@@ -2,6 +2,7 @@
 
 #include <fstream>
 
+#include "launch/yaml/resolved_yaml.h"
 #include "launch/yaml/role_values.h"
 #include "tests/support/thrown.h"
 

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "launch/backends/role_variables.h"
+#include "launch/yaml/resolved_yaml.h"
 #include "launch/yaml/role_values.h"
 #include "tests/launch/recipe_fixture.h"
 #include "tests/support/thrown.h"

@@ -2,6 +2,7 @@
 // accepts it must accept again once all keys are written out.
 #include <gtest/gtest.h>
 
+#include "launch/yaml/resolved_yaml.h"
 #include "tests/launch/key_bases.h"
 #include "tests/launch/key_rows.h"
 #include "tests/launch/recipe_fixture.h"

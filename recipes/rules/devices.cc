@@ -1,31 +1,29 @@
-#include "launch/yaml/device_check.h"
+// Rules of roles.<name>.devices.
+#include "recipes/rules/block_rules.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <string>
 
-#include "launch/backends/placement.h"
+#include "recipes/device_users.h"
 
-namespace retort::launch {
+namespace retort::recipes {
 namespace {
 
-using recipes::KeyPath;
-using recipes::Recipe;
-using recipes::RoleOptions;
-
 // Why the role takes no device by its index; "" if it does.
-std::string takes_none(const Recipe& recipe, const RoleOptions& role) {
+std::string takes_no_device(const RoleOptions& role, Backend backend) {
   if (role.external) return "has no effect: the engine has devices of its own; remove it";
   if (role.world.device != parallel::Device::kCuda)
     return "has no effect with world.device: cpu; remove it, or use device: cuda";
-  const auto backend = recipe.launch.backend;
-  if (backend == recipes::Backend::kKubernetes || backend == recipes::Backend::kSlurm)
+  if (backend == Backend::kKubernetes || backend == Backend::kSlurm)
     return "is not for launch.backend: " + std::string(enum_name(backend)) +
            ", which gives the ranks of each role devices of their own; remove it";
   return "";
 }
 
-void check_list(const std::string& name, const RoleOptions& role,
-                const recipes::RecipePlaces& places) {
+void check_device_list(const std::string& name, const RoleOptions& role,
+                       const RecipePlaces& places) {
   for (size_t i = 0; i < role.devices.size(); ++i) {
     const KeyPath place{"roles", name, "devices", std::to_string(i)};
     const int64_t index = role.devices[i];
@@ -38,16 +36,18 @@ void check_list(const std::string& name, const RoleOptions& role,
 
 }  // namespace
 
-void check_devices(const Recipe& recipe, const recipes::RecipePlaces& places, bool is_launched) {
+void check_devices(const Recipe& recipe, const RecipePlaces& places, const Launcher& launcher,
+                   bool is_launched) {
   for (const auto& [name, role] : recipe.roles) {
     if (role.devices.empty()) continue;
     const KeyPath place{"roles", name, "devices"};
-    if (const std::string why = takes_none(recipe, role); !why.empty()) places.refuse(place, why);
-    check_list(name, role, places);
+    if (const std::string why = takes_no_device(role, recipe.launch.backend); !why.empty())
+      places.refuse(place, why);
+    check_device_list(name, role, places);
     if (!is_launched) continue;
 
     const auto named = std::ssize(role.devices);
-    for (const auto& [host, ranks] : known_hosts(recipe)) {
+    for (const RanksOnHost& ranks : launcher.ranks_on_hosts(recipe)) {
       const auto here = ranks.find(name);
       if (here == ranks.end() || here->second <= named) continue;
       places.refuse(place, "names " + std::to_string(named) + " devices, but " +
@@ -57,4 +57,4 @@ void check_devices(const Recipe& recipe, const recipes::RecipePlaces& places, bo
   }
 }
 
-}  // namespace retort::launch
+}  // namespace retort::recipes
