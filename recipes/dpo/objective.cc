@@ -16,13 +16,13 @@
 #include "base/error.h"
 #include "parallel/vote.h"
 #include "recipes/dpo/counterparts.h"
+#include "recipes/losses/host_rows.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/losses/log_sum_squares.h"
 #include "recipes/losses/pair_weights.h"
+#include "recipes/losses/sequence_sums.h"
 #include "recipes/run/batch_objective.h"
-#include "recipes/run/host_rows.h"
 #include "recipes/run/metric_sums.h"
-#include "recipes/run/sequence_sums.h"
 
 namespace retort::recipes {
 namespace {
@@ -186,7 +186,7 @@ losses::PreferenceInputs DpoObjective::compare(const models::Head& head, const a
   const data::PairMicroBatch& batch = drawn.batch;
   const int64_t sequences = 2 * batch.num_pairs();
   // Numbers of tokens: from here on in host memory.
-  const std::vector<at::Tensor> here = in_host_memory(
+  const std::vector<at::Tensor> here = losses::in_host_memory(
       {losses::linear_log_probs(rows, head.weight, {}, batch.targets, {}, head.vocab, head.softcap)
            .log_probs,
        logits != nullptr ? mean_logits_.of(head, rows) : at::Tensor(),
@@ -199,8 +199,8 @@ losses::PreferenceInputs DpoObjective::compare(const models::Head& head, const a
   if (ld_alpha && !drawn.row_weights.defined())
     drawn.row_weights =
         losses::shared_length_weights(batch.sequence_of_row, batch.num_pairs(), *ld_alpha);
-  const at::Tensor policy = sum_by_sequence(ld_alpha ? here[0] * drawn.row_weights : here[0],
-                                            batch.sequence_of_row, sequences);
+  const at::Tensor policy = losses::sum_by_sequence(
+      ld_alpha ? here[0] * drawn.row_weights : here[0], batch.sequence_of_row, sequences);
   const at::Tensor tokens = at::bincount(batch.sequence_of_row, {}, sequences).to(at::kFloat);
   losses::PreferenceInputs inputs{.policy_chosen = chosen_of(policy),
                                   .policy_rejected = rejected_of(policy),
@@ -214,7 +214,7 @@ losses::PreferenceInputs DpoObjective::compare(const models::Head& head, const a
         losses::pair_weights(here[0], here[2], batch.sequence_of_row, batch.num_pairs());
   if (ld_alpha && losses::uses_chosen_nll(options_.loss))
     inputs.policy_chosen_whole =
-        chosen_of(sum_by_sequence(here[0], batch.sequence_of_row, sequences));
+        chosen_of(losses::sum_by_sequence(here[0], batch.sequence_of_row, sequences));
   if (reference_) {
     const at::Tensor reference = reference_->completion_log_probs(
         drawn.pending, drawn.completions, batch.sequence_of_row, waited, drawn.row_weights);
@@ -247,7 +247,7 @@ void DpoObjective::add_sums(const at::Tensor& mean_logits, const data::PairMicro
   const c10::NoGradGuard no_grad;
   const int64_t sequences = 2 * batch.num_pairs();
 
-  const at::Tensor logits = sum_by_sequence(mean_logits, batch.sequence_of_row, sequences);
+  const at::Tensor logits = losses::sum_by_sequence(mean_logits, batch.sequence_of_row, sequences);
   sums.values[kLogitsChosen] += chosen_of(logits).sum().item<double>();
   sums.values[kLogitsRejected] += rejected_of(logits).sum().item<double>();
 

@@ -16,9 +16,9 @@
 #include "parallel/vote.h"
 #include "recipes/grpo/student_rows.h"
 #include "recipes/losses/high_entropy.h"
+#include "recipes/losses/host_rows.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/rollout/drawn_ids.h"
-#include "recipes/run/host_rows.h"
 
 namespace retort::recipes {
 
@@ -103,7 +103,7 @@ at::Tensor GrpoObjective::loss_sum(const models::Head& head, const at::Tensor& h
     batch.reference_logps = reference_->token_log_probs(batch.reference, batch.batch.num_targets());
 
   // Two numbers a token: from here on in host memory.
-  const std::vector<at::Tensor> here = in_host_memory({logps.log_probs, logps.entropy});
+  const std::vector<at::Tensor> here = losses::in_host_memory({logps.log_probs, logps.entropy});
   const at::Tensor& log_probs = here[0];
   losses::PolicyInputs inputs{.policy_logps = log_probs,
                               .old_logps = batch.old_logps,

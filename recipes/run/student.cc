@@ -11,6 +11,7 @@
 #include "base/deadline.h"
 #include "base/freed_memory.h"
 #include "base/log.h"
+#include "base/today.h"
 #include "models/checkpoint.h"
 #include "models/lora/adapter.h"
 #include "parallel/vote.h"
