@@ -311,8 +311,12 @@ TrainLoopResult run_student(const RankContext& context) {
                        [&](int64_t step, const std::string& what) { warn(context, step, what); });
   const bool makes_calls = !serving_roles(recipe).empty();
   const TrainLoopResult result = run_train_loop(
-      trainer, world, work->objective(), work->evaluator(), checkpoints, start,
-      loop_options(recipe.train, max_steps),
+      {.trainer = trainer,
+       .world = world,
+       .objective = work->objective(),
+       .evaluator = work->evaluator(),
+       .checkpoints = checkpoints},
+      start, loop_options(recipe.train, max_steps),
       {.stop_requested =
            [&] { return context.stop_requested() || time_is_up() || look.must_end(done_step); },
        .add_metrics =
