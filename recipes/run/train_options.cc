@@ -104,75 +104,95 @@ void below_one(const char* name, double value) {
   if (!(value >= 0 && value < 1)) refuse(std::string(name) + " must be in [0, 1)");
 }
 
-}  // namespace
-
-void TrainOptions::validate() const {
-  // Alternatives.
-  if (max_steps && num_train_epochs)
+// Keys of which one at most is written.
+void check_alternatives(const TrainOptions& train) {
+  if (train.max_steps && train.num_train_epochs)
     refuse("max_steps and num_train_epochs exclude each other: keep one of them");
-  if (per_device_train_batch_size && tokens_per_batch)
+  if (train.per_device_train_batch_size && train.tokens_per_batch)
     refuse("per_device_train_batch_size and tokens_per_batch exclude each other: keep one of them");
-  if (warmup_steps != 0 && warmup_ratio != 0)
+  if (train.warmup_steps != 0 && train.warmup_ratio != 0)
     refuse("warmup_steps and warmup_ratio exclude each other: keep one of them");
+}
 
-  // How long, and how much at once.
-  if (max_steps) at_least("max_steps", *max_steps, 1);
-  if (num_train_epochs && (!(*num_train_epochs > 0) || !std::isfinite(*num_train_epochs)))
+// How long, and how much at once.
+void check_amounts(const TrainOptions& train) {
+  if (train.max_steps) at_least("max_steps", *train.max_steps, 1);
+  if (train.num_train_epochs &&
+      (!(*train.num_train_epochs > 0) || !std::isfinite(*train.num_train_epochs)))
     refuse("num_train_epochs must be a finite number above 0");
-  if (per_device_train_batch_size)
-    at_least("per_device_train_batch_size", *per_device_train_batch_size, 1);
-  if (tokens_per_batch) at_least("tokens_per_batch", *tokens_per_batch, 1);
-  at_least("gradient_accumulation_steps", gradient_accumulation_steps, 1);
+  if (train.per_device_train_batch_size)
+    at_least("per_device_train_batch_size", *train.per_device_train_batch_size, 1);
+  if (train.tokens_per_batch) at_least("tokens_per_batch", *train.tokens_per_batch, 1);
+  at_least("gradient_accumulation_steps", train.gradient_accumulation_steps, 1);
+}
 
-  // The optimizer and its schedule.
-  if (learning_rate) not_negative("learning_rate", *learning_rate);
-  at_least("warmup_steps", warmup_steps, 0);
-  below_one("warmup_ratio", warmup_ratio);
-  not_negative("min_lr", min_lr);
-  if (learning_rate && min_lr > *learning_rate) refuse("min_lr must not be above learning_rate");
-  check_end_of_schedule(*this);
-  check_schedule(*this);
-  below_one("adam_beta1", adam_beta1);
-  below_one("adam_beta2", adam_beta2);
-  if (!(adam_epsilon > 0) || !std::isfinite(adam_epsilon))
+// The optimizer and its schedule.
+void check_optimizer(const TrainOptions& train) {
+  if (train.learning_rate) not_negative("learning_rate", *train.learning_rate);
+  at_least("warmup_steps", train.warmup_steps, 0);
+  below_one("warmup_ratio", train.warmup_ratio);
+  not_negative("min_lr", train.min_lr);
+  if (train.learning_rate && train.min_lr > *train.learning_rate)
+    refuse("min_lr must not be above learning_rate");
+  check_end_of_schedule(train);
+  check_schedule(train);
+  below_one("adam_beta1", train.adam_beta1);
+  below_one("adam_beta2", train.adam_beta2);
+  if (!(train.adam_epsilon > 0) || !std::isfinite(train.adam_epsilon))
     refuse("adam_epsilon must be a finite number above 0");
-  not_negative("weight_decay", weight_decay);
-  if (weight_decay == 0 && no_decay != TrainOptions().no_decay)
+  not_negative("weight_decay", train.weight_decay);
+  if (train.weight_decay == 0 && train.no_decay != TrainOptions().no_decay)
     refuse("no_decay has no effect with weight_decay: 0, which decays nothing: remove it");
-  not_negative("max_grad_norm", max_grad_norm);
-  at_least("skip_nonfinite_steps", skip_nonfinite_steps, 0);
-  loss_scale().validate();
-  if (neftune_noise_alpha && !(*neftune_noise_alpha > 0 && std::isfinite(*neftune_noise_alpha)))
+  not_negative("max_grad_norm", train.max_grad_norm);
+  at_least("skip_nonfinite_steps", train.skip_nonfinite_steps, 0);
+  train.loss_scale().validate();
+  if (train.neftune_noise_alpha &&
+      !(*train.neftune_noise_alpha > 0 && std::isfinite(*train.neftune_noise_alpha)))
     refuse("neftune_noise_alpha must be a finite number above 0; leave it out for no noise");
+}
 
-  // What happens when.
-  at_least("logging_steps", logging_steps, 1);
-  at_least("eval_steps", eval_steps, 0);
-  at_least("save_steps", save_steps, 0);
-  at_least("save_total_limit", save_total_limit, 0);
-  at_least("exit_interval", exit_interval, 0);
-  check_best_model(*this);
-  if (early_stopping_patience > 0 && eval_steps == 0)
+// What happens when.
+void check_events(const TrainOptions& train) {
+  at_least("logging_steps", train.logging_steps, 1);
+  at_least("eval_steps", train.eval_steps, 0);
+  at_least("save_steps", train.save_steps, 0);
+  at_least("save_total_limit", train.save_total_limit, 0);
+  at_least("exit_interval", train.exit_interval, 0);
+  check_best_model(train);
+  if (train.early_stopping_patience > 0 && train.eval_steps == 0)
     refuse("early_stopping_patience has no effect with eval_steps 0, which evaluates at the end");
-  check_checkpoint_command(*this);
-  at_least("batch_size_rampup_steps", batch_size_rampup_steps, 0);
-  if (batch_size_rampup_steps > 0 && gradient_accumulation_steps == 1)
+  check_checkpoint_command(train);
+  at_least("batch_size_rampup_steps", train.batch_size_rampup_steps, 0);
+  if (train.batch_size_rampup_steps > 0 && train.gradient_accumulation_steps == 1)
     refuse(
         "batch_size_rampup_steps has no effect with gradient_accumulation_steps: 1, which is where "
         "a ramp begins");
+}
 
-  // Memory and time.
-  at_least("gradient_checkpointing_every", gradient_checkpointing_every, 1);
-  if (gradient_checkpointing_every > 1 && !gradient_checkpointing)
+// Memory and time.
+void check_memory_and_time(const TrainOptions& train) {
+  at_least("gradient_checkpointing_every", train.gradient_checkpointing_every, 1);
+  if (train.gradient_checkpointing_every > 1 && !train.gradient_checkpointing)
     refuse("gradient_checkpointing_every has no effect without gradient_checkpointing: true");
-  if (grad_bucket_bytes.bytes < 4096) refuse("grad_bucket_bytes must be at least 4096");
-  if (max_time && max_time->count() <= 0) refuse("max_time must be longer than 0s");
-  if (async_save && save_steps == 0)
+  if (train.grad_bucket_bytes.bytes < 4096) refuse("grad_bucket_bytes must be at least 4096");
+  if (train.max_time && train.max_time->count() <= 0) refuse("max_time must be longer than 0s");
+  if (train.async_save && train.save_steps == 0)
     refuse("async_save has no effect with save_steps 0, which saves only at the end");
-  if (on_save_error == OnSaveError::kContinue && save_steps == 0 && !metric_for_best_model)
+  if (train.on_save_error == OnSaveError::kContinue && train.save_steps == 0 &&
+      !train.metric_for_best_model)
     refuse(
         "on_save_error: continue has no effect with save_steps 0 and no metric_for_best_model: the "
         "run saves only at the end, and cannot go on from there");
+}
+
+}  // namespace
+
+void TrainOptions::validate() const {
+  check_alternatives(*this);
+  check_amounts(*this);
+  check_optimizer(*this);
+  check_events(*this);
+  check_memory_and_time(*this);
 }
 
 void TrainOptions::resolve(double usual_learning_rate) {
