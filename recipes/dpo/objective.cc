@@ -12,10 +12,13 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstdint>
+#include <numeric>
 
 #include "base/error.h"
+#include "parallel/group.h"
 #include "parallel/vote.h"
-#include "recipes/dpo/counterparts.h"
+#include "recipes/losses/counterparts.h"
 #include "recipes/losses/host_rows.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/losses/log_sum_squares.h"
@@ -26,6 +29,28 @@
 
 namespace retort::recipes {
 namespace {
+
+// The counterparts of aot and aot_unpaired: of this rank's P pairs among those of all ranks of
+// `group`, whichever rank has which pair: [3, P] (losses/counterparts.h). `sums`: [4, P] float32 in host memory, the log-probabilities of
+// the policy's chosen and rejected completions and of the reference's. P may differ between ranks.
+// Collectives: two all-reduces on `group`, 8 bytes a rank and 16 bytes a pair.
+at::Tensor counterparts_over(parallel::Group& group, const at::Tensor& sums) {
+  // Where each rank's pairs stand in those of all.
+  at::Tensor counts = at::zeros({group.size()}, at::kLong);
+  int64_t* count = counts.mutable_data_ptr<int64_t>();
+  count[group.rank()] = sums.size(1);
+  group.all_reduce(counts);
+  const int64_t begin = std::accumulate(count, count + group.rank(), int64_t{0});
+  const int64_t total = std::accumulate(count, count + group.size(), int64_t{0});
+
+  // Each number is one rank's, and zeros of the others: their sum is that number.
+  at::Tensor all = at::zeros({4, total}, at::kFloat);
+  all.narrow(1, begin, sums.size(1)).copy_(sums);
+  group.all_reduce(all);
+  return losses::counterparts(all.select(0, 0), all.select(0, 1), all.select(0, 2),
+                              all.select(0, 3))
+      .narrow(1, begin, sums.size(1));
+}
 
 at::Tensor chosen_of(const at::Tensor& by_sequence) {
   return by_sequence.view({by_sequence.numel() / 2, 2}).select(1, 0);
