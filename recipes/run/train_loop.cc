@@ -20,10 +20,8 @@ namespace retort::recipes {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
+double step_seconds(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 MetricsRow make_row(const StepSums& sums, double divisor, const roles::Trainer::Update& update,
@@ -227,7 +225,7 @@ void TrainLoop::count_update(const roles::Trainer::Update& update) {
 
 // A step is drawn, computed and applied. Its row, but for what is added to logged ones alone.
 MetricsRow TrainLoop::take_step() {
-  const auto start = Clock::now();
+  const auto start = std::chrono::steady_clock::now();
   Objective& objective = parts_.objective;
   const StepInfo step = parallel::run_on_all(all_, [&] { return lookahead_.take(); });
   const bool may_skip = state_.skipped_in_a_row < options_.skip_nonfinite_steps;
@@ -247,7 +245,7 @@ MetricsRow TrainLoop::take_step() {
   // What the step was, for its checkpoint and its row.
   state_.cursor = step.after;
   state_.num_tokens += static_cast<int64_t>(sums.num_tokens);
-  MetricsRow row = make_row(sums, divisor, update, state_, step.epoch, seconds_since(start));
+  MetricsRow row = make_row(sums, divisor, update, state_, step.epoch, step_seconds(start));
   if (step.data_wait_time) row.add("data_wait_time", *step.data_wait_time);
   if (update.loss_scale) row.add("loss_scale", *update.loss_scale);
   if (options_.skip_nonfinite_steps > 0 || update.loss_scale)
