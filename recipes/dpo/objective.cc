@@ -31,8 +31,9 @@ namespace retort::recipes {
 namespace {
 
 // The counterparts of aot and aot_unpaired: of this rank's P pairs among those of all ranks of
-// `group`, whichever rank has which pair: [3, P] (losses/counterparts.h). `sums`: [4, P] float32 in host memory, the log-probabilities of
-// the policy's chosen and rejected completions and of the reference's. P may differ between ranks.
+// `group`, whichever rank has which pair: [3, P] (losses/counterparts.h). `sums`: [4, P] float32 in
+// host memory, the log-probabilities of the policy's chosen and rejected completions and of the
+// reference's. P may differ between ranks.
 // Collectives: two all-reduces on `group`, 8 bytes a rank and 16 bytes a pair.
 at::Tensor counterparts_over(parallel::Group& group, const at::Tensor& sums) {
   // Where each rank's pairs stand in those of all.
