@@ -32,6 +32,7 @@ struct Kind {
 };
 
 constexpr std::array<Kind, 6> kKinds{{
+    // These take one step.
     {{"{N} has {a} {O} and buys {b} more. How many {O} does {N} have?",
       "{N} has {a} {O} and finds {b} more. How many {O} does {N} have now?",
       "There are {a} {O} in a box. {N} adds {b} {O}. How many {O} are there?"},
@@ -53,6 +54,8 @@ constexpr std::array<Kind, 6> kKinds{{
      0,
      {2, 2, 0},
      {9, 9, 0}},
+
+    // These take two, and the second goes on from what the first has given.
     {{"{N} has {a} {O} and buys {b} more. Then {N} gives away {c}. How many {O} are left?",
       "{N} has {a} {O}, finds {b} more and loses {c}. How many {O} does {N} have now?",
       "There are {a} {O} in a box. {N} adds {b} {O} and takes {c} {O}. How many {O} are there?"},

@@ -1,6 +1,7 @@
 #include "recipes/data/batches.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -9,14 +10,6 @@
 #include "recipes/data/detail/step_rows.h"
 
 namespace retort::data {
-namespace {
-
-BatchOptions checked(const BatchOptions& options) {
-  options.validate();
-  return options;
-}
-
-}  // namespace
 
 int64_t used_places(const Cursor& cursor) {
   const bool begun = cursor.consumed > cursor.consumed_before_window;
@@ -78,31 +71,19 @@ class CutRows {
   std::vector<Sample> parts_;
 };
 
+std::unique_ptr<BatchStream::Source> steps_of(std::shared_ptr<const Dataset> dataset,
+                                              const BatchOptions& options, const Cursor& start) {
+  options.validate();
+  const detail::Layout layout = layout_of(*dataset, options);
+  auto samples = std::make_shared<detail::SampleCache>(std::move(dataset), detail::kItemCacheBytes);
+  return detail::steps_of_rows<MicroBatch>(detail::StepRows(samples, options, layout, start),
+                                           samples, make_micro_batch);
+}
+
 }  // namespace
 
-struct BatchStream::Impl {
-  Impl(std::shared_ptr<const Dataset> dataset, const BatchOptions& options, const Cursor& start)
-      : samples(std::make_shared<detail::SampleCache>(dataset, detail::kItemCacheBytes)),
-        rows(samples, checked(options), layout_of(*dataset, options), start),
-        ahead([this] { return detail::next_items(rows, *samples); }) {}
-
-  std::shared_ptr<detail::SampleCache> samples;
-  detail::StepRows rows;
-  detail::OneAhead<detail::StepItems<Sample>> ahead;
-};
-
 BatchStream::BatchStream(std::shared_ptr<const Dataset> dataset, BatchOptions options, Cursor start)
-    : impl_(std::make_unique<Impl>(std::move(dataset), options, start)) {}
-BatchStream::~BatchStream() = default;
-
-BatchStream::Step BatchStream::next() {
-  return detail::next_step<Step>(impl_->ahead, make_micro_batch);
-}
-
-int64_t BatchStream::steps_per_epoch() {
-  impl_->ahead.settle();
-  return impl_->rows.steps_per_epoch();
-}
+    : StepStream(steps_of(std::move(dataset), options, start)) {}
 
 std::vector<MicroBatch> eval_batches(const Dataset& dataset, const BatchOptions& options) {
   options.validate();

@@ -6,12 +6,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "models/packed.h"
 #include "recipes/data/cursor.h"
 #include "recipes/data/dataset.h"
+#include "recipes/data/step_stream.h"
 
 namespace retort::data {
 
@@ -78,29 +78,14 @@ struct BatchOptions {
 // Threads: one calls. While it uses a step, the rows of the next one are read and tokenised on a
 //   thread of the stream's own.
 // Memory: lengths of the rows (4 bytes each) and a bounded cache of samples.
-class BatchStream {
+// Errors of next(): kInvalidArgument for a bad sample, a sample longer than max_length, or an epoch
+//   without a usable sample. All ranks throw alike, except that a sample whose length is known
+//   already is read by its own rank only.
+// steps_per_epoch() is used for num_train_epochs. Later epochs may differ by the packs that their
+//   windows happen to form, so a loop over epochs stops by Step::after.epoch.
+class BatchStream : public StepStream<MicroBatch> {
  public:
   BatchStream(std::shared_ptr<const Dataset> dataset, BatchOptions options, Cursor start = {});
-  ~BatchStream();
-  struct Step {
-    std::vector<MicroBatch> micro_batches;  // exactly options.micro_batches_at(this step)
-    Cursor after;                           // store this once the step has been consumed
-    double epoch = 0;                       // fractional, after this step
-    // seconds that next() waited for the rows; none of a step that no stream of rows made
-    std::optional<double> waited = std::nullopt;
-  };
-  // Errors: kInvalidArgument for a bad sample, a sample longer than max_length, or an epoch without
-  //   a usable sample. All ranks throw alike, except that a sample whose length is known already is
-  //   read by its own rank only.
-  Step next();
-  // Steps of epoch 0 (reads every sample's length once; used for num_train_epochs). Later epochs
-  // may differ by the packs that their windows happen to form, so a loop over epochs stops by
-  // Step::after.epoch.
-  int64_t steps_per_epoch();
-
- private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
 };
 
 // Evaluation: every usable sample of the set exactly once over all ranks (sample i on rank i mod

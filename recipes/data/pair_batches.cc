@@ -1,5 +1,6 @@
 #include "recipes/data/pair_batches.h"
 
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -19,6 +20,17 @@ BatchOptions options_of_pairs(const BatchOptions& options, int64_t max_length) {
                     "; expected at least twice data.max_length (2 * " + std::to_string(max_length) +
                     "), or a long pair would not fit");
   return detail::end_to_end(options, max_length, "pairs", 2);
+}
+
+std::unique_ptr<PairBatchStream::Source> steps_of_pairs(
+    std::shared_ptr<const PreferenceDataset> dataset, const BatchOptions& options,
+    const Cursor& start) {
+  const BatchOptions of_rows = options_of_pairs(options, dataset->max_length());
+  const detail::Layout layout =
+      of_rows.tokens_per_micro_batch > 0 ? detail::Layout::kBuckets : detail::Layout::kSingle;
+  auto pairs = std::make_shared<detail::PairCache>(std::move(dataset), detail::kItemCacheBytes);
+  return detail::steps_of_rows<PairMicroBatch>(detail::StepRows(pairs, of_rows, layout, start),
+                                               pairs, make_pair_micro_batch);
 }
 
 // The flat arrays of pairs that are one sequence each, in which the second completion begins again
@@ -113,36 +125,9 @@ SharedPrompts student_sequences(const PairMicroBatch& batch, bool share) {
   return {.tokens = batch.tokens, .predict_positions = batch.predict_positions};
 }
 
-struct PairBatchStream::Impl {
-  Impl(std::shared_ptr<const PreferenceDataset> dataset, const BatchOptions& options,
-       const Cursor& start)
-      : pairs(std::make_shared<detail::PairCache>(std::move(dataset), detail::kItemCacheBytes)),
-        rows(
-            pairs, options,
-            options.tokens_per_micro_batch > 0 ? detail::Layout::kBuckets : detail::Layout::kSingle,
-            start),
-        ahead([this] { return detail::next_items(rows, *pairs); }) {}
-
-  std::shared_ptr<detail::PairCache> pairs;
-  detail::StepRows rows;
-  detail::OneAhead<detail::StepItems<PreferenceSample>> ahead;
-};
-
 PairBatchStream::PairBatchStream(std::shared_ptr<const PreferenceDataset> dataset,
-                                 const BatchOptions& options, Cursor start) {
-  const BatchOptions of_rows = options_of_pairs(options, dataset->max_length());
-  impl_ = std::make_unique<Impl>(std::move(dataset), of_rows, start);
-}
-PairBatchStream::~PairBatchStream() = default;
-
-PairBatchStream::Step PairBatchStream::next() {
-  return detail::next_step<Step>(impl_->ahead, make_pair_micro_batch);
-}
-
-int64_t PairBatchStream::steps_per_epoch() {
-  impl_->ahead.settle();
-  return impl_->rows.steps_per_epoch();
-}
+                                 const BatchOptions& options, Cursor start)
+    : StepStream(steps_of_pairs(std::move(dataset), options, start)) {}
 
 std::vector<PairMicroBatch> eval_pair_batches(const PreferenceDataset& dataset,
                                               const BatchOptions& options) {

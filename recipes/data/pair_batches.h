@@ -9,7 +9,9 @@
 
 #include "models/packed.h"
 #include "recipes/data/batches.h"
+#include "recipes/data/cursor.h"
 #include "recipes/data/preference_dataset.h"
+#include "recipes/data/step_stream.h"
 
 namespace retort::data {
 
@@ -52,7 +54,7 @@ SharedPrompts share_prompts(const PairMicroBatch& batch);
 SharedPrompts student_sequences(const PairMicroBatch& batch, bool share);
 
 // Endless stream of optimizer steps over pairs; rows, order, ranks, cursor and errors as
-// BatchStream without packing.
+// BatchStream without packing; the cursor counts pairs.
 //
 // Options: max_length and packing are not for pairs: a sequence has at most the dataset's
 //   max_length tokens, and pairs are never packed. kInvalidArgument for packing = false, and for a
@@ -65,25 +67,10 @@ SharedPrompts student_sequences(const PairMicroBatch& batch, bool share);
 //   beforehand.
 // Use: with a budget of tokens a cursor continues exactly only under the same budget and the same
 //   micro_batches * dp_size.
-class PairBatchStream {
+class PairBatchStream : public StepStream<PairMicroBatch> {
  public:
   PairBatchStream(std::shared_ptr<const PreferenceDataset> dataset, const BatchOptions& options,
                   Cursor start = {});
-  ~PairBatchStream();
-  struct Step {
-    std::vector<PairMicroBatch> micro_batches;  // exactly options.micro_batches_at(this step)
-    // store this once the step has been consumed; `consumed` counts pairs
-    Cursor after;
-    double epoch = 0;  // fractional, after this step
-    // seconds that next() waited for the rows
-    std::optional<double> waited = std::nullopt;
-  };
-  Step next();
-  int64_t steps_per_epoch();  // of epoch 0; reads every pair once
-
- private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
 };
 
 // Evaluation: every usable pair exactly once over all ranks (pair i on rank i mod dp_size), in file

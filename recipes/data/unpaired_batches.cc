@@ -1,5 +1,6 @@
 #include "recipes/data/unpaired_batches.h"
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -83,6 +84,51 @@ class LinkedRows {
   std::vector<UnpairedSample> samples_;
 };
 
+// This rank's part of a global batch, as detail::Dealer deals it to `count` micro-batches.
+std::vector<std::vector<UnpairedRow>> deal_rows(const std::vector<int64_t>& batch, int64_t count,
+                                                const BatchOptions& options, SampleCache& samples) {
+  std::vector<std::vector<UnpairedRow>> mine(static_cast<size_t>(count));
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const auto place = static_cast<int64_t>(i);
+    if (place % options.dp_size != options.dp_rank) continue;
+    const int64_t of_rank = place / options.dp_size;
+    const int64_t number =
+        by_tokens(options) ? of_rank % count : of_rank / options.rows_per_micro_batch;
+    const int64_t before = batch[row_before(i, batch.size())];
+    mine[static_cast<size_t>(number)].push_back(
+        {samples.item(batch[i]), samples.item(before).completion_ids});
+  }
+  return mine;
+}
+
+// Of the next step: the rows of the global batch, and this rank's part of it.
+detail::StepItems<UnpairedRow> next_rows(detail::StepRows& rows, const BatchOptions& options,
+                                         SampleCache& samples) {
+  const detail::StepRows::Step next = rows.next();
+  const bool tokens = by_tokens(options);
+  const std::vector<int64_t> batch = in_global_order(next.micro_batches, tokens);
+  const auto dealt = static_cast<int64_t>(next.micro_batches.size());
+  const int64_t count = tokens ? dealt / options.dp_size : dealt;
+  return {deal_rows(batch, count, options, samples), next.after, next.epoch};
+}
+
+std::unique_ptr<UnpairedBatchStream::Source> steps_of_completions(
+    std::shared_ptr<const UnpairedDataset> dataset, const BatchOptions& options,
+    const Cursor& start) {
+  const int64_t max_length = dataset->max_length();
+  const BatchOptions of_rows = options_of_rows(options, max_length);
+  auto samples = std::make_shared<SampleCache>(std::move(dataset), detail::kItemCacheBytes);
+  detail::StepRows rows(samples, global_options(of_rows),
+                        by_tokens(of_rows) ? detail::Layout::kBuckets : detail::Layout::kSingle,
+                        start);
+  return std::make_unique<detail::StepsAhead<UnpairedMicroBatch, UnpairedRow>>(
+      std::move(rows),
+      [samples, of_rows](detail::StepRows& next) { return next_rows(next, of_rows, *samples); },
+      [max_length](std::vector<UnpairedRow> mine) {
+        return make_unpaired_micro_batch(std::move(mine), max_length);
+      });
+}
+
 }  // namespace
 
 UnpairedMicroBatch make_unpaired_micro_batch(std::vector<UnpairedRow> rows, int64_t max_length) {
@@ -103,65 +149,9 @@ UnpairedMicroBatch make_unpaired_micro_batch(std::vector<UnpairedRow> rows, int6
   return batch;
 }
 
-struct UnpairedBatchStream::Impl {
-  Impl(std::shared_ptr<const UnpairedDataset> dataset, const BatchOptions& of_rows,
-       const Cursor& start)
-      : max_length(dataset->max_length()),
-        options(of_rows),
-        samples(std::make_shared<SampleCache>(std::move(dataset), detail::kItemCacheBytes)),
-        rows(samples, global_options(of_rows),
-             by_tokens(of_rows) ? detail::Layout::kBuckets : detail::Layout::kSingle, start),
-        ahead([this] { return next_rows(); }) {}
-
-  // Of the next step: the rows of the global batch, and this rank's part of it.
-  detail::StepItems<UnpairedRow> next_rows() {
-    const detail::StepRows::Step next = rows.next();
-    const bool tokens = by_tokens(options);
-    const std::vector<int64_t> batch = in_global_order(next.micro_batches, tokens);
-    const auto dealt = static_cast<int64_t>(next.micro_batches.size());
-    return {deal(batch, tokens ? dealt / options.dp_size : dealt), next.after, next.epoch};
-  }
-
-  // This rank's part of a global batch, as detail::Dealer deals it.
-  std::vector<std::vector<UnpairedRow>> deal(const std::vector<int64_t>& batch, int64_t count) {
-    std::vector<std::vector<UnpairedRow>> mine(static_cast<size_t>(count));
-    for (size_t i = 0; i < batch.size(); ++i) {
-      const auto place = static_cast<int64_t>(i);
-      if (place % options.dp_size != options.dp_rank) continue;
-      const int64_t of_rank = place / options.dp_size;
-      const int64_t number =
-          by_tokens(options) ? of_rank % count : of_rank / options.rows_per_micro_batch;
-      const int64_t before = batch[row_before(i, batch.size())];
-      mine[static_cast<size_t>(number)].push_back(
-          {samples->item(batch[i]), samples->item(before).completion_ids});
-    }
-    return mine;
-  }
-
-  int64_t max_length;
-  BatchOptions options;
-  std::shared_ptr<SampleCache> samples;
-  detail::StepRows rows;
-  detail::OneAhead<detail::StepItems<UnpairedRow>> ahead;
-};
-
 UnpairedBatchStream::UnpairedBatchStream(std::shared_ptr<const UnpairedDataset> dataset,
-                                         const BatchOptions& options, Cursor start) {
-  const BatchOptions of_rows = options_of_rows(options, dataset->max_length());
-  impl_ = std::make_unique<Impl>(std::move(dataset), of_rows, start);
-}
-UnpairedBatchStream::~UnpairedBatchStream() = default;
-
-UnpairedBatchStream::Step UnpairedBatchStream::next() {
-  return detail::next_step<Step>(impl_->ahead, [this](std::vector<UnpairedRow> mine) {
-    return make_unpaired_micro_batch(std::move(mine), impl_->max_length);
-  });
-}
-
-int64_t UnpairedBatchStream::steps_per_epoch() {
-  impl_->ahead.settle();
-  return impl_->rows.steps_per_epoch();
-}
+                                         const BatchOptions& options, Cursor start)
+    : StepStream(steps_of_completions(std::move(dataset), options, start)) {}
 
 std::vector<UnpairedMicroBatch> eval_unpaired_batches(const UnpairedDataset& dataset,
                                                       const BatchOptions& options) {

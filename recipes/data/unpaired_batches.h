@@ -7,6 +7,8 @@
 
 #include "recipes/data/batches.h"
 #include "recipes/data/completion_batch.h"
+#include "recipes/data/cursor.h"
+#include "recipes/data/step_stream.h"
 #include "recipes/data/unpaired_dataset.h"
 
 namespace retort::data {
@@ -30,7 +32,7 @@ struct UnpairedMicroBatch {
 UnpairedMicroBatch make_unpaired_micro_batch(std::vector<UnpairedRow> rows, int64_t max_length);
 
 // Endless stream of optimizer steps over judged completions; rows, order, ranks, cursor and errors
-// as BatchStream without packing.
+// as BatchStream without packing; the cursor counts rows.
 //
 // Mismatches: formed in the global batch, before it is dealt to ranks and micro-batches, so that
 //   they do not depend on the layout. (TRL forms them in each micro-batch.)
@@ -39,25 +41,10 @@ UnpairedMicroBatch make_unpaired_micro_batch(std::vector<UnpairedRow> rows, int6
 //   max_length that is neither the default nor the dataset's. tokens_per_micro_batch counts the
 //   rows' own completions, and is used with buckets of like lengths as by PairBatchStream, with
 //   what that says of rampup_steps and of cursors.
-class UnpairedBatchStream {
+class UnpairedBatchStream : public StepStream<UnpairedMicroBatch> {
  public:
   UnpairedBatchStream(std::shared_ptr<const UnpairedDataset> dataset, const BatchOptions& options,
                       Cursor start = {});
-  ~UnpairedBatchStream();
-  struct Step {
-    std::vector<UnpairedMicroBatch> micro_batches;  // exactly options.micro_batches_at(this step)
-    // store this once the step has been consumed; `consumed` counts rows
-    Cursor after;
-    double epoch = 0;  // fractional, after this step
-    // seconds that next() waited for the rows
-    std::optional<double> waited = std::nullopt;
-  };
-  Step next();
-  int64_t steps_per_epoch();  // of epoch 0; reads every row once
-
- private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
 };
 
 // Evaluation: every usable row exactly once over all ranks (row i on rank i mod dp_size), in file

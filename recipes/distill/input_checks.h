@@ -15,4 +15,9 @@ void check_loss_top_k(const Recipe& recipe, const RecipePlaces& places);
 // A cache must hold what the recipe asks for.
 void open_caches(const Recipe& recipe, const RecipePlaces& places);
 
+// A warning at each teacher whose tokenizer has more ids than the student's: it may put its
+// probability on them, which its answers alone show. Tokenizers are opened where the teacher's
+// table is the larger one, which padding makes it among models of one family, too.
+void warn_of_more_ids(const Recipe& recipe, const RecipePlaces& places);
+
 }  // namespace retort::recipes

@@ -71,7 +71,7 @@ constexpr uint64_t kEvaluatedAhead = 1;
 DistillObjective::DistillObjective(StepSource source, rpc::Agent& agent,
                                    std::vector<TeacherRoute> teachers, Options options)
     : BatchObjective(std::move(source)),
-      agent_(agent),
+      peers_(agent),
       teachers_(std::move(teachers)),
       options_(options) {
   options_.divergence.validate();
@@ -234,7 +234,8 @@ at::Tensor DistillObjective::batch_loss(const models::Head& head, const at::Tens
   on_policy_.pop_front();
   sums.count += static_cast<double>(batch.num_targets());
   // The tp ranks' sums are one rank's, and each of them asks for its part.
-  sums.values[kBytes] += new_bytes() * (head.vocab.group == nullptr ? 1 : head.vocab.group->size());
+  sums.values[kBytes] +=
+      peers_.new_bytes() * (head.vocab.group == nullptr ? 1 : head.vocab.group->size());
   if (batch.num_targets() == 0)
     return losses::unread_cross_entropy(rows, head.weight, {}, batch.targets, 0, head.vocab,
                                         head.softcap)
@@ -311,34 +312,10 @@ void DistillObjective::evaluate(const roles::Trainer& student,
                     options_.divergence, sums);
   }
   sums.late.read();
-  new_bytes();  // which are no step's
+  peers_.new_bytes();  // which are no step's
 
   all_reduce(sums, world.dp_pp());
   if (sums.count > 0) row.add("eval_kd_loss", sums.values[kKd] / sums.count);
-}
-
-// What went to and came from other roles since the last call.
-double DistillObjective::new_bytes() {
-  uint64_t bytes = 0;
-  for (const std::string& peer : agent_.peers()) {
-    const rpc::PeerStats stats = agent_.stats(peer);
-    bytes += stats.bytes_sent + stats.bytes_received;
-  }
-  return static_cast<double>(bytes - std::exchange(bytes_before_, bytes));
-}
-
-void DistillObjective::add_rpc_metrics(MetricsRow& row) const {
-  double p50 = 0, p99 = 0;
-  uint64_t inflight = 0;
-  for (const std::string& peer : agent_.peers()) {
-    const rpc::PeerStats stats = agent_.stats(peer);
-    p50 = std::max(p50, stats.latency_p50_ms);
-    p99 = std::max(p99, stats.latency_p99_ms);
-    inflight += stats.inflight_bytes;
-  }
-  row.add("rpc/latency_p50", p50 / 1e3);
-  row.add("rpc/latency_p99", p99 / 1e3);
-  row.add("rpc/inflight_bytes", static_cast<int64_t>(inflight));
 }
 
 void DistillObjective::add_metrics(const StepSums& sums, MetricsRow& row) {
@@ -354,8 +331,8 @@ void DistillObjective::add_metrics(const StepSums& sums, MetricsRow& row) {
     row.add("teacher_tail_bound", sums.values[kTailBound] / sums.count);
   // The sums are those of all dp ranks, so this is what one of them waited on average.
   row.add("teacher_wait_time", sums.values[kWaitSeconds] / static_cast<double>(options_.dp_size));
-  row.add("rpc/bytes_per_token", sums.values[kBytes] / sums.num_tokens);
-  if (options_.asks) add_rpc_metrics(row);  // else this rank asks no teacher
+  peers_.add_bytes_per_token(row, sums.values[kBytes], sums.num_tokens);
+  if (options_.asks) peers_.add_calls(row);  // else this rank asks no teacher
 
   // Vocabularies that do not fit end the run.
   const double masked = sums.values[kMaskedMass] / sums.count;

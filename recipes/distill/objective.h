@@ -18,6 +18,7 @@
 #include "recipes/losses/divergence.h"
 #include "recipes/losses/teacher_signal.h"
 #include "recipes/run/batch_objective.h"
+#include "recipes/run/rpc_metrics.h"
 #include "roles/teacher/frozen_answers.h"
 #include "roles/trainer/trainer.h"
 #include "rpc/agent.h"
@@ -113,18 +114,15 @@ class DistillObjective : public BatchObjective {
   void name_ids(std::vector<Part>& parts, const models::Head& head, const at::Tensor& rows);
   // What its teacher has said of the part's rows; waits for the answer.
   losses::TeacherShare receive(Part& part, const at::Device& device, StepSums& sums);
-  double new_bytes();
-  void add_rpc_metrics(MetricsRow& row) const;
   // Of each teacher, with the sum 1; all 0 if none is for the sample.
   std::vector<double> weights_of(const data::Sample& sample) const;
 
-  rpc::Agent& agent_;
+  PeerMetrics peers_;
   std::vector<TeacherRoute> teachers_;
   Options options_;
   // one entry for each announced micro-batch, oldest first
   std::deque<std::vector<Part>> in_flight_;
   std::deque<bool> on_policy_;  // whether its step is, likewise
-  uint64_t bytes_before_ = 0;
 };
 
 }  // namespace retort::recipes

@@ -9,11 +9,11 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "recipes/data/completion_sample.h"
+#include "recipes/losses/host_rows.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/losses/policy.h"
 #include "recipes/rollout/drawn_ids.h"
 #include "recipes/rollout/sample_files.h"
-#include "recipes/run/host_rows.h"
 #include "recipes/run/request_id.h"
 
 namespace retort::recipes {
@@ -139,7 +139,7 @@ at::Tensor SampledTokenObjective::batch_loss(const models::Head& head, const at:
       pending ? teacher_->receive(std::move(*pending), &sums.values[kWaitSeconds]).logps
               : at::empty({0});
   // Two numbers a token: from here on in host memory.
-  const std::vector<at::Tensor> here = in_host_memory({logps.log_probs, logps.entropy});
+  const std::vector<at::Tensor> here = losses::in_host_memory({logps.log_probs, logps.entropy});
   const at::Tensor& log_probs = here[0];
   losses::PolicyInputs inputs{
       .policy_logps = log_probs,

@@ -11,10 +11,10 @@
 #include <span>
 #include <system_error>
 
+#include "base/append_file.h"
 #include "base/checksum.h"
+#include "base/content_key.h"
 #include "base/error.h"
-#include "recipes/run/append_fd.h"
-#include "recipes/run/content_key.h"
 
 namespace retort::recipes {
 namespace fs = std::filesystem;

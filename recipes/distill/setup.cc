@@ -14,7 +14,6 @@
 #include "recipes/distill/plan.h"
 #include "recipes/distill/row_rule.h"
 #include "recipes/distill/self_check.h"
-#include "recipes/distill/vocabulary_check.h"
 #include "recipes/distill/write_cache.h"
 #include "recipes/rollout/drawn_ids.h"
 #include "recipes/rollout/rollout_worker_setup.h"

@@ -14,6 +14,7 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/today.h"
 #include "models/config.h"
 #include "parallel/vote.h"
 #include "recipes/data/batches.h"

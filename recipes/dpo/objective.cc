@@ -12,20 +12,46 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstdint>
+#include <numeric>
 
 #include "base/error.h"
+#include "parallel/group.h"
 #include "parallel/vote.h"
-#include "recipes/dpo/counterparts.h"
+#include "recipes/losses/counterparts.h"
+#include "recipes/losses/host_rows.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/losses/log_sum_squares.h"
 #include "recipes/losses/pair_weights.h"
+#include "recipes/losses/sequence_sums.h"
 #include "recipes/run/batch_objective.h"
-#include "recipes/run/host_rows.h"
 #include "recipes/run/metric_sums.h"
-#include "recipes/run/sequence_sums.h"
 
 namespace retort::recipes {
 namespace {
+
+// The counterparts of aot and aot_unpaired: of this rank's P pairs among those of all ranks of
+// `group`, whichever rank has which pair: [3, P] (losses/counterparts.h). `sums`: [4, P] float32 in
+// host memory, the log-probabilities of the policy's chosen and rejected completions and of the
+// reference's. P may differ between ranks.
+// Collectives: two all-reduces on `group`, 8 bytes a rank and 16 bytes a pair.
+at::Tensor counterparts_over(parallel::Group& group, const at::Tensor& sums) {
+  // Where each rank's pairs stand in those of all.
+  at::Tensor counts = at::zeros({group.size()}, at::kLong);
+  int64_t* count = counts.mutable_data_ptr<int64_t>();
+  count[group.rank()] = sums.size(1);
+  group.all_reduce(counts);
+  const int64_t begin = std::accumulate(count, count + group.rank(), int64_t{0});
+  const int64_t total = std::accumulate(count, count + group.size(), int64_t{0});
+
+  // Each number is one rank's, and zeros of the others: their sum is that number.
+  at::Tensor all = at::zeros({4, total}, at::kFloat);
+  all.narrow(1, begin, sums.size(1)).copy_(sums);
+  group.all_reduce(all);
+  return losses::counterparts(all.select(0, 0), all.select(0, 1), all.select(0, 2),
+                              all.select(0, 3))
+      .narrow(1, begin, sums.size(1));
+}
 
 at::Tensor chosen_of(const at::Tensor& by_sequence) {
   return by_sequence.view({by_sequence.numel() / 2, 2}).select(1, 0);
@@ -186,7 +212,7 @@ losses::PreferenceInputs DpoObjective::compare(const models::Head& head, const a
   const data::PairMicroBatch& batch = drawn.batch;
   const int64_t sequences = 2 * batch.num_pairs();
   // Numbers of tokens: from here on in host memory.
-  const std::vector<at::Tensor> here = in_host_memory(
+  const std::vector<at::Tensor> here = losses::in_host_memory(
       {losses::linear_log_probs(rows, head.weight, {}, batch.targets, {}, head.vocab, head.softcap)
            .log_probs,
        logits != nullptr ? mean_logits_.of(head, rows) : at::Tensor(),
@@ -199,8 +225,8 @@ losses::PreferenceInputs DpoObjective::compare(const models::Head& head, const a
   if (ld_alpha && !drawn.row_weights.defined())
     drawn.row_weights =
         losses::shared_length_weights(batch.sequence_of_row, batch.num_pairs(), *ld_alpha);
-  const at::Tensor policy = sum_by_sequence(ld_alpha ? here[0] * drawn.row_weights : here[0],
-                                            batch.sequence_of_row, sequences);
+  const at::Tensor policy = losses::sum_by_sequence(
+      ld_alpha ? here[0] * drawn.row_weights : here[0], batch.sequence_of_row, sequences);
   const at::Tensor tokens = at::bincount(batch.sequence_of_row, {}, sequences).to(at::kFloat);
   losses::PreferenceInputs inputs{.policy_chosen = chosen_of(policy),
                                   .policy_rejected = rejected_of(policy),
@@ -214,7 +240,7 @@ losses::PreferenceInputs DpoObjective::compare(const models::Head& head, const a
         losses::pair_weights(here[0], here[2], batch.sequence_of_row, batch.num_pairs());
   if (ld_alpha && losses::uses_chosen_nll(options_.loss))
     inputs.policy_chosen_whole =
-        chosen_of(sum_by_sequence(here[0], batch.sequence_of_row, sequences));
+        chosen_of(losses::sum_by_sequence(here[0], batch.sequence_of_row, sequences));
   if (reference_) {
     const at::Tensor reference = reference_->completion_log_probs(
         drawn.pending, drawn.completions, batch.sequence_of_row, waited, drawn.row_weights);
@@ -247,7 +273,7 @@ void DpoObjective::add_sums(const at::Tensor& mean_logits, const data::PairMicro
   const c10::NoGradGuard no_grad;
   const int64_t sequences = 2 * batch.num_pairs();
 
-  const at::Tensor logits = sum_by_sequence(mean_logits, batch.sequence_of_row, sequences);
+  const at::Tensor logits = losses::sum_by_sequence(mean_logits, batch.sequence_of_row, sequences);
   sums.values[kLogitsChosen] += chosen_of(logits).sum().item<double>();
   sums.values[kLogitsRejected] += rejected_of(logits).sum().item<double>();
 

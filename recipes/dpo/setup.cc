@@ -1,5 +1,9 @@
 #include "recipes/dpo/setup.h"
 
+#include <memory>
+#include <utility>
+#include <vector>
+
 #include "recipes/data/pair_batches.h"
 #include "recipes/data/preference_dataset.h"
 #include "recipes/dpo/audit.h"
@@ -9,29 +13,29 @@
 #include "recipes/rules/data.h"
 #include "recipes/rules/references.h"
 #include "recipes/rules/train.h"
-#include "recipes/run/recipe_run.h"
+#include "recipes/run/rank/stream_run.h"
 #include "recipes/run/reference_setup.h"
 #include "recipes/run/student_reference.h"
 
 namespace retort::recipes {
 namespace {
 
-class DpoRun : public RecipeRun {
+std::shared_ptr<const data::PreferenceDataset> open_pairs(
+    const RunContext& context, const std::vector<data::Source>& sources) {
+  return std::make_shared<data::PreferenceDataset>(
+      sources, context.recipe().data, context.tokenizer, context.chat, context.cache());
+}
+
+class DpoRun : public StreamRun<data::PreferenceDataset, data::PairBatchStream, DpoObjective> {
  public:
-  explicit DpoRun(RunContext& context) : context_(context), options_(*context.recipe().dpo) {
-    const data::DataOptions& data = context.recipe().data;
-    train_ = open(data.train);
-    if (!data.eval.empty()) eval_ = data::eval_pair_batches(*open(data.eval), context_.batches());
-  }
+  explicit DpoRun(RunContext& context)
+      : StreamRun(context, &open_pairs, &data::eval_pair_batches),
+        options_(*context.recipe().dpo) {}
 
-  const data::RowSet& rows() const override { return *train_; }
-  int64_t steps_per_epoch() override {
-    return data::PairBatchStream(train_, context_.batches()).steps_per_epoch();
-  }
-
-  void start(roles::Trainer& trainer, const LoopState& state) override {
+ protected:
+  std::unique_ptr<DpoObjective> make_objective(DpoObjective::PairSource pairs,
+                                               roles::Trainer& trainer) override {
     trainer_ = &trainer;
-    stream_ = std::make_unique<data::PairBatchStream>(train_, context_.batches(), state.cursor);
     std::unique_ptr<Reference> reference;
     if (losses::needs_reference(options_.preference()))
       reference =
@@ -44,31 +48,18 @@ class DpoRun : public RecipeRun {
         dpo_objective_options(options_, world.coordinate().dp, world.options().layout.dp);
     options.student = &trainer;
     options.share_prompts = trainer.decoder().device().is_cpu();
-    objective_ = std::make_unique<DpoObjective>([this](int64_t) { return stream_->next(); },
-                                                std::move(reference), std::move(options));
+    return std::make_unique<DpoObjective>(std::move(pairs), std::move(reference),
+                                          std::move(options));
   }
 
-  Objective& objective() override { return *objective_; }
-  Evaluator evaluator() override {
-    if (eval_.empty()) return {};
-    return [this](int64_t step) {
-      return objective_->evaluate(step, *trainer_, eval_, context_.world);
-    };
+  MetricsRow evaluate(DpoObjective& objective, int64_t step,
+                      const std::vector<data::PairMicroBatch>& batches) override {
+    return objective.evaluate(step, *trainer_, batches, context_.world);
   }
 
  private:
-  std::shared_ptr<data::PreferenceDataset> open(const std::vector<data::Source>& sources) const {
-    return std::make_shared<data::PreferenceDataset>(
-        sources, context_.recipe().data, context_.tokenizer, context_.chat, context_.cache());
-  }
-
-  RunContext& context_;
   const DpoOptions& options_;
-  std::shared_ptr<data::PreferenceDataset> train_;
-  std::vector<data::PairMicroBatch> eval_;
   roles::Trainer* trainer_ = nullptr;
-  std::unique_ptr<data::PairBatchStream> stream_;
-  std::unique_ptr<DpoObjective> objective_;
 };
 
 class DpoType : public RecipeType {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
@@ -20,39 +21,48 @@
 #include "recipes/run/batch_objective.h"
 
 namespace retort::recipes {
-GrpoObjective::GrpoObjective(parallel::World& world, const roles::Trainer& trainer,
-                             std::shared_ptr<const data::PromptDataset> prompts,
-                             std::unique_ptr<data::IndexStream> stream,
-                             std::shared_ptr<SampleSource> samples,
-                             std::shared_ptr<RolloutScorer> scorer,
-                             std::unique_ptr<Reference> reference, Options options)
-    : world_(world),
-      trainer_(trainer),
-      prompts_(std::move(prompts)),
-      stream_(std::move(stream)),
-      samples_(std::move(samples)),
-      scorer_(std::move(scorer)),
+namespace {
+
+// What is asked of the reference, if there is one.
+std::unique_ptr<ReferenceQuestions> questions_of(std::unique_ptr<Reference> reference,
+                                                 const BatchSizes& sizes, const GrpoOptions& grpo) {
+  if (!reference) return nullptr;
+  return std::make_unique<ReferenceQuestions>(
+      std::move(reference), ReferenceQuestions::Options{
+                                .sizes = sizes, .mask_truncated = grpo.mask_truncated_completions});
+}
+
+}  // namespace
+
+GrpoObjective::GrpoObjective(Parts parts, Options options)
+    : world_(parts.world),
+      trainer_(parts.trainer),
+      prompts_(std::move(parts.prompts)),
+      stream_(std::move(parts.stream)),
+      samples_(std::move(parts.samples)),
+      scorer_(std::move(parts.scorer)),
       options_(std::move(options)),
-      shares_prompts_(trainer.decoder().device().is_cpu()),
+      shares_prompts_(trainer_.decoder().device().is_cpu()),
       sizes_{.num_generations = options_.num_generations,
              .num_mini_batches = options_.grpo.num_mini_batches,
              .micro_batches = options_.micro_batches,
              .rows_per_micro_batch = options_.rows_per_micro_batch,
              .dp_rank = world_.dp().rank(),
              .dp_size = world_.dp().size()},
+      reference_(questions_of(std::move(parts.reference), sizes_, options_.grpo)),
+      loss_(world_, trainer_, reference_.get(),
+            {.grpo = options_.grpo,
+             .max_new_tokens = options_.max_new_tokens,
+             .temperature = options_.temperature,
+             .num_ids = options_.num_ids}),
       resampler_(world_, *prompts_, *stream_, *samples_, *scorer_,
                  {.num_generations = options_.num_generations,
                   .max_new_tokens = options_.max_new_tokens,
                   .overlong_penalty_tokens = options_.grpo.overlong_penalty_tokens}),
       drawn_to_(options_.start_cursor),
       next_round_(options_.start_step / options_.grpo.steps_per_rollout()) {
-  RETORT_CHECK((options_.grpo.beta > 0) == (reference != nullptr))
+  RETORT_CHECK((options_.grpo.beta > 0) == (reference_ != nullptr))
       << "a reference that is missing or not used";
-  if (reference)
-    reference_ = std::make_unique<ReferenceQuestions>(
-        std::move(reference),
-        ReferenceQuestions::Options{.sizes = sizes_,
-                                    .mask_truncated = options_.grpo.mask_truncated_completions});
 }
 GrpoObjective::~GrpoObjective() = default;
 
@@ -292,6 +302,19 @@ std::vector<GrpoMicroBatch> GrpoObjective::make_batches(const Rollout& rollout, 
       batches.back().reference = reference_->ask(batches.size() - 1, batches.back().batch);
   }
   return batches;
+}
+
+void GrpoObjective::begin_step(parallel::Group& dp) {
+  loss_.begin_step(std::span(batches_).subspan(first_batch_, info_.micro_batches), dp);
+}
+
+void GrpoObjective::finish_step(const StepSums& sums, MetricsRow& row) {
+  row.values.insert(row.values.end(), round_metrics_.values.begin(), round_metrics_.values.end());
+
+  // Each step on the same samples is one more behind the weights that drew them.
+  const auto version = static_cast<int64_t>(weight_version_);
+  row.add("weight_version", version).add("staleness", row.step - version);
+  loss_.add_metrics(sums, row);
 }
 
 std::string GrpoObjective::origins(size_t index) const {

@@ -20,6 +20,7 @@
 #include "recipes/grpo/options.h"
 #include "recipes/grpo/reference_questions.h"
 #include "recipes/grpo/resampler.h"
+#include "recipes/grpo/step_loss.h"
 #include "recipes/rollout/rollout_scorer.h"
 #include "recipes/rollout/sample_source.h"
 #include "recipes/run/objective.h"
@@ -39,9 +40,8 @@ namespace retort::recipes {
 // all-gather of rewards (two with normalize_then_sum; as many more for each resampling and with
 // kl_in_reward) and one all-reduce over dp for a round; with a reference a vote and a broadcast
 // over tp for each micro-batch of a round, where the pipeline ends; with kl_in_reward a broadcast
-// over pp; with entropy_coef an all-reduce over dp in begin_step, with top_entropy_quantile a vote
-// on the world and where the pipeline ends an all-reduce and an all-gather over dp; and where the
-// student is asked before a step (old_logps, top_entropy_quantile) those of student_rows.
+// over pp; those of GrpoStepLoss; and where the student is asked before a step (old_logps) those of
+// student_rows.
 class GrpoObjective : public Objective {
  public:
   struct Options {
@@ -60,11 +60,18 @@ class GrpoObjective : public Objective {
     data::Cursor start_cursor;             // where the stream begins
     std::filesystem::path samples_folder;  // where samples are written; empty: nowhere
   };
-  GrpoObjective(parallel::World& world, const roles::Trainer& trainer,
-                std::shared_ptr<const data::PromptDataset> prompts,
-                std::unique_ptr<data::IndexStream> stream, std::shared_ptr<SampleSource> samples,
-                std::shared_ptr<RolloutScorer> scorer, std::unique_ptr<Reference> reference,
-                Options options);
+  // What it draws from, and asks. All but the world and the trainer are its own, or shared with the
+  // run's evaluation.
+  struct Parts {
+    parallel::World& world;
+    const roles::Trainer& trainer;
+    std::shared_ptr<const data::PromptDataset> prompts;
+    std::unique_ptr<data::IndexStream> stream;
+    std::shared_ptr<SampleSource> samples;
+    std::shared_ptr<RolloutScorer> scorer;
+    std::unique_ptr<Reference> reference = nullptr;  // with beta
+  };
+  GrpoObjective(Parts parts, Options options);
   ~GrpoObjective() override;
 
   // Requests on their way, for SampleSource::sync.
@@ -76,35 +83,17 @@ class GrpoObjective : public Objective {
   StepInfo next_step(int64_t step) override;
   void begin_step(parallel::Group& dp) override;
   std::string origins(size_t index) const override;
-  size_t num_values() const override { return kValues; }
+  size_t num_values() const override { return GrpoStepLoss::num_values(); }
   const models::PackedTokens& tokens(size_t index) const override { return batch(index).tokens; }
   at::Tensor loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index,
-                      StepSums& sums) override;
-  double divisor(const StepSums& sums) const override;
+                      StepSums& sums) override {
+    return loss_.loss_sum(head, hidden, batch(index), sums);
+  }
+  double divisor(const StepSums& sums) const override { return loss_.divisor(sums); }
   bool loss_falls() const override { return false; }  // advantages are around 0
   void finish_step(const StepSums& sums, MetricsRow& row) override;
 
  private:
-  enum Value : size_t {
-    kSequences,
-    kRows,  // tokens that were trained on
-    kWithoutSignal,
-    kKl,
-    kClipLow,
-    kClipHigh,
-    kClipRegion,
-    kClipDelta,
-    kClipCount,
-    kOffPolicyMasked,
-    kEntropy,
-    kHighEntropy,  // tokens
-    kRatio,
-    kRatioCount,
-    kRatioSquare,
-    kDrawnDifference,
-    kDrawnLogp,
-    kValues
-  };
   struct Round {
     int64_t number = 0;
     data::IndexStream::Step rows;
@@ -120,9 +109,7 @@ class GrpoObjective : public Objective {
   std::vector<GrpoMicroBatch> make_batches(const Rollout& rollout, int64_t num_prompts,
                                            const at::Tensor& advantages);
   void remember_old_policy();
-  void mark_high_entropy(parallel::Group& dp);
   GrpoRewards rewards_of(const Rollout& rollout, const Round& round) const;
-  static void count(const GrpoMicroBatch& batch, StepSums& sums);
   GrpoMicroBatch& batch(size_t index) { return batches_.at(first_batch_ + index); }
   const GrpoMicroBatch& batch(size_t index) const { return batches_.at(first_batch_ + index); }
 
@@ -137,6 +124,7 @@ class GrpoObjective : public Objective {
   const bool shares_prompts_;  // GrpoMicroBatch::tokens
   BatchSizes sizes_;
   std::unique_ptr<ReferenceQuestions> reference_;  // with beta
+  GrpoStepLoss loss_;
   Resampler resampler_;
   data::Cursor drawn_to_;
   std::deque<Round> requested_;
@@ -146,7 +134,6 @@ class GrpoObjective : public Objective {
   StepInfo info_;                        // of its last step
   data::Cursor before_;                  // where the round began
   int64_t num_resampled_ = 0;            // prompts of the round that others stand in for
-  double entropy_weight_ = 0;            // in the sum of the step's losses; with entropy_coef
   MetricsRow round_metrics_;
   uint64_t weight_version_ = 0;  // that the round was drawn with
 };

@@ -42,9 +42,15 @@ class GrpoRun : public RolloutRun {
                       : make_reference(context_, recipe.grpo->reference, temperature,
                                        num_drawn_ids(context_));
 
-    objective_ = std::make_unique<GrpoObjective>(context_.world, *trainer_, prompts_,
-                                                 order_from(state.cursor), samples_, scorer_,
-                                                 std::move(reference), options_from(state));
+    objective_ =
+        std::make_unique<GrpoObjective>(GrpoObjective::Parts{.world = context_.world,
+                                                             .trainer = *trainer_,
+                                                             .prompts = prompts_,
+                                                             .stream = order_from(state.cursor),
+                                                             .samples = samples_,
+                                                             .scorer = scorer_,
+                                                             .reference = std::move(reference)},
+                                        options_from(state));
   }
 
   std::vector<PendingRollout*> in_flight() override { return objective_->in_flight(); }

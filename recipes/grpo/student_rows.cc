@@ -6,9 +6,9 @@
 
 #include <vector>
 
+#include "recipes/losses/host_rows.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/rollout/drawn_ids.h"
-#include "recipes/run/host_rows.h"
 
 namespace retort::recipes {
 
@@ -24,7 +24,7 @@ StudentRows student_rows(const roles::Trainer& trainer, const GrpoMicroBatch& ba
   const auto rows = losses::linear_log_probs(
       hidden, head.weight, bias_of_drawn_ids(head, num_ids), batch.batch.targets,
       {.temperature = temperature, .entropy = true}, head.vocab, head.softcap);
-  const std::vector<at::Tensor> here = in_host_memory({rows.log_probs, rows.entropy});
+  const std::vector<at::Tensor> here = losses::in_host_memory({rows.log_probs, rows.entropy});
   return {.log_probs = here[0], .entropy = here[1]};
 }
 

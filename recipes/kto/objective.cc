@@ -14,11 +14,11 @@
 
 #include "base/error.h"
 #include "parallel/vote.h"
+#include "recipes/losses/host_rows.h"
 #include "recipes/losses/linear_log_probs.h"
+#include "recipes/losses/sequence_sums.h"
 #include "recipes/run/batch_objective.h"
-#include "recipes/run/host_rows.h"
 #include "recipes/run/metric_sums.h"
-#include "recipes/run/sequence_sums.h"
 
 namespace retort::recipes {
 namespace {
@@ -41,7 +41,7 @@ at::Tensor token_log_probs(const models::Head& head, const at::Tensor& rows,
 
 // [B] of numbers of its tokens.
 at::Tensor by_completion(const at::Tensor& tokens, const data::CompletionBatch& batch) {
-  return sum_by_sequence(tokens, batch.sequence_of_row, batch.num_completions());
+  return losses::sum_by_sequence(tokens, batch.sequence_of_row, batch.num_completions());
 }
 
 std::vector<bool> labels_of(const data::UnpairedMicroBatch& batch) {
@@ -138,7 +138,7 @@ void KtoObjective::begin_step(parallel::Group& dp) {
     std::vector<at::Tensor> log_probs;
     for (const Drawn& drawn : drawn_.front())
       log_probs.push_back(mismatched_log_probs(drawn.batch.mismatched));
-    log_probs = in_host_memory(std::move(log_probs));
+    log_probs = losses::in_host_memory(std::move(log_probs));
 
     auto next = log_probs.begin();
     for (Drawn& drawn : drawn_.front()) {
@@ -170,7 +170,7 @@ at::Tensor KtoObjective::batch_loss(const models::Head& head, const at::Tensor& 
                                     double kl, StepSums& sums) {
   const data::CompletionBatch& own = drawn.batch.own;
   const std::vector<at::Tensor> here =
-      in_host_memory({token_log_probs(head, rows, own), mean_logits_.of(head, rows)});
+      losses::in_host_memory({token_log_probs(head, rows, own), mean_logits_.of(head, rows)});
   const at::Tensor policy = by_completion(here[0], own);
   const at::Tensor reference = reference_->completion_log_probs(
       drawn.own, ids_of(own), own.sequence_of_row, &sums.values[kWaitSeconds]);
@@ -244,8 +244,8 @@ double KtoObjective::evaluate_kl(int64_t step, const std::vector<data::UnpairedM
   for (const data::UnpairedMicroBatch& batch : batches) {
     Drawn drawn{.batch = batch, .own = {}, .mismatched = {}};
     drawn.mismatched = ask(drawn.batch.mismatched, next_evaluation_request_++, step);
-    compare_mismatched(drawn,
-                       in_host_memory({mismatched_log_probs(drawn.batch.mismatched)}).front());
+    compare_mismatched(
+        drawn, losses::in_host_memory({mismatched_log_probs(drawn.batch.mismatched)}).front());
     sum[0] += drawn.mismatched_log_ratios;
     if (world.forms_loss()) sum[1] += static_cast<double>(batch.num_rows());
   }

@@ -9,8 +9,8 @@
 #include "recipes/data/unpaired_batches.h"
 #include "recipes/losses/kto.h"
 #include "recipes/losses/linear_log_probs.h"
+#include "recipes/losses/sequence_sums.h"
 #include "recipes/run/row_warnings.h"
-#include "recipes/run/sequence_sums.h"
 
 namespace retort::recipes {
 namespace {
@@ -34,7 +34,7 @@ at::Tensor log_probs_of(const models::Decoder& decoder, const data::CompletionBa
   const at::Tensor log_probs =
       losses::linear_log_probs(rows, head.weight, {}, batch.targets, {}, head.vocab, head.softcap)
           .log_probs;
-  return sum_by_sequence(log_probs, batch.sequence_of_row, batch.num_completions());
+  return losses::sum_by_sequence(log_probs, batch.sequence_of_row, batch.num_completions());
 }
 
 // log p of each row's completion, with all rows in one batch; checked against the first row alone.

@@ -1,6 +1,11 @@
 #include "recipes/kto/setup.h"
 
+#include <memory>
+#include <utility>
+#include <vector>
+
 #include "recipes/data/unpaired_batches.h"
+#include "recipes/data/unpaired_dataset.h"
 #include "recipes/kto/audit.h"
 #include "recipes/kto/objective.h"
 #include "recipes/kto/self_check.h"
@@ -8,57 +13,45 @@
 #include "recipes/rules/data.h"
 #include "recipes/rules/references.h"
 #include "recipes/rules/train.h"
-#include "recipes/run/recipe_run.h"
+#include "recipes/run/rank/stream_run.h"
 #include "recipes/run/reference_setup.h"
 #include "recipes/run/student_reference.h"
 
 namespace retort::recipes {
 namespace {
 
-class KtoRun : public RecipeRun {
+std::shared_ptr<const data::UnpairedDataset> open_labels(const RunContext& context,
+                                                         const std::vector<data::Source>& sources) {
+  return std::make_shared<data::UnpairedDataset>(sources, context.recipe().data, context.tokenizer,
+                                                 context.chat, context.cache());
+}
+
+class KtoRun : public StreamRun<data::UnpairedDataset, data::UnpairedBatchStream, KtoObjective> {
  public:
-  explicit KtoRun(RunContext& context) : context_(context), options_(*context.recipe().kto) {
-    const data::DataOptions& data = context.recipe().data;
-    train_ = open(data.train);
-    if (!data.eval.empty())
-      eval_ = data::eval_unpaired_batches(*open(data.eval), context_.batches());
-  }
+  explicit KtoRun(RunContext& context)
+      : StreamRun(context, &open_labels, &data::eval_unpaired_batches),
+        options_(*context.recipe().kto) {}
 
-  const data::RowSet& rows() const override { return *train_; }
-  int64_t steps_per_epoch() override {
-    return data::UnpairedBatchStream(train_, context_.batches()).steps_per_epoch();
-  }
-
-  void start(roles::Trainer& trainer, const LoopState& state) override {
-    stream_ = std::make_unique<data::UnpairedBatchStream>(train_, context_.batches(), state.cursor);
+ protected:
+  std::unique_ptr<KtoObjective> make_objective(KtoObjective::RowSource rows,
+                                               roles::Trainer& trainer) override {
     const parallel::World& world = context_.world;
     std::unique_ptr<Reference> reference =
         is_own_reference(context_.recipe().roles, options_.reference)
             ? make_student_reference(trainer, *context_.recipe().student().lora)
             : make_cached_reference(context_, options_.reference, options_.reference_cache);
-    objective_ = std::make_unique<KtoObjective>(
-        [this](int64_t) { return stream_->next(); }, trainer, std::move(reference),
+    return std::make_unique<KtoObjective>(
+        std::move(rows), trainer, std::move(reference),
         kto_objective_options(options_, world.coordinate().dp, world.options().layout.dp));
   }
 
-  Objective& objective() override { return *objective_; }
-  Evaluator evaluator() override {
-    if (eval_.empty()) return {};
-    return [this](int64_t step) { return objective_->evaluate(step, eval_, context_.world); };
+  MetricsRow evaluate(KtoObjective& objective, int64_t step,
+                      const std::vector<data::UnpairedMicroBatch>& batches) override {
+    return objective.evaluate(step, batches, context_.world);
   }
 
  private:
-  std::shared_ptr<data::UnpairedDataset> open(const std::vector<data::Source>& sources) const {
-    return std::make_shared<data::UnpairedDataset>(
-        sources, context_.recipe().data, context_.tokenizer, context_.chat, context_.cache());
-  }
-
-  RunContext& context_;
   const KtoOptions& options_;
-  std::shared_ptr<data::UnpairedDataset> train_;
-  std::vector<data::UnpairedMicroBatch> eval_;
-  std::unique_ptr<data::UnpairedBatchStream> stream_;
-  std::unique_ptr<KtoObjective> objective_;
 };
 
 // Mismatched completions are those of other rows of a global batch, so it must have two. `ranks`:

@@ -2,65 +2,52 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "recipes/data/pair_batches.h"
+#include "recipes/data/preference_dataset.h"
 #include "recipes/dpo/audit.h"
 #include "recipes/reward_model/objective.h"
 #include "recipes/reward_model/reward_pairs.h"
 #include "recipes/reward_model/self_check.h"
 #include "recipes/rules/data.h"
 #include "recipes/rules/train.h"
-#include "recipes/run/recipe_run.h"
+#include "recipes/run/rank/stream_run.h"
 
 namespace retort::recipes {
 namespace {
 
-class RewardModelRun : public RecipeRun {
+std::shared_ptr<const data::PreferenceDataset> open_reward_pairs(
+    const RunContext& context, const std::vector<data::Source>& sources) {
+  return std::make_shared<RewardPairs>(sources, context.recipe().data, context.tokenizer,
+                                       context.chat, context.cache(),
+                                       *context.recipe().reward_model);
+}
+
+class RewardModelRun
+    : public StreamRun<data::PreferenceDataset, data::PairBatchStream, RewardModelObjective> {
  public:
   explicit RewardModelRun(RunContext& context)
-      : context_(context), options_(*context.recipe().reward_model) {
-    const data::DataOptions& data = context.recipe().data;
-    train_ = open(data.train);
-    if (!data.eval.empty()) eval_ = data::eval_pair_batches(*open(data.eval), context_.batches());
-  }
+      : StreamRun(context, &open_reward_pairs, &data::eval_pair_batches) {}
 
-  const data::RowSet& rows() const override { return *train_; }
-  int64_t steps_per_epoch() override {
-    return data::PairBatchStream(train_, context_.batches()).steps_per_epoch();
-  }
-
-  void start(roles::Trainer& trainer, const LoopState& state) override {
+ protected:
+  std::unique_ptr<RewardModelObjective> make_objective(RewardModelObjective::PairSource pairs,
+                                                       roles::Trainer& trainer) override {
     trainer_ = &trainer;
-    stream_ = std::make_unique<data::PairBatchStream>(train_, context_.batches(), state.cursor);
-    objective_ = std::make_unique<RewardModelObjective>(
-        [this](int64_t) { return stream_->next(); },
-        RewardModelObjective::Options{
-            .reward_model = options_,
-            .pad_token_id = trainer.decoder().config().classifier.pad_token_id,
-            .share_prompts = trainer.decoder().device().is_cpu()});
+    return std::make_unique<RewardModelObjective>(
+        std::move(pairs), RewardModelObjective::Options{
+                              .reward_model = *context_.recipe().reward_model,
+                              .pad_token_id = trainer.decoder().config().classifier.pad_token_id,
+                              .share_prompts = trainer.decoder().device().is_cpu()});
   }
 
-  Objective& objective() override { return *objective_; }
-  Evaluator evaluator() override {
-    if (eval_.empty()) return {};
-    return [this](int64_t step) {
-      return objective_->evaluate(step, *trainer_, eval_, context_.world);
-    };
+  MetricsRow evaluate(RewardModelObjective& objective, int64_t step,
+                      const std::vector<data::PairMicroBatch>& batches) override {
+    return objective.evaluate(step, *trainer_, batches, context_.world);
   }
 
  private:
-  std::shared_ptr<RewardPairs> open(const std::vector<data::Source>& sources) const {
-    return std::make_shared<RewardPairs>(sources, context_.recipe().data, context_.tokenizer,
-                                         context_.chat, context_.cache(), options_);
-  }
-
-  RunContext& context_;
-  const RewardModelOptions& options_;
-  std::shared_ptr<RewardPairs> train_;
-  std::vector<data::PairMicroBatch> eval_;
   roles::Trainer* trainer_ = nullptr;
-  std::unique_ptr<data::PairBatchStream> stream_;
-  std::unique_ptr<RewardModelObjective> objective_;
 };
 
 class RewardModelType : public RecipeType {

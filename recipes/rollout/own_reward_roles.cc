@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/today.h"
 #include "models/checkpoint.h"
 #include "models/end_tokens.h"
 #include "models/text/chat_template.h"

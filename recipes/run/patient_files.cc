@@ -8,10 +8,10 @@
 #include <system_error>
 #include <utility>
 
+#include "base/append_file.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "recipes/run/append_fd.h"
 
 namespace retort::recipes {
 namespace fs = std::filesystem;

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "parallel/vote.h"
-#include "recipes/run/sequence_sums.h"
+#include "recipes/losses/sequence_sums.h"
 
 namespace retort::recipes {
 namespace {
@@ -80,7 +80,7 @@ at::Tensor Reference::completion_log_probs(Pending& pending,
     // It is read twice where the loss compares with counterparts.
     const roles::Payload payload = client_->receive(std::move(*pending), waited);
     pending = roles::answered(payload);
-    return sum_by_sequence(weighted(payload.logps, row_weights), sequence_of_row, count);
+    return losses::sum_by_sequence(weighted(payload.logps, row_weights), sequence_of_row, count);
   }
 
   at::Tensor log_probs = at::empty({count}, at::kFloat);
@@ -100,7 +100,8 @@ void Reference::read_completions(Pending& pending, const std::vector<CompletionI
     const roles::Payload payload = client_->receive(std::move(*pending), waited);
     const auto count = static_cast<int64_t>(completions.size());
     const at::Tensor sums =
-        sum_by_sequence(weighted(payload.logps, row_weights), sequence_of_row, count).contiguous();
+        losses::sum_by_sequence(weighted(payload.logps, row_weights), sequence_of_row, count)
+            .contiguous();
     const float* sum = sums.const_data_ptr<float>();
     for (size_t i = 0; i < completions.size(); ++i)
       cache_->add(completions[i].prompt, completions[i].completion, sum[i]);

@@ -9,11 +9,11 @@
 #include <system_error>
 #include <utility>
 
+#include "base/append_file.h"
+#include "base/content_key.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "recipes/run/append_fd.h"
-#include "recipes/run/content_key.h"
 
 namespace retort::recipes {
 namespace fs = std::filesystem;

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -91,6 +92,33 @@ void RpcMetrics::add_to(MetricsRow& row, parallel::Group& all) {
       sums[name] += stats;
   for (const auto& [name, stats] : sums)
     add(row, name, stats);
+}
+
+double PeerMetrics::new_bytes() {
+  uint64_t bytes = 0;
+  for (const std::string& peer : agent_.peers()) {
+    const rpc::PeerStats stats = agent_.stats(peer);
+    bytes += stats.bytes_sent + stats.bytes_received;
+  }
+  return static_cast<double>(bytes - std::exchange(bytes_before_, bytes));
+}
+
+void PeerMetrics::add_bytes_per_token(MetricsRow& row, double bytes, double tokens) const {
+  row.add("rpc/bytes_per_token", bytes / tokens);
+}
+
+void PeerMetrics::add_calls(MetricsRow& row) const {
+  double p50 = 0, p99 = 0;
+  uint64_t inflight = 0;
+  for (const std::string& peer : agent_.peers()) {
+    const rpc::PeerStats stats = agent_.stats(peer);
+    p50 = std::max(p50, stats.latency_p50_ms);
+    p99 = std::max(p99, stats.latency_p99_ms);
+    inflight += stats.inflight_bytes;
+  }
+  row.add("rpc/latency_p50", p50 / 1e3);
+  row.add("rpc/latency_p99", p99 / 1e3);
+  row.add("rpc/inflight_bytes", static_cast<int64_t>(inflight));
 }
 
 }  // namespace retort::recipes

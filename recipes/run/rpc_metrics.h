@@ -1,6 +1,7 @@
 // What a run's calls to its other roles cost, as metrics.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 
@@ -35,6 +36,28 @@ class RpcMetrics {
 
   const rpc::Agent& agent_;
   ByName before_;
+};
+
+// The same of all peers together, as a recipe tells whose every micro-batch waits for answers:
+//
+//   rpc/bytes_per_token              sent and received for each token of the step
+//   rpc/latency_p50, rpc/latency_p99 seconds, the round trip to the slowest peer, so far
+//   rpc/inflight_bytes               on their way now
+//
+// Threads: one.
+class PeerMetrics {
+ public:
+  explicit PeerMetrics(const rpc::Agent& agent) : agent_(agent) {}
+  // What went to and came from the peers since the last call.
+  double new_bytes();
+  // `bytes`: new_bytes() of a step, `tokens`: its tokens, both over all ranks.
+  void add_bytes_per_token(MetricsRow& row, double bytes, double tokens) const;
+  // The others.
+  void add_calls(MetricsRow& row) const;
+
+ private:
+  const rpc::Agent& agent_;
+  uint64_t bytes_before_ = 0;
 };
 
 }  // namespace retort::recipes

@@ -3,18 +3,20 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <variant>
 
 #include "base/deadline.h"
+#include "base/error.h"
 #include "base/freed_memory.h"
 #include "base/log.h"
-#include "models/checkpoint.h"
-#include "models/lora/adapter.h"
+#include "models/decoder.h"
 #include "parallel/vote.h"
-#include "recipes/lora_checks.h"
+#include "recipes/data/row_set.h"
 #include "recipes/registry.h"
 #include "recipes/roles/serving_roles.h"
 #include "recipes/run/agent_options.h"
@@ -24,14 +26,13 @@
 #include "recipes/run/checkpoint_store.h"
 #include "recipes/run/recipe_run.h"
 #include "recipes/run/resume_point.h"
-#include "recipes/run/resumed_run.h"
 #include "recipes/run/role_connections.h"
 #include "recipes/run/row_digest.h"
 #include "recipes/run/row_look.h"
 #include "recipes/run/row_troubles.h"
 #include "recipes/run/rpc_metrics.h"
 #include "recipes/run/spike_watch.h"
-#include "recipes/run/student_model.h"
+#include "recipes/run/student/start.h"
 #include "recipes/run/student_options.h"
 #include "recipes/run/template_day.h"
 #include "recipes/run/told_metrics.h"
@@ -39,105 +40,6 @@
 
 namespace retort::recipes {
 namespace {
-
-// What chat templates print: the recipe's day, else that on which the run began, as its checkpoint
-// has it; one of before days were kept has none, and prints the moment as it always did. The ranks
-// may begin on both sides of midnight, so the first one says it.
-std::string template_day(const RankContext& context, const std::filesystem::path& checkpoint,
-                         parallel::World& world) {
-  if (context.recipe.data.template_date) return *context.recipe.data.template_date;
-  const std::string day = checkpoint.empty() ? today() : read_loop_state(checkpoint).template_day;
-  return world.all().broadcast(day, 0);
-}
-
-// Which adapter the student is compared with; "": none is kept. A resumed run reads it again, and
-// it must be the one that the run began with.
-std::string first_adapter(const RankContext& context, const std::filesystem::path& checkpoint) {
-  if (!keeps_first_adapter(context.recipe)) return "";
-  const std::string& folder = *context.role_options().lora->adapter;
-  if (!checkpoint.empty() && !read_loop_state(checkpoint).first_adapter) {
-    RETORT_LOG(kWarning) << checkpoint.string()
-                         << " was written when the reference was the model without an adapter; "
-                            "from here on it is the adapter in "
-                         << folder;
-  }
-  return models::adapter_fingerprint(folder);
-}
-
-// But for what is said of the rows (RowDigest::complete).
-LoopState starting_state(const RankContext& context, const std::filesystem::path& checkpoint,
-                         const std::string& day, parallel::Layout layout) {
-  const uint64_t seed = static_cast<uint64_t>(context.recipe.seed);
-  layout.threads = context.threads;
-  const std::string adapter = first_adapter(context, checkpoint);
-  if (checkpoint.empty())
-    return {.seed = seed, .layout = layout, .template_day = day, .first_adapter = adapter};
-  LoopState state = read_loop_state(checkpoint);
-  if (state.seed != seed)
-    throw Error(ErrorCode::kInvalidArgument, "the run was started with seed " +
-                                                 std::to_string(state.seed) +
-                                                 "; a resumed run must keep it");
-  if (state.first_adapter.value_or(adapter) != adapter)
-    throw Error(ErrorCode::kInvalidArgument,
-                "the reference changed since " + checkpoint.string() +
-                    ": it is the adapter that the run began with; restore "
-                    "roles.student.lora.adapter and what is in its folder, or start a new run");
-  const std::string now = layout_text(layout), then = layout_text(state.layout);
-  if (now != then) {
-    RETORT_LOG(kWarning) << "resuming with " << now << " a run that had " << then
-                         << ": the numbers will agree, but not in their last bits";
-  }
-  state.layout = layout;
-  state.template_day = day;
-  state.first_adapter = adapter;
-  return state;
-}
-
-// Where training goes on from must hold what the recipe trains.
-void check_checkpoint_kind(const std::filesystem::path& checkpoint, const Recipe& recipe) {
-  const RoleOptions& role = recipe.student();
-  if (checkpoint.empty()) return;
-  const auto refuse = [&](const std::string& what) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        checkpoint.string() + " " + what + "; restore roles.student.lora, or start a new run");
-  };
-  const bool holds_adapter = models::is_adapter_folder(checkpoint);
-  if (!role.lora && holds_adapter) refuse("is an adapter's, and the recipe trains a whole model");
-  if (!role.lora) return;
-  if (!holds_adapter) refuse("is a whole model's, and the recipe trains an adapter");
-  const std::string difference =
-      lora_difference(role_config(recipe, Recipe::kDrivingRole),
-                      models::read_adapter_config(checkpoint), student_adapter(recipe));
-  if (!difference.empty()) refuse("is of an adapter with other settings (" + difference + ")");
-}
-
-models::Decoder load_student(const RankContext& context, parallel::World& world,
-                             const std::filesystem::path& checkpoint) {
-  const RoleOptions& role = context.role_options();
-  check_checkpoint_kind(checkpoint, context.recipe);
-  // An adapter stands beside the model that it was begun with.
-  const std::string model = checkpoint.empty() || role.lora ? role.model : checkpoint.string();
-  context.report("loading", 0, model);
-  const at::ScalarType dtype = models::parse_dtype(std::string(enum_name(role.dtype)));
-  const models::Placement place = models::Placement::of(world);
-  const auto classifier = student_classifier(context.recipe);
-  models::Decoder decoder =
-      classifier ? models::load_classifier(model, dtype, *classifier, place, world.device())
-                 : models::load_decoder(model, dtype, place, world.device());
-  if (role.lora) {
-    const std::string from =
-        checkpoint.empty() ? role.lora->adapter.value_or("") : checkpoint.string();
-    if (from.empty())
-      models::attach_new_adapter(decoder, student_adapter(context.recipe),
-                                 static_cast<uint64_t>(context.recipe.seed));
-    else
-      models::attach_adapter(decoder, from);
-  }
-  decoder.set_gradient_checkpointing(context.recipe.train.gradient_checkpointing,
-                                     context.recipe.train.gradient_checkpointing_every);
-  return decoder;
-}
 
 // Into the log, and to whoever watches the run.
 void warn(const RankContext& context, int64_t step, const std::string& message) {
@@ -187,15 +89,6 @@ void tell_of(CheckpointCommand* command, const RankContext& context, int64_t ste
     warn(context, step, message);
 }
 
-// The others wait in a vote for a rank that does not see the checkpoint yet.
-std::filesystem::path resume_point(const RankContext& context, parallel::World& world) {
-  if (!context.resume) return {};
-  const Duration patience = std::min(kLateFolder, context.recipe.launch.collective_timeout / 2);
-  return agree_on_checkpoint(
-      world, context.run_folder, patience,
-      [&](int64_t step, const std::string& what) { context.warn("loading", step, what); });
-}
-
 // That of the rows which were found bad beside training, to be thrown when what the run has to do
 // for its checkpoint is done; null: there are none.
 std::exception_ptr refusal_of(RowLook& look) {
@@ -234,140 +127,254 @@ void add_device_memory(MetricsRow& row, parallel::World& world) {
   row.add("peak_device_memory", static_cast<double>(peak));
 }
 
+// Says of a run's rows that what the student learns of them does not end where it would be drawn.
+void warn_of_unheard_end(const RunContext& run, const data::RowSet& rows) {
+  const auto warning = unheard_end(run.recipe(), run.chat, run.tokenizer, rows.has_messages());
+  if (warning && run.rank.rank == 0) {
+    RETORT_LOG(kWarning) << *warning;
+  }
+}
+
+CheckpointStore::Options saving_options(const Recipe& recipe) {
+  CheckpointStore::Options saving = checkpoint_options(recipe.train);
+  if (const auto own = own_template(recipe)) saving.chat_template = own->text;
+  return saving;
+}
+
+roles::Trainer::Options training_options(const RankContext& context, const LoopState& start,
+                                         int64_t max_steps) {
+  const RoleOptions& role = context.role_options();
+  roles::Trainer::Options training = trainer_options(context.recipe.train, max_steps);
+  training.lora_dropout = role.lora ? role.lora->lora_dropout : 0;
+  training.dropout_seed = start.seed;
+  return training;
+}
+
+// What a run tells of its steps while it trains, and what stops it: the hooks of its loop. What it
+// is made of outlives it.
+class StepReports {
+ public:
+  StepReports(const RunContext& run, const data::RowSet& rows, const roles::Trainer& trainer,
+              RowLook& look, RowDigest& digest, CheckpointCommand* command);
+
+  // Before the first step that is done now.
+  void begin(int64_t step, int64_t max_steps);
+  TrainLoopHooks hooks();
+  // What is left to tell when the loop has ended. Returns what refuses rows that were found bad
+  // beside training: to be thrown when what the run has to do for its checkpoint is done; null:
+  // there are none. Collectives: a vote, where the loop has stopped early.
+  std::exception_ptr end(const TrainLoopResult& result);
+
+ private:
+  bool time_is_up() const;
+  void add_metrics(MetricsRow& row);
+  void write(const MetricsRow& row);
+  void after_step(int64_t step);
+  void before_save(int64_t step);
+  void after_save(int64_t step);
+
+  const RankContext& context_;
+  parallel::World& world_;
+  const data::RowSet& rows_;
+  const roles::Trainer& trainer_;
+  RowLook& look_;
+  RowDigest& digest_;
+  CheckpointCommand* const command_;      // null: none
+  const bool makes_calls_;                // to roles that serve
+  std::unique_ptr<ToldMetrics> metrics_;  // null but on the first rank
+  RpcMetrics calls_;
+  Spikes spikes_;
+  RowTroubles troubles_;
+  std::chrono::steady_clock::time_point begin_;
+  int64_t done_step_ = 0;
+};
+
+StepReports::StepReports(const RunContext& run, const data::RowSet& rows,
+                         const roles::Trainer& trainer, RowLook& look, RowDigest& digest,
+                         CheckpointCommand* command)
+    : context_(run.rank),
+      world_(run.world),
+      rows_(rows),
+      trainer_(trainer),
+      look_(look),
+      digest_(digest),
+      command_(command),
+      makes_calls_(!serving_roles(run.recipe()).empty()),
+      calls_(run.agent),
+      spikes_(context_),
+      troubles_(rows, trainer.decoder().config().max_position_embeddings,
+                [this](int64_t step, const std::string& what) { warn(context_, step, what); }) {}
+
+void StepReports::begin(int64_t step, int64_t max_steps) {
+  if (world_.rank() == 0) metrics_ = std::make_unique<ToldMetrics>(context_);
+  context_.report("training", step, "of " + std::to_string(max_steps) + " steps");
+  set_log_step(step + 1);
+  begin_ = std::chrono::steady_clock::now();
+  done_step_ = step;
+}
+
+TrainLoopHooks StepReports::hooks() {
+  const auto warns = [this](int64_t step, const std::string& what) { warn(context_, step, what); };
+  return {.stop_requested =
+              [this] {
+                return context_.stop_requested() || time_is_up() || look_.must_end(done_step_);
+              },
+          .add_metrics = [this](MetricsRow& row) { add_metrics(row); },
+          .on_metrics = [this](const MetricsRow& row) { write(row); },
+          .on_divergence = warns,
+          .on_save_error = warns,
+          .on_step = [this](int64_t step) { after_step(step); },
+          .complete_state = [this](LoopState& state) { digest_.complete(state); },
+          .on_save = [this](int64_t step) { before_save(step); },
+          .on_saved = [this](int64_t step) { after_save(step); }};
+}
+
+bool StepReports::time_is_up() const {
+  const auto& limit = context_.recipe.train.max_time;
+  return limit && std::chrono::steady_clock::now() - begin_ >= *limit;
+}
+
+void StepReports::add_metrics(MetricsRow& row) {
+  if (makes_calls_) calls_.add_to(row, world_.all());
+  add_device_memory(row, world_);
+}
+
+void StepReports::write(const MetricsRow& row) {
+  metrics_->write(row);
+  troubles_.see_first(row.step);
+  spikes_.see(row);
+}
+
+void StepReports::after_step(int64_t step) {
+  digest_.after_step();
+  done_step_ = step;
+  context_.report("training", step, "");
+  tell_of(command_, context_, step);
+  set_log_step(step + 1);
+}
+
+void StepReports::before_save(int64_t step) {
+  // A checkpoint of replicas that differ would be of none of them.
+  check_replicas_agree(trainer_.decoder(), world_, "at step " + std::to_string(step));
+  context_.report("saving", step, "");
+}
+
+void StepReports::after_save(int64_t step) {
+  context_.report("training", step, "");
+  if (metrics_) metrics_->flush(step);
+}
+
+std::exception_ptr StepReports::end(const TrainLoopResult& result) {
+  if (metrics_) metrics_->flush(result.step);
+  std::exception_ptr bad_rows;
+  if (result.stopped_early) bad_rows = refusal_of(look_);
+  look_.end();
+  if (world_.rank() == 0) troubles_.tell(result.step);
+  if (rows_.num_skipped() > 0) {
+    RETORT_LOG(kWarning) << rows_.num_skipped()
+                         << " bad samples were skipped (data.on_bad_sample: skip)";
+  }
+  return bad_rows;
+}
+
+// Waits for the user's program, which has the run's last checkpoint.
+void finish_command(CheckpointCommand& command, const RankContext& context, int64_t step) {
+  if (!command.in_use().empty())
+    context.report("saving", step, "waits for train.checkpoint_command");
+  command.finish();
+  tell_of(&command, context, step);
+}
+
+// What the recipe is given, but for the student's vocabulary.
+RunContext open_run(const RankContext& context, parallel::World& world, const std::string& day,
+                    rpc::Agent& agent, rpc::PeerLinks& links) {
+  return {.rank = context,
+          .world = world,
+          .tokenizer = models::Tokenizer::load(context.role_options().model),
+          .chat = load_chat(context.recipe, day),
+          .agent = agent,
+          .links = links};
+}
+
+// The rows are those of all ranks, and those of the checkpoint: known before the first step there,
+// else as far as it may wait for them.
+void settle_rows(RowDigest& digest, const RunContext& run, const RecipeRun& work,
+                 const std::filesystem::path& checkpoint, Deadline first_step) {
+  if (checkpoint.empty()) {
+    digest.wait_before_training(std::max(first_step.remaining(), RowDigest::kLeastWait));
+    return;
+  }
+  digest.finish();
+  check_resumed_rows(run.rank, checkpoint, work, run.world);
+}
+
+// The trainer's state and that of the recipe's run, the same on all replicas.
+void start_training(roles::Trainer& trainer, const RunContext& run, RecipeRun& work,
+                    const std::filesystem::path& checkpoint, const LoopState& start) {
+  if (!checkpoint.empty())
+    read_checkpoint(checkpoint, [&] { trainer.load_state(checkpoint / "state"); });
+  check_same_start(run.world, start.step);
+  check_replicas_agree(trainer.decoder(), run.world, "at the start");
+  // A vote, because only some ranks wait for other roles.
+  parallel::run_on_all(run.world.all(), [&] { work.start(trainer, start); });
+}
+
 }  // namespace
 
 TrainLoopResult run_student(const RankContext& context) {
   const Recipe& recipe = context.recipe;
-  const RoleOptions& role = context.role_options();
+  const std::string& model = context.role_options().model;
   keep_freed_memory();
   parallel::World world(student_world_options(context));
 
+  // Where the run goes on from, and what it saves.
   const auto command = checkpoint_command(recipe.train, world);
-  CheckpointStore::Options saving = checkpoint_options(recipe.train);
-  if (const auto own = own_template(recipe)) saving.chat_template = own->text;
-  CheckpointStore checkpoints(context.run_folder, role.model, std::move(saving),
+  CheckpointStore checkpoints(context.run_folder, model, saving_options(recipe),
                               hooks_of(command.get(), context));
   const std::filesystem::path checkpoint = resume_point(context, world);
   RowLook look(context, world);
   models::Decoder decoder =
       read_checkpoint(checkpoint, [&] { return load_student(context, world, checkpoint); });
 
-  // The recipe's rows, and where its loop begins.
+  // The recipe's run, which reads rows and reaches the other roles.
   const std::string day = template_day(context, checkpoint, world);
   rpc::Agent agent(agent_options(context, world.device()));
   rpc::PeerLinks links(agent, {.find = [&context](const std::string& peer, Deadline deadline) {
                          return find_peer(context, peer, deadline);
                        }});
-  RunContext run{.rank = context,
-                 .world = world,
-                 .tokenizer = models::Tokenizer::load(role.model),
-                 .chat = load_chat(recipe, day),
-                 .vocab_rows = decoder.config().vocab_size,
-                 .agent = agent,
-                 .links = links};
+  RunContext run = open_run(context, world, day, agent, links);
+  run.vocab_rows = decoder.config().vocab_size;
   const Deadline first_step = Deadline::after(RowLook::kMostWait + RowDigest::kLeastWait);
   look.wait_before_training();
   std::unique_ptr<RecipeRun> work = recipe_type(recipe).make_run(run);
-  if (const auto warning =
-          unheard_end(recipe, run.chat, run.tokenizer, work->rows().has_messages());
-      warning && context.rank == 0) {
-    RETORT_LOG(kWarning) << *warning;
-  }
-  // Behind `work`, whose rows it reads.
+  warn_of_unheard_end(run, work->rows());
+
+  // Where its loop begins. The digest stands behind `work`, whose rows it reads.
   auto digest = std::make_unique<RowDigest>(work->rows(), world);
-  if (checkpoint.empty()) {
-    digest->wait_before_training(std::max(first_step.remaining(), RowDigest::kLeastWait));
-  } else {
-    digest->finish();
-    check_resumed_rows(context, checkpoint, *work, world);
-  }
-  const LoopState start = starting_state(context, checkpoint, day, role.world);
+  settle_rows(*digest, run, *work, checkpoint, first_step);
+  const LoopState start = starting_state(context, checkpoint, day, context.role_options().world);
   const int64_t max_steps = total_steps(recipe.train, [&] { return work->steps_per_epoch(); });
 
-  roles::Trainer::Options training = trainer_options(recipe.train, max_steps);
-  training.lora_dropout = role.lora ? role.lora->lora_dropout : 0;
-  training.dropout_seed = start.seed;
-  roles::Trainer trainer(std::move(decoder), world, std::move(training));
-  if (!checkpoint.empty())
-    read_checkpoint(checkpoint, [&] { trainer.load_state(checkpoint / "state"); });
-  check_same_start(world, start.step);
-  check_replicas_agree(trainer.decoder(), world, "at the start");
-  // A vote, because only some ranks wait for other roles.
-  parallel::run_on_all(world.all(), [&] { work->start(trainer, start); });
+  roles::Trainer trainer(std::move(decoder), world, training_options(context, start, max_steps));
+  start_training(trainer, run, *work, checkpoint, start);
 
-  std::unique_ptr<ToldMetrics> metrics;
-  if (world.rank() == 0) metrics = std::make_unique<ToldMetrics>(context);
-  context.report("training", start.step, "of " + std::to_string(max_steps) + " steps");
-  set_log_step(start.step + 1);
-  const auto begin = std::chrono::steady_clock::now();
-  const auto time_is_up = [&] {
-    return recipe.train.max_time &&
-           std::chrono::steady_clock::now() - begin >= *recipe.train.max_time;
-  };
-  int64_t done_step = start.step;
-  RpcMetrics calls(agent);
-  Spikes spikes(context);
-  RowTroubles troubles(work->rows(), trainer.decoder().config().max_position_embeddings,
-                       [&](int64_t step, const std::string& what) { warn(context, step, what); });
-  const bool makes_calls = !serving_roles(recipe).empty();
-  const TrainLoopResult result = run_train_loop(
-      trainer, world, work->objective(), work->evaluator(), checkpoints, start,
-      loop_options(recipe.train, max_steps),
-      {.stop_requested =
-           [&] { return context.stop_requested() || time_is_up() || look.must_end(done_step); },
-       .add_metrics =
-           [&](MetricsRow& row) {
-             if (makes_calls) calls.add_to(row, world.all());
-             add_device_memory(row, world);
-           },
-       .on_metrics =
-           [&](const MetricsRow& row) {
-             metrics->write(row);
-             troubles.see_first(row.step);
-             spikes.see(row);
-           },
-       .on_divergence = [&](int64_t step, const std::string& what) { warn(context, step, what); },
-       .on_save_error = [&](int64_t step, const std::string& what) { warn(context, step, what); },
-       .on_step =
-           [&](int64_t step) {
-             digest->after_step();
-             done_step = step;
-             context.report("training", step, "");
-             tell_of(command.get(), context, step);
-             set_log_step(step + 1);
-           },
-       .complete_state = [&](LoopState& state) { digest->complete(state); },
-       .on_save =
-           [&](int64_t step) {
-             // A checkpoint of replicas that differ would be of none of them.
-             check_replicas_agree(trainer.decoder(), world, "at step " + std::to_string(step));
-             context.report("saving", step, "");
-           },
-       .on_saved =
-           [&](int64_t step) {
-             context.report("training", step, "");
-             if (metrics) metrics->flush(step);
-           }});
-  if (metrics) metrics->flush(result.step);
+  StepReports reports(run, work->rows(), trainer, look, *digest, command.get());
+  reports.begin(start.step, max_steps);
+  const TrainLoopResult result =
+      run_train_loop({.trainer = trainer,
+                      .world = world,
+                      .objective = work->objective(),
+                      .evaluator = work->evaluator(),
+                      .checkpoints = checkpoints},
+                     start, loop_options(recipe.train, max_steps), reports.hooks());
 
-  std::exception_ptr bad_rows;
-  if (result.stopped_early) bad_rows = refusal_of(look);
-  look.end();
-  if (world.rank() == 0) troubles.tell(result.step);
-  if (work->rows().num_skipped() > 0) {
-    RETORT_LOG(kWarning) << work->rows().num_skipped()
-                         << " bad samples were skipped (data.on_bad_sample: skip)";
-  }
+  // Nothing of the run is left when its program has the last checkpoint.
+  const std::exception_ptr bad_rows = reports.end(result);
   digest.reset();
   work.reset();
   agent.close();
   agent.join();
-  if (command) {
-    if (!command->in_use().empty())
-      context.report("saving", result.step, "waits for train.checkpoint_command");
-    command->finish();
-    tell_of(command.get(), context, result.step);
-  }
+  if (command) finish_command(*command, context, result.step);
   // Another rank that fails would end the one whose program still has the checkpoint.
   const bool another_tells = !recipe.train.checkpoint_command.empty() && !command;
   if (bad_rows && !another_tells) std::rethrow_exception(bad_rows);

@@ -1,19 +1,9 @@
 #include "recipes/run/template_day.h"
 
-#include <ctime>
-
 #include "base/error.h"
+#include "base/today.h"
 
 namespace retort::recipes {
-
-std::string today() {
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  ::localtime_r(&now, &local);
-  char text[sizeof "2026-11-23"];
-  const size_t size = std::strftime(text, sizeof text, "%Y-%m-%d", &local);
-  return {text, size};
-}
 
 std::optional<models::TemplateSource> own_template(const Recipe& recipe) {
   if (!recipe.data.chat_template) return std::nullopt;

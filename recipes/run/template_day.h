@@ -10,9 +10,6 @@
 
 namespace retort::recipes {
 
-// "2026-11-23", on this host.
-std::string today();
-
 // The text that a recipe puts in place of the templates of the student's folder; none: they stay.
 // kInvalidArgument for a data.chat_template that is neither a file nor a name.
 std::optional<models::TemplateSource> own_template(const Recipe& recipe);

@@ -4,82 +4,24 @@
 #include <ATen/ops/tensor.h>
 
 #include <chrono>
-#include <cmath>
 #include <deque>
+#include <filesystem>
+#include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "parallel/vote.h"
 #include "recipes/run/checkpoint_folder.h"
-#include "recipes/run/damaged_weights.h"
 #include "recipes/run/divergence_watch.h"
-#include "recipes/run/metric_sums.h"
+#include "recipes/run/loop/optimizer_step.h"
 
 namespace retort::recipes {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// The samples are to blame unless the weights are.
-void check_finite(double value, const Objective& objective, size_t micro_batch,
-                  const roles::Trainer& trainer, bool may_skip) {
-  if (std::isfinite(value)) return;
-  std::string what =
-      "the loss is " + std::to_string(value) + " on samples " + objective.origins(micro_batch);
-  const std::string damaged = damaged_weights(trainer.decoder());
-  if (!damaged.empty())
-    what += "; not for their sake: the student's " + damaged +
-            ", in the model's files or since an update; restore the weights";
-  if (!may_skip) throw Error(ErrorCode::kInvalidArgument, what);
-  RETORT_LOG(kWarning) << what;
-}
-
-// The forward passes and backward passes of one step. Every rank votes once, after its last forward
-// pass or its first failure, so that no rank enters the gradient reduction alone. In a pipeline a
-// failing rank ends the run instead: the others wait for its activations, and see it gone.
-//
-// A loss that is not finite is an error, or with `may_skip` makes that of the sums not finite. On a
-// device the losses are looked at after the last backward pass, all together: the host waits for
-// the device once, and one more vote tells all ranks.
-StepSums compute_gradients(roles::Trainer& trainer, parallel::World& world, size_t micro_batches,
-                           Objective& objective, bool may_skip) {
-  StepSums sums;
-  sums.values.resize(objective.num_values(), 0.0);
-  trainer.begin_step();
-  objective.begin_step(world.dp());
-
-  const auto loss_of = [&](size_t i, const at::Tensor& hidden) {
-    const at::Tensor loss = objective.loss_sum(trainer.decoder().head(), hidden, i, sums);
-    sums.late.add(loss, [&, i](const double* value) {
-      check_finite(*value, objective, i, trainer, may_skip);
-      sums.loss += *value;
-    });
-    return loss;
-  };
-
-  if (world.pp().size() > 1) {
-    trainer.run_pipeline(
-        micro_batches, [&](size_t i) -> const models::PackedTokens& { return objective.tokens(i); },
-        loss_of);
-  } else {
-    parallel::Vote vote(world.all());
-    for (size_t i = 0; i < micro_batches; ++i) {
-      const bool last = i + 1 == micro_batches;
-      const at::Tensor loss =
-          vote.attempt([&] { return loss_of(i, trainer.hidden(objective.tokens(i))); });
-      if (last) vote.cast();
-      trainer.backward(loss, last);
-    }
-  }
-  if (!trainer.decoder().device().is_cpu())
-    parallel::run_on_all(world.all(), [&] { sums.late.read(); });
-  all_reduce(sums, world.dp_pp());
-  return sums;
+double step_seconds(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 MetricsRow make_row(const StepSums& sums, double divisor, const roles::Trainer::Update& update,
@@ -93,19 +35,6 @@ MetricsRow make_row(const StepSums& sums, double divisor, const roles::Trainer::
       .add("step_time", step_time)
       .add("tokens_per_second", sums.num_tokens / step_time);
   return row;
-}
-
-// The update, unless the loss or the gradient is not finite and as many steps in a row may be
-// skipped. The sums and the gradient's norm are those of all ranks, which decide alike.
-roles::Trainer::Update update_or_skip(roles::Trainer& trainer, double loss, double divisor,
-                                      bool may_skip) {
-  using NonFinite = roles::Trainer::NonFinite;
-  if (std::isfinite(loss))
-    return trainer.finish_step(divisor, may_skip ? NonFinite::kSkip : NonFinite::kRefuse);
-  // Without a rank whose own loss is not finite, their sum is too large.
-  if (!may_skip)
-    throw Error(ErrorCode::kInvalidArgument, "the sum of the loss over all ranks is not finite");
-  return trainer.skip_step(divisor);
 }
 
 // A step that a smaller loss scale may mend counts among all skipped ones, but not for how many in
@@ -241,97 +170,160 @@ class Saves {
   const TrainLoopHooks& hooks_;
 };
 
-}  // namespace
-
-TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
-                               Objective& objective, const Evaluator& evaluator,
-                               CheckpointStore& checkpoints, LoopState state,
-                               const TrainLoopOptions& options, const TrainLoopHooks& hooks) {
-  TrainLoopResult result{.step = state.step};
-  Lookahead lookahead(objective, state.step, options.max_steps);
-  const auto emit = [&](const MetricsRow& row) {
-    if (world.rank() == 0 && hooks.on_metrics) hooks.on_metrics(row);
-  };
-
-  check_same_metric(options.best, state.best);
-  DivergenceWatch watch(objective.loss_falls());
-  Saves saves(checkpoints, trainer, world, options, hooks);
-  if (evaluator && options.eval_on_start && state.step == 0) emit(evaluator(0));
-
-  while (state.step < options.max_steps && !is_patience_over(options.best, state.best)) {
-    // The step: drawn, computed, applied.
-    const auto start = Clock::now();
-    const StepInfo step = parallel::run_on_all(world.all(), [&] { return lookahead.take(); });
-    const bool may_skip = state.skipped_in_a_row < options.skip_nonfinite_steps;
-    StepSums sums = compute_gradients(trainer, world, step.micro_batches, objective, may_skip);
-    const double divisor = objective.divisor(sums);
-    const roles::Trainer::Update update = update_or_skip(trainer, sums.loss, divisor, may_skip);
-    state.step += 1;
-    const bool tells = world.rank() == 0;
-    if (update.overflowed)
-      count_overflow(update.loss_scale.value(), tells, state);
-    else
-      count_skipped(update.skipped, options.skip_nonfinite_steps, tells, state);
-    const bool goes_wrong =
-        see_divergence(watch, state.step, sums.loss / divisor, update, result.divergence);
-    if (goes_wrong && tells && hooks.on_divergence)
-      hooks.on_divergence(state.step, result.divergence);
-    state.cursor = step.after;
-    state.num_tokens += static_cast<int64_t>(sums.num_tokens);
-    MetricsRow row = make_row(sums, divisor, update, state, step.epoch, seconds_since(start));
-    if (step.data_wait_time) row.add("data_wait_time", *step.data_wait_time);
-    if (update.loss_scale) row.add("loss_scale", *update.loss_scale);
-    if (options.skip_nonfinite_steps > 0 || update.loss_scale)
-      row.add("skipped_steps", state.skipped_steps);
-    objective.finish_step(sums, row);
-
-    // What is told of the step, and evaluated after it.
-    const bool done = state.step == options.max_steps;
-    if (state.step % options.logging_steps == 0 || done) {
-      if (options.log_layer_grad_norms)
-        for (const auto& [part, norm] : trainer.layer_grad_norms())
-          row.add("grad_norm/" + part, norm);
-      if (hooks.add_metrics) hooks.add_metrics(row);
-      emit(row);
-    }
-    bool is_best = false;
-    if (evaluator && (done || is_due(state.step, options.eval_steps))) {
-      const MetricsRow evaluation = evaluator(state.step);
-      emit(evaluation);
-      is_best = see_on_all(world.all(), options.best, evaluation, state.best);
-    }
-    const bool gives_up = is_patience_over(options.best, state.best);
-    if (hooks.on_step) hooks.on_step(state.step);
-
-    // All ranks save and stop after the same step, and finish a checkpoint once nobody writes. The
-    // losses of ranks that share a layer may differ in their last bit, and so may what they find.
-    const AnyRank any =
-        ask_all(world.all(), {.stop_asked = hooks.stop_requested && hooks.stop_requested(),
-                              .still_writing = checkpoints.busy(),
-                              .diverged = options.stop_if_diverged && !result.divergence.empty()});
-    if (!any.stop_asked && !any.still_writing) saves.finish(state.step);
-    if (any.diverged && result.divergence.empty())
-      result.divergence = "another rank found that the run has diverged";
-    const bool ends = any.stop_asked || any.diverged || is_due(state.step, options.exit_interval);
-    if (ends || done || gives_up || is_best || is_due(state.step, options.save_steps)) {
-      if (hooks.complete_state) hooks.complete_state(state);
-      if (hooks.on_save) hooks.on_save(state.step);
-      saves.save(state, ends || done || gives_up, result.last_checkpoint);
-      if (hooks.on_saved) hooks.on_saved(state.step);
-    }
-    if (ends && !done && !gives_up) {
-      result.stopped_early = true;
-      result.stopped_by_divergence = any.diverged && !any.stop_asked;
-      break;
-    }
+// A run of the loop. Its state is that of the last step that is done.
+class TrainLoop {
+ public:
+  TrainLoop(const TrainLoopParts& parts, LoopState start, const TrainLoopOptions& options,
+            const TrainLoopHooks& hooks)
+      : parts_(parts),
+        options_(options),
+        hooks_(hooks),
+        all_(parts.world.all()),
+        state_(std::move(start)),
+        lookahead_(parts.objective, state_.step, options.max_steps),
+        watch_(parts.objective.loss_falls()),
+        saves_(parts.checkpoints, parts.trainer, parts.world, options, hooks) {
+    result_.step = state_.step;
   }
 
-  checkpoints.finish(world);
-  result.step = state.step;
-  if (!result.stopped_early && state.step < options.max_steps)
-    result.ended_early = why_stopped_early(state.best);
-  if (!result.stopped_early && world.rank() == 0) link_final(checkpoints.run_folder(), state.step);
-  return result;
+  TrainLoopResult run();
+
+ private:
+  bool tells() const { return all_.rank() == 0; }
+  bool is_last() const { return state_.step == options_.max_steps; }
+  // Whether no evaluation has been the best for as long as the run waits for one.
+  bool gives_up() const { return is_patience_over(options_.best, state_.best); }
+
+  void emit(const MetricsRow& row) const {
+    if (tells() && hooks_.on_metrics) hooks_.on_metrics(row);
+  }
+
+  MetricsRow take_step();
+  void count_update(const roles::Trainer::Update& update);
+  bool tell_and_evaluate(MetricsRow& row);
+  bool save_or_end(bool is_best);
+  void save(bool is_last_one);
+
+  const TrainLoopParts& parts_;
+  const TrainLoopOptions& options_;
+  const TrainLoopHooks& hooks_;
+  parallel::Group& all_;
+  LoopState state_;
+  TrainLoopResult result_;
+  Lookahead lookahead_;
+  DivergenceWatch watch_;
+  Saves saves_;
+};
+
+// Skipped or not, and for which of the two reasons.
+void TrainLoop::count_update(const roles::Trainer::Update& update) {
+  if (update.overflowed)
+    count_overflow(update.loss_scale.value(), tells(), state_);
+  else
+    count_skipped(update.skipped, options_.skip_nonfinite_steps, tells(), state_);
+}
+
+// A step is drawn, computed and applied. Its row, but for what is added to logged ones alone.
+MetricsRow TrainLoop::take_step() {
+  const auto start = std::chrono::steady_clock::now();
+  Objective& objective = parts_.objective;
+  const StepInfo step = parallel::run_on_all(all_, [&] { return lookahead_.take(); });
+  const bool may_skip = state_.skipped_in_a_row < options_.skip_nonfinite_steps;
+  StepSums sums =
+      compute_gradients(parts_.trainer, parts_.world, step.micro_batches, objective, may_skip);
+  const double divisor = objective.divisor(sums);
+  const roles::Trainer::Update update =
+      update_or_skip(parts_.trainer, sums.loss, divisor, may_skip);
+  state_.step += 1;
+  count_update(update);
+
+  const bool goes_wrong =
+      see_divergence(watch_, state_.step, sums.loss / divisor, update, result_.divergence);
+  if (goes_wrong && tells() && hooks_.on_divergence)
+    hooks_.on_divergence(state_.step, result_.divergence);
+
+  // What the step was, for its checkpoint and its row.
+  state_.cursor = step.after;
+  state_.num_tokens += static_cast<int64_t>(sums.num_tokens);
+  MetricsRow row = make_row(sums, divisor, update, state_, step.epoch, step_seconds(start));
+  if (step.data_wait_time) row.add("data_wait_time", *step.data_wait_time);
+  if (update.loss_scale) row.add("loss_scale", *update.loss_scale);
+  if (options_.skip_nonfinite_steps > 0 || update.loss_scale)
+    row.add("skipped_steps", state_.skipped_steps);
+  objective.finish_step(sums, row);
+  return row;
+}
+
+// What is told of the step, and evaluated after it. Whether the evaluation is the best so far.
+bool TrainLoop::tell_and_evaluate(MetricsRow& row) {
+  if (state_.step % options_.logging_steps == 0 || is_last()) {
+    if (options_.log_layer_grad_norms)
+      for (const auto& [part, norm] : parts_.trainer.layer_grad_norms())
+        row.add("grad_norm/" + part, norm);
+    if (hooks_.add_metrics) hooks_.add_metrics(row);
+    emit(row);
+  }
+
+  const bool evaluates = is_last() || is_due(state_.step, options_.eval_steps);
+  if (!parts_.evaluator || !evaluates) return false;
+  const MetricsRow evaluation = parts_.evaluator(state_.step);
+  emit(evaluation);
+  return see_on_all(all_, options_.best, evaluation, state_.best);
+}
+
+void TrainLoop::save(bool is_last_one) {
+  if (hooks_.complete_state) hooks_.complete_state(state_);
+  if (hooks_.on_save) hooks_.on_save(state_.step);
+  saves_.save(state_, is_last_one, result_.last_checkpoint);
+  if (hooks_.on_saved) hooks_.on_saved(state_.step);
+}
+
+// All ranks save and stop after the same step, and finish a checkpoint once nobody writes. The
+// losses of ranks that share a layer may differ in their last bit, and so may what they find.
+// Whether the run stops here, before its last step.
+bool TrainLoop::save_or_end(bool is_best) {
+  const AnyRank any =
+      ask_all(all_, {.stop_asked = hooks_.stop_requested && hooks_.stop_requested(),
+                     .still_writing = parts_.checkpoints.busy(),
+                     .diverged = options_.stop_if_diverged && !result_.divergence.empty()});
+  if (!any.stop_asked && !any.still_writing) saves_.finish(state_.step);
+  if (any.diverged && result_.divergence.empty())
+    result_.divergence = "another rank found that the run has diverged";
+
+  const bool is_over = is_last() || gives_up();
+  const bool ends = any.stop_asked || any.diverged || is_due(state_.step, options_.exit_interval);
+  if (ends || is_over || is_best || is_due(state_.step, options_.save_steps)) save(ends || is_over);
+  if (!ends || is_over) return false;
+  result_.stopped_early = true;
+  result_.stopped_by_divergence = any.diverged && !any.stop_asked;
+  return true;
+}
+
+TrainLoopResult TrainLoop::run() {
+  check_same_metric(options_.best, state_.best);
+  if (parts_.evaluator && options_.eval_on_start && state_.step == 0) emit(parts_.evaluator(0));
+
+  while (state_.step < options_.max_steps && !gives_up()) {
+    MetricsRow row = take_step();
+    const bool is_best = tell_and_evaluate(row);
+    if (hooks_.on_step) hooks_.on_step(state_.step);
+    if (save_or_end(is_best)) break;
+  }
+
+  // The last checkpoint is what a run that came to its end is known by.
+  parts_.checkpoints.finish(parts_.world);
+  result_.step = state_.step;
+  if (!result_.stopped_early && state_.step < options_.max_steps)
+    result_.ended_early = why_stopped_early(state_.best);
+  if (!result_.stopped_early && tells()) link_final(parts_.checkpoints.run_folder(), state_.step);
+  return result_;
+}
+
+}  // namespace
+
+TrainLoopResult run_train_loop(const TrainLoopParts& parts, LoopState start,
+                               const TrainLoopOptions& options, const TrainLoopHooks& hooks) {
+  return TrainLoop(parts, std::move(start), options, hooks).run();
 }
 
 }  // namespace retort::recipes

@@ -62,7 +62,16 @@ struct TrainLoopResult {
   std::filesystem::path last_checkpoint;
 };
 
-// Runs from start.step to max_steps; `evaluator` may be empty. Before the first collective of a
+// What the loop works on; all of it outlives the call.
+struct TrainLoopParts {
+  roles::Trainer& trainer;
+  parallel::World& world;
+  Objective& objective;
+  Evaluator evaluator;  // empty: nothing is evaluated
+  CheckpointStore& checkpoints;
+};
+
+// Runs from start.step to max_steps. Before the first collective of a
 // step the ranks vote, so that a failure on one rank raises on all of them. A stop request on any
 // rank stops all after the same step, with a checkpoint. A step whose loss or gradient is not
 // finite is skipped on all ranks, or ends the run: TrainLoopOptions::skip_nonfinite_steps. One
@@ -78,9 +87,7 @@ struct TrainLoopResult {
 // device), one all-reduce of the sums and one of the stop flag; those of CheckpointStore::save and
 // finish: a checkpoint that is written meanwhile is finished after the step in which every rank has
 // written.
-TrainLoopResult run_train_loop(roles::Trainer& trainer, parallel::World& world,
-                               Objective& objective, const Evaluator& evaluator,
-                               CheckpointStore& checkpoints, LoopState start,
+TrainLoopResult run_train_loop(const TrainLoopParts& parts, LoopState start,
                                const TrainLoopOptions& options, const TrainLoopHooks& hooks);
 
 }  // namespace retort::recipes

@@ -63,11 +63,17 @@ class GrpoTest : public ::testing::Test {
     run.samples = std::make_shared<test::FakeSampleSource>(files_.tokenizer(), setting.answer);
     run.samples->draw_ahead = setting.draw_ahead;
     run.objective = std::make_unique<GrpoObjective>(
-        world_, trainer_, files_.prompts(), files_.order(setting.start_cursor), run.samples,
-        std::make_shared<RolloutScorer>(std::make_shared<rewards::RewardSet>(setting.rewards),
-                                        files_.tokenizer()),
-        setting.reference ? std::make_unique<Reference>(setting.reference(), &world_.tp())
-                          : nullptr,
+        GrpoObjective::Parts{
+            .world = world_,
+            .trainer = trainer_,
+            .prompts = files_.prompts(),
+            .stream = files_.order(setting.start_cursor),
+            .samples = run.samples,
+            .scorer = std::make_shared<RolloutScorer>(
+                std::make_shared<rewards::RewardSet>(setting.rewards), files_.tokenizer()),
+            .reference = setting.reference
+                             ? std::make_unique<Reference>(setting.reference(), &world_.tp())
+                             : nullptr},
         GrpoObjective::Options{.grpo = setting.grpo,
                                .reward_weights = weights,
                                .num_generations = kGenerations,

@@ -274,11 +274,15 @@ class StepMemory : public testing::TestWithParam<Case> {
     auto reference = std::make_unique<Reference>(
         std::make_unique<ShapedAnswers>(PayloadKind::kTargetLogProbs, dtype), &world_.tp());
     return std::make_unique<GrpoObjective>(
-        world_, trainer, files_.prompts(), files_.order(),
-        std::make_shared<test::FakeSampleSource>(files_.tokenizer(), long_answer),
-        std::make_shared<RolloutScorer>(
-            std::make_shared<rewards::RewardSet>(test::length_rewards()), files_.tokenizer()),
-        std::move(reference),
+        GrpoObjective::Parts{
+            .world = world_,
+            .trainer = trainer,
+            .prompts = files_.prompts(),
+            .stream = files_.order(),
+            .samples = std::make_shared<test::FakeSampleSource>(files_.tokenizer(), long_answer),
+            .scorer = std::make_shared<RolloutScorer>(
+                std::make_shared<rewards::RewardSet>(test::length_rewards()), files_.tokenizer()),
+            .reference = std::move(reference)},
         GrpoObjective::Options{.grpo = {.beta = 0.1, .num_iterations = c.iterations},
                                .num_generations = kSequences,
                                .max_new_tokens = kLength,

@@ -48,8 +48,12 @@ Reads reads_of_a_step(Objective& objective, roles::Trainer& trainer, parallel::W
     Reads reads = recorded.take();
     if (step == 2) second = std::move(reads);
   };
-  run_train_loop(trainer, world, objective, {}, checkpoints, {.seed = 1, .layout = {}},
-                 {.max_steps = 3}, {.on_step = after_step});
+  run_train_loop({.trainer = trainer,
+                  .world = world,
+                  .objective = objective,
+                  .evaluator = {},
+                  .checkpoints = checkpoints},
+                 {.seed = 1, .layout = {}}, {.max_steps = 3}, {.on_step = after_step});
   return second;
 }
 

@@ -60,11 +60,15 @@ class TrainLoopTest : public test::FolderTest {
     Run run;
     int64_t done = start.step;
     run.result = run_train_loop(
-        trainer, world_, objective,
-        [&](int64_t step) {
-          return MetricsRow{.step = step, .values = {{"eval_loss", eval_loss_(step)}}};
-        },
-        checkpoints, start, options,
+        {.trainer = trainer,
+         .world = world_,
+         .objective = objective,
+         .evaluator =
+             [&](int64_t step) {
+               return MetricsRow{.step = step, .values = {{"eval_loss", eval_loss_(step)}}};
+             },
+         .checkpoints = checkpoints},
+        start, options,
         {.stop_requested = [&] { return stop_after && stop_after(done); },
          .add_metrics = [](MetricsRow& row) { row.add("added", 1.0); },
          .on_metrics = [&](const MetricsRow& row) { run.rows.push_back(row); },

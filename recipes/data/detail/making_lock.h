@@ -1,33 +1,34 @@
-// One process makes a file of a folder that several share.
+// One of several processes makes a file that all of them want.
 #pragma once
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <filesystem>
+#include <functional>
 
 namespace retort::data::detail {
 
-// Held on the folder by the one process that makes a file in it, while others wait for that instead
-// of making theirs. Where the file system has no locks all of them make it, and the last one's
-// stays. It ends with its process.
+// Held by the one thread, of all processes, that makes the file, while others wait for that instead
+// of making theirs. Where the file system has no locks, or the folder cannot be written, each of
+// them makes it, and the last one's stays. The lock ends with its process.
 class MakingLock {
  public:
-  explicit MakingLock(const std::filesystem::path& folder)
-      : fd_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    while (fd_ >= 0 && ::flock(fd_, LOCK_EX) != 0 && errno == EINTR) {
-    }
-  }
-  ~MakingLock() {
-    if (fd_ >= 0) ::close(fd_);
-  }
+  // On the folder in which the file is made. Waits until it has the lock.
+  explicit MakingLock(const std::filesystem::path& folder);
+  // On a file of its own, which it makes, and which goes with its holder: who waits for it then
+  // finds what the holder has made. Waits until it has the lock or `stop`, which is asked several
+  // times a second, says so.
+  MakingLock(const std::filesystem::path& file, const std::function<bool()>& stop);
+  ~MakingLock();
   MakingLock(const MakingLock&) = delete;
   MakingLock& operator=(const MakingLock&) = delete;
 
+  bool is_stopped() const { return is_stopped_; }
+
  private:
-  int fd_;
+  bool wait(const std::function<bool()>& stop);
+
+  const int fd_;                // < 0: it could not be opened, and nothing is locked
+  std::filesystem::path made_;  // to be removed; empty: nothing
+  bool is_stopped_ = false;
 };
 
 }  // namespace retort::data::detail

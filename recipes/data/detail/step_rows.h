@@ -1,10 +1,13 @@
 // The rows of one rank's micro-batches, step after step: what the batch streams have in common.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -12,6 +15,7 @@
 #include "recipes/data/detail/item_cache.h"
 #include "recipes/data/detail/one_ahead.h"
 #include "recipes/data/detail/pack_sequence.h"
+#include "recipes/data/step_stream.h"
 
 namespace retort::data::detail {
 
@@ -75,15 +79,46 @@ StepItems<Item> next_items(StepRows& rows, ItemCache<Set, Item>& items) {
   return step;
 }
 
-// The next step of a stream, whose items are made one step ahead: each micro-batch by
-// `make_batch(items)`, which may use LibTorch.
-template <class Step, class Item, class MakeBatch>
-Step next_step(OneAhead<StepItems<Item>>& ahead, MakeBatch&& make_batch) {
-  StepItems<Item> items = ahead.next();
-  Step step{{}, items.after, items.epoch, ahead.waited()};
-  for (std::vector<Item>& mine : items.micro_batches)
-    step.micro_batches.push_back(make_batch(std::move(mine)));
-  return step;
+// The steps of a stream: its items are made one step ahead, and its micro-batches of them when the
+// step is taken.
+template <class MicroBatch, class Item>
+class StepsAhead : public StepStream<MicroBatch>::Source {
+ public:
+  using Step = typename StepStream<MicroBatch>::Step;
+  // `make_items` makes those of the next step, on another thread; `make_batch` may use LibTorch.
+  StepsAhead(StepRows rows, std::function<StepItems<Item>(StepRows& rows)> make_items,
+             std::function<MicroBatch(std::vector<Item> items)> make_batch)
+      : rows_(std::move(rows)),
+        make_batch_(std::move(make_batch)),
+        ahead_([this, make_items = std::move(make_items)] { return make_items(rows_); }) {}
+
+  Step next() override {
+    StepItems<Item> items = ahead_.next();
+    Step step{{}, items.after, items.epoch, ahead_.waited()};
+    for (std::vector<Item>& mine : items.micro_batches)
+      step.micro_batches.push_back(make_batch_(std::move(mine)));
+    return step;
+  }
+
+  int64_t steps_per_epoch() override {
+    ahead_.settle();
+    return rows_.steps_per_epoch();
+  }
+
+ private:
+  StepRows rows_;
+  const std::function<MicroBatch(std::vector<Item> items)> make_batch_;
+  OneAhead<StepItems<Item>> ahead_;
+};
+
+// The same of items that a cache has of whole rows or their parts.
+template <class MicroBatch, class Set, class Item>
+std::unique_ptr<typename StepStream<MicroBatch>::Source> steps_of_rows(
+    StepRows rows, std::shared_ptr<ItemCache<Set, Item>> items,
+    std::type_identity_t<std::function<MicroBatch(std::vector<Item> items)>> make_batch) {
+  return std::make_unique<StepsAhead<MicroBatch, Item>>(
+      std::move(rows), [items](StepRows& next) { return next_items(next, *items); },
+      std::move(make_batch));
 }
 
 // What StepRows is given for rows that are always laid end to end, each a pack of its own: of pairs
@@ -92,8 +127,7 @@ Step next_step(OneAhead<StepItems<Item>>& ahead, MakeBatch&& make_batch) {
 BatchOptions end_to_end(const BatchOptions& options, int64_t max_length, const std::string& what,
                         int64_t sequences);
 
-// Evaluation: the usable rows of the set in file order, number i of them on rank i mod dp_size,
-//   with
+// Evaluation: the usable rows of the set in file order, number i of them on rank i mod dp_size, with
 // `budget` tokens (0: options.rows_per_micro_batch items) in a micro-batch. Every rank gets the
 // same number of micro-batches.
 template <class Item, class Set>

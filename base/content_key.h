@@ -5,11 +5,11 @@
 #include <span>
 #include <string>
 
-namespace retort::recipes {
+namespace retort {
 
 inline constexpr size_t kContentKeyBytes = 16;
 
 // SHA-256 of (length of `first` as int64, `first`, `second`), cut to kContentKeyBytes raw bytes.
 std::string content_key(std::span<const int32_t> first, std::span<const int32_t> second);
 
-}  // namespace retort::recipes
+}  // namespace retort

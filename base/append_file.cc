@@ -1,4 +1,4 @@
-#include "recipes/run/append_fd.h"
+#include "base/append_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -8,10 +8,10 @@
 
 #include "base/error.h"
 
-namespace retort::recipes {
+namespace retort {
 namespace {
 
-[[noreturn]] void fail(const char* what, const std::filesystem::path& path, int error) {
+[[noreturn]] void refuse_append(const char* what, const std::filesystem::path& path, int error) {
   const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
   throw Error(full ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable,
               std::string(what) + path.string() + ": " + std::strerror(error) +
@@ -22,7 +22,7 @@ namespace {
 
 int open_for_append(const std::filesystem::path& path) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd < 0) fail("cannot open ", path, errno);
+  if (fd < 0) refuse_append("cannot open ", path, errno);
   return fd;
 }
 
@@ -30,9 +30,9 @@ void append_bytes(int fd, std::string_view bytes, const std::filesystem::path& p
   while (!bytes.empty()) {
     const ssize_t wrote = ::write(fd, bytes.data(), bytes.size());
     if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) fail("cannot write ", path, errno);
+    if (wrote < 0) refuse_append("cannot write ", path, errno);
     bytes.remove_prefix(static_cast<size_t>(wrote));
   }
 }
 
-}  // namespace retort::recipes
+}  // namespace retort

@@ -1,8 +1,8 @@
-#include "recipes/run/content_key.h"
+#include "base/content_key.h"
 
 #include "base/hash.h"
 
-namespace retort::recipes {
+namespace retort {
 
 std::string content_key(std::span<const int32_t> first, std::span<const int32_t> second) {
   Sha256 hash;
@@ -18,4 +18,4 @@ std::string content_key(std::span<const int32_t> first, std::span<const int32_t>
   return key;
 }
 
-}  // namespace retort::recipes
+}  // namespace retort

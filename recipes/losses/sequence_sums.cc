@@ -1,9 +1,9 @@
-#include "recipes/run/sequence_sums.h"
+#include "recipes/losses/sequence_sums.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros.h>
 
-namespace retort::recipes {
+namespace retort::losses {
 
 at::Tensor sum_by_sequence(const at::Tensor& values, const at::Tensor& sequence_of_row,
                            int64_t num_sequences) {
@@ -12,4 +12,4 @@ at::Tensor sum_by_sequence(const at::Tensor& values, const at::Tensor& sequence_
   return zeros.index_add(0, sequence_of_row, values.to(at::kDouble)).to(at::kFloat);
 }
 
-}  // namespace retort::recipes
+}  // namespace retort::losses

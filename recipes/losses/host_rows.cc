@@ -1,4 +1,4 @@
-#include "recipes/run/host_rows.h"
+#include "recipes/losses/host_rows.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace retort::recipes {
+namespace retort::losses {
 
 std::vector<at::Tensor> in_host_memory(std::vector<at::Tensor> vectors) {
   // Those on a device, and where they stand.
@@ -27,4 +27,4 @@ std::vector<at::Tensor> in_host_memory(std::vector<at::Tensor> vectors) {
   return vectors;
 }
 
-}  // namespace retort::recipes
+}  // namespace retort::losses
