@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/file.h"
+#include "tests/house/cited_names.h"
 #include "tests/house/class_rules.h"
 #include "tests/house/cmake_lists.h"
 #include "tests/house/function_bodies.h"
@@ -48,8 +49,16 @@ class Checker {
   std::vector<std::string> run() {
     for (const auto& source : sources_)
       check(source);
-    for (const auto& document : read_documents(root_))
+    const CitedNames names(sources_);
+    for (const auto& document : read_documents(root_)) {
       check_text(document);
+      const Report report_here = [&](size_t line, const std::string& what) {
+        report(document.path, line, what);
+      };
+      if (document.path == "docs/architecture.md" || document.path == "docs/tour.md")
+        names.check_paths(document, report_here);
+      if (document.path == "docs/tour.md") names.check_identifiers(document, report_here);
+    }
     check_tree();
     std::sort(found_.begin(), found_.end());
     return found_;

@@ -161,6 +161,35 @@ TEST_F(PackageRules, FolderThatHasNone) {
   expect_one("docs/architecture.md:9:", "nothing in rpc/cuda includes tensorpipe/cuda");
 }
 
+// A tour that names files and functions.
+class TourRules : public SmallTree {
+ protected:
+  void SetUp() override {
+    SmallTree::SetUp();
+    add("rpc/agent.cc",
+        "#include \"rpc/agent.h\"\n#include \"rpc/detail/pipe.h\"\nint Agent::call() {}\n");
+  }
+};
+
+TEST_F(TourRules, FilesAndFoldersAreThere) {
+  const std::string good = "`rpc/agent.h`, `pipe.cc` in `rpc/detail`; `rpc.timeout`, `a/b.yaml`\n";
+  add("docs/tour.md", good);
+  EXPECT_TRUE(violations().empty()) << violations()[0];
+  for (const std::string bad : {"rpc/pipe.h", "pope.h", "rpc/details"}) {
+    add("docs/tour.md", good + "`" + bad + "`\n");
+    expect_one("docs/tour.md:2:", bad);
+  }
+}
+TEST_F(TourRules, FunctionsAreThere) {
+  const std::string good = "`Agent::call`, `call()`, `retort check`\n";
+  add("docs/tour.md", good);
+  EXPECT_TRUE(violations().empty()) << violations()[0];
+  for (const std::string bad : {"Agent::send", "Pipe::call", "send()"}) {
+    add("docs/tour.md", good + "`" + bad + "`\n");
+    expect_one("docs/tour.md:2:", "names " + bad);
+  }
+}
+
 // A header of rpc that only rpc/agent.cc includes.
 class RentRules : public SmallTree {
  protected:
