@@ -81,23 +81,27 @@ struct FailedRead {
   std::string what;
 };
 
-FailedRead try_read(const fs::path& path, std::string& content) {
-  int fd = -1;
-  if (const int error = try_open(path, fd); error != 0)
-    return {.error = error, .what = "cannot open"};
+// Adds what comes until the end or an error, and closes the descriptor. 0, or the error number.
+int read_to_end(int fd, std::string& content) {
+  int error = 0;
   char buffer[1 << 16];
   for (;;) {
     const ssize_t got = ::read(fd, buffer, sizeof buffer);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      const int error = errno;
-      ::close(fd);
-      return {.error = error, .what = "cannot read"};
-    }
-    if (got == 0) break;
+    if (got < 0) error = errno;
+    if (got <= 0) break;
     content.append(buffer, to_size(got));
   }
   ::close(fd);
+  return error;
+}
+
+FailedRead try_read(const fs::path& path, std::string& content) {
+  int fd = -1;
+  if (const int error = try_open(path, fd); error != 0)
+    return {.error = error, .what = "cannot open"};
+  if (const int error = read_to_end(fd, content); error != 0)
+    return {.error = error, .what = "cannot read"};
   return {};
 }
 
@@ -142,14 +146,7 @@ std::optional<std::string> read_file_if_there(const fs::path& path) {
 std::string read_what_is_there(const fs::path& path) {
   std::string content;
   const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-  if (fd < 0) return content;
-  char buffer[4096];
-  for (ssize_t got = 1; got > 0;) {
-    got = ::read(fd, buffer, sizeof buffer);
-    if (got > 0) content.append(buffer, to_size(got));
-    if (got < 0 && errno == EINTR) got = 1;
-  }
-  ::close(fd);
+  if (fd >= 0) read_to_end(fd, content);
   return content;
 }
 

@@ -224,6 +224,30 @@ Inputs random_inputs(const Options& o, at::Device device) {
   return x;
 }
 
+// Two teachers of all rows in one pass, beside a call for each.
+bool compare_two_teachers(const Table& table, int64_t chunk) {
+  return table.compare(
+      "two teachers, hidden",
+      [&](const Inputs& in) {
+        const TeacherHidden teacher{in.teacher_hidden, in.teacher_weight, {}};
+        return unread_distill_shares(
+                   in.hidden, in.weight, {}, in.targets,
+                   {{.signal = teacher, .weight = 0.5}, {.signal = teacher, .weight = 0.5}},
+                   {.chunk_tokens = chunk})
+            .loss_sum;
+      },
+      [&](const Inputs& in) {
+        const TeacherHidden teacher{in.teacher_hidden, in.teacher_weight, {}};
+        const auto one = [&] {
+          return linear_distill(in.hidden, in.weight, {}, in.targets, teacher,
+                                {.chunk_tokens = chunk})
+              .loss_sum;
+        };
+        return one() * 0.5 + one() * 0.5;
+      },
+      /*most_memory=*/2);
+}
+
 int run(const Options& o) {
   // One rank, on the CPU or on a device.
   const bool cuda = o.device == "cuda";
@@ -277,27 +301,7 @@ int run(const Options& o) {
       },
       [](const Inputs& in) { return nll(logits_of(in.hidden, in.weight), in.targets); });
 
-  // Two teachers of all rows in one pass, beside a call for each.
-  ok &= table.compare(
-      "two teachers, hidden",
-      [&](const Inputs& in) {
-        const TeacherHidden teacher{in.teacher_hidden, in.teacher_weight, {}};
-        return unread_distill_shares(
-                   in.hidden, in.weight, {}, in.targets,
-                   {{.signal = teacher, .weight = 0.5}, {.signal = teacher, .weight = 0.5}},
-                   {.chunk_tokens = chunk})
-            .loss_sum;
-      },
-      [&](const Inputs& in) {
-        const TeacherHidden teacher{in.teacher_hidden, in.teacher_weight, {}};
-        const auto one = [&] {
-          return linear_distill(in.hidden, in.weight, {}, in.targets, teacher,
-                                {.chunk_tokens = chunk})
-              .loss_sum;
-        };
-        return one() * 0.5 + one() * 0.5;
-      },
-      /*most_memory=*/2);
+  ok &= compare_two_teachers(table, chunk);
   return ok ? 0 : 1;
 }
 

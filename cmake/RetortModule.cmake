@@ -67,7 +67,7 @@ endfunction()
 # those is half of a test's compilation.
 function(retort_use_test_headers target)
   set(uses ${ARGN})
-  list(REMOVE_ITEM uses base http scripted_server)
+  list(REMOVE_ITEM uses base http house_sources scripted_server)
   if(uses)
     target_precompile_headers(${target} REUSE_FROM retort_test_headers)
   endif()

@@ -104,9 +104,9 @@ struct TrainingMemory {
 // takes the chunk operator_buffers times; on a device it is of 512 MiB, and in bfloat16 half a
 // chunk stands for W in fp32.
 //
-// Measured on the CPU in float32 and bfloat16 (tests/recipes/step_memory_test.cc: whole steps of
-// sft, dpo, kto, grpo, reward_model and distill within 10 %; docs/parallel.md: layouts). Devices by
-// formula alone. kInvalidArgument as check_layout, or for a stage that is not there.
+// Measured on the CPU in float32 and bfloat16 (tests/recipes/step_memory_test.cc: whole steps
+// of sft, dpo, kto, grpo, reward_model and distill within 10 %; docs/parallel.md: layouts). Devices
+// by formula alone. kInvalidArgument as check_layout, or for a stage that is not there.
 TrainingMemory estimate_training_memory(const ModelConfig& config, const TrainingSizes& sizes);
 
 // Bytes that a forward pass without gradients holds at one time beside the weights: the rotary

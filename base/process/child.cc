@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <future>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -37,8 +38,8 @@ class Child::Keeper {
   explicit Keeper(ProgramStart options) {
     std::promise<StartedProgram> started;
     std::future<StartedProgram> result = started.get_future();
-    thread_ = std::thread([this, options = std::move(options), started = std::move(started),
-                           released = release_.get_future()]() mutable {
+    auto keep = [this, options = std::move(options), started = std::move(started),
+                 released = release_.get_future()]() mutable {
       // Signals to this process are for its other threads.
       sigset_t all;
       sigfillset(&all);
@@ -46,12 +47,18 @@ class Child::Keeper {
 
       started.set_value(start_guarded(options, guard_));
       released.wait();
-    });
+    };
+    try {
+      thread_ = std::thread(std::move(keep));
+    } catch (const std::system_error& failed) {
+      started_.error = failed.code().value();  // EAGAIN: the system has no room for one more
+      return;
+    }
     started_ = result.get();
   }
   ~Keeper() {
     release_.set_value();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
   }
   Keeper(const Keeper&) = delete;
   Keeper& operator=(const Keeper&) = delete;

@@ -3,16 +3,17 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
+#include <memory>
 #include <sstream>
 
 #include "tests/support/folder_fixture.h"
+#include "tests/support/killed_process.h"
 #include "tests/support/process_state.h"
 #include "tests/support/wait_until.h"
 
@@ -40,45 +41,23 @@ class GroupGuardTest : public FolderTest {
     }));
     return found;
   }
-  // A process that starts the script, and waits to be killed: at the end of the test at the latest.
-  // The script knows the folder as $0.
-  class Employer {
-   public:
-    Employer(const std::string& script, const std::string& folder) : pid_(::fork()) {
-      if (pid_ != 0) return;
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      try {
-        ProgramStart options = guarded_shell(script);
-        options.arguments.push_back(folder);
-        GroupGuard guard;
-        if (start_guarded(options, guard).error != 0) ::_exit(1);
-        for (;;)
-          ::pause();
-      } catch (...) {
-        ::_exit(1);
-      }
-    }
-    Employer(const Employer&) = delete;
-    Employer& operator=(const Employer&) = delete;
-    ~Employer() { kill(); }
-    void kill() {
-      if (pid_ <= 0) return;
-      ::kill(pid_, SIGKILL);
-      reap(pid_);
-      pid_ = -1;
-    }
-
-   private:
-    pid_t pid_ = -1;
-  };
+  // A process that starts the script, which knows the folder as $0.
+  KilledProcess employer(const std::string& script) const {
+    return KilledProcess([&] {
+      ProgramStart options = guarded_shell(script);
+      options.arguments.push_back(folder_);
+      auto guard = std::make_unique<GroupGuard>();
+      if (start_guarded(options, *guard).error != 0) ::_exit(1);
+      return guard;
+    });
+  }
 };
 
 // The first process of the group has a signal for it from the system, the helpers have not.
 TEST_F(GroupGuardTest, AProcessThatIsKilledLeavesNothingOfTheGroup) {
-  Employer student(
+  KilledProcess student = employer(
       "sleep 1000 & helper=$!; (sleep 1000 & echo $! > $0/orphan)\n"
-      "echo $$ $helper $(cat $0/orphan) end > $0/pids; wait",
-      folder_);
+      "echo $$ $helper $(cat $0/orphan) end > $0/pids; wait");
   const std::vector<pid_t> started = pids(3);
   ASSERT_EQ(started.size(), 3u);
   for (const pid_t pid : started)
@@ -91,7 +70,7 @@ TEST_F(GroupGuardTest, AProcessThatIsKilledLeavesNothingOfTheGroup) {
 
 // Of the program the helper alone is left: the guard still ends it.
 TEST_F(GroupGuardTest, TheProgramMayHaveEndedBefore) {
-  Employer student("sleep 1000 & echo $$ $! end > $0/pids", folder_);
+  KilledProcess student = employer("sleep 1000 & echo $$ $! end > $0/pids");
   const std::vector<pid_t> started = pids(2);
   ASSERT_EQ(started.size(), 2u);
   EXPECT_TRUE(ends(started[0]));
@@ -102,7 +81,8 @@ TEST_F(GroupGuardTest, TheProgramMayHaveEndedBefore) {
 
 // docs/hosts.md says so.
 TEST_F(GroupGuardTest, ADaemonIsOutOfItsReach) {
-  Employer student("setsid sh -c 'echo $$ '$$' end > $0/pids; sleep 1000' $0 & wait", folder_);
+  KilledProcess student =
+      employer("setsid sh -c 'echo $$ '$$' end > $0/pids; sleep 1000' $0 & wait");
   const std::vector<pid_t> started = pids(2);
   ASSERT_EQ(started.size(), 2u);
   student.kill();
@@ -156,6 +136,8 @@ TEST_F(GroupGuardTest, WithoutAGuardThereIsNoProgram) {
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
   StartedProgram started{.error = EMFILE};
   int guards_failed = 0;
+
+  // One descriptor more each time, until both the program and its guard have enough.
   {
     GroupGuard guard;
     for (rlimit few{static_cast<rlim_t>(before), limit.rlim_max};; ++few.rlim_cur) {
@@ -167,10 +149,13 @@ TEST_F(GroupGuardTest, WithoutAGuardThereIsNoProgram) {
       EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "a child is left";
       EXPECT_EQ(num_descriptors(), before);
     }
+
     ASSERT_EQ(started.error, 0);
     ::kill(-started.pid, SIGKILL);
     reap(started.pid);
   }
+
+  // In between the guard alone was short of one; nothing is left of any try.
   EXPECT_GT(guards_failed, 0) << "the guard needs one more than the program";
   EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "the guard is left";
   EXPECT_EQ(num_descriptors(), before);

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "tests/support/thrown.h"
 
 namespace retort::test {
 namespace {
@@ -68,6 +70,22 @@ TEST_F(RunProgram, WithoutRoomForItTheInputIsNotBlamed) {
     }
   }
   EXPECT_GT(refused, 6) << "more than its pipes";
+}
+
+// Threads whose stacks no machine has room for stand for a system that gives no thread.
+TEST_F(RunProgram, WithoutAThreadForItTheInputIsNotBlamed) {
+  pthread_attr_t usual, large;
+  ASSERT_EQ(::pthread_getattr_default_np(&usual), 0);
+  ::pthread_attr_init(&large);
+  ASSERT_EQ(::pthread_attr_setstacksize(&large, size_t{1} << 47), 0);
+  ASSERT_EQ(::pthread_setattr_default_np(&large), 0);
+  const Error error = error_of([&] { run_to_end({"true"}, 30s, give_up_, 100); });
+  ::pthread_setattr_default_np(&usual);
+  EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted) << error.what();
+  EXPECT_NE(error.message().find("cannot start 'true': Resource temporarily unavailable"),
+            std::string::npos)
+      << error.message();
+  EXPECT_EQ(shell("exit 0"), "") << "with the usual stacks it starts";
 }
 
 // What it prints is read, so that it never waits for a full pipe, and only the end is kept.

@@ -8,6 +8,7 @@ namespace retort::house {
 namespace {
 
 constexpr size_t kMaxLinesWithoutBlank = 40;
+constexpr size_t kMaxBodyLines = 60;
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 bool is_space(char c) { return std::isspace(static_cast<unsigned char>(c)); }
@@ -133,6 +134,7 @@ class BodyFinder {
     const bool is_table = open_.size() == function_depth_ && is_initialiser(head);
     if (function_depth_ == 0 && is_function_head(head)) {
       function_depth_ = open_.size() + 1;
+      function_head_ = head;
       table_lines_ = 0;
     }
     open_.push_back({line_, head_, is_table});
@@ -145,7 +147,7 @@ class BodyFinder {
     open_.pop_back();
     if (function_depth_ > 0 && block.is_table) table_lines_ += line_ - block.line;
     if (open_.size() + 1 == function_depth_) {
-      found_.push_back({block.line, line_, table_lines_});
+      found_.push_back({block.line, line_, table_lines_, function_head_});
       function_depth_ = 0;
     }
     head_ = block.head + "{}";
@@ -155,6 +157,7 @@ class BodyFinder {
   std::vector<FunctionBody> found_;
   std::vector<Block> open_;
   std::string head_;           // since the last semicolon or brace
+  std::string function_head_;  // of the function that is open
   bool after_block_ = false;   // nothing but space since a closing brace
   size_t function_depth_ = 0;  // of the blocks that are open inside a function; 0 outside
   size_t table_lines_ = 0, line_ = 0;
@@ -174,6 +177,18 @@ void check_paragraphs(const Source& source, const Report& report) {
     if (std::none_of(begin, end, is_blank))
       report(body.first + 1, "a body of " + std::to_string(body.last - body.first - 1) +
                                  " lines without a blank line; paragraphs have a heading each");
+  }
+}
+
+void check_length(const Source& source, const Report& report) {
+  if (source.path.extension() == ".cuh") return;
+  for (const auto& body : find_function_bodies(source.lines)) {
+    if (body.head.find("void fields(") != std::string::npos) continue;
+    // A table in one line has none between its braces.
+    const size_t lines = body.lines() - std::min(body.lines(), body.table_lines);
+    if (lines > kMaxBodyLines)
+      report(body.first + 1, "a body of " + std::to_string(lines) + " lines, of at most " +
+                                 std::to_string(kMaxBodyLines) + "; a paragraph is a function");
   }
 }
 

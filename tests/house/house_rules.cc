@@ -1,13 +1,20 @@
 #include "tests/house/house_rules.h"
 
 #include <algorithm>
-#include <functional>
 #include <regex>
+#include <set>
 #include <utility>
 
-#include "base/error.h"
 #include "base/file.h"
+#include "tests/house/cited_names.h"
+#include "tests/house/class_rules.h"
+#include "tests/house/cmake_lists.h"
 #include "tests/house/function_bodies.h"
+#include "tests/house/header_rules.h"
+#include "tests/house/includes.h"
+#include "tests/house/layers.h"
+#include "tests/house/packages.h"
+#include "tests/house/rooms.h"
 #include "tests/house/sources.h"
 #include "tests/house/text_rules.h"
 
@@ -15,8 +22,7 @@ namespace retort::house {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr size_t kMaxLines = 400;
-constexpr size_t kMaxTestLines = 500;
+constexpr size_t kMaxLines = 500;
 const std::set<std::string> kSeesEverything{"tests", "bench"};
 const std::string kEngineKind = "EngineKind::";  // names one kind
 // Names that say nothing about what is inside; and names that hide a system header once the root is
@@ -30,42 +36,30 @@ bool is_detail(const fs::path& path) {
   return std::any_of(path.begin(), path.end(), [](auto& part) { return part == "detail"; });
 }
 
-// A module that reaches itself through the table.
-bool has_cycle(const LayerTable& table) {
-  std::set<std::string> done, open;
-  std::function<bool(const std::string&)> visit = [&](const std::string& name) {
-    if (done.count(name)) return false;
-    if (!open.insert(name).second) return true;
-    for (const auto& next : table.at(name))
-      if (visit(next)) return true;
-    open.erase(name);
-    done.insert(name);
-    return false;
-  };
-  return std::any_of(table.begin(), table.end(),
-                     [&](const auto& entry) { return visit(entry.first); });
-}
-
 class Checker {
  public:
-  explicit Checker(const fs::path& root)
+  Checker(const fs::path& root, const Rules& rules)
       : root_(root),
-        table_(read_layer_table(read_file(root / "docs/architecture.md"))),
-        sources_(read_sources(root)) {
-    for (const auto& source : sources_)
-      if (source.path.filename() == "CMakeLists.txt") {
-        std::string text;
-        for (const auto& line : source.lines)
-          text += line.substr(0, line.find('#')) + "\n";
-        lists_[source.path.parent_path()] = text;
-      }
-  }
+        rules_(rules),
+        architecture_(read_file(root / "docs/architecture.md")),
+        table_(read_layer_table(architecture_)),
+        sources_(read_sources(root)),
+        lists_(sources_) {}
 
   std::vector<std::string> run() {
     for (const auto& source : sources_)
       check(source);
-    for (const auto& document : read_documents(root_))
+    const CitedNames names(sources_);
+    for (const auto& document : read_documents(root_)) {
       check_text(document);
+      const Report report_here = [&](size_t line, const std::string& what) {
+        report(document.path, line, what);
+      };
+      if (document.path == "docs/architecture.md" || document.path == "docs/tour.md")
+        names.check_paths(document, report_here);
+      if (document.path == "docs/tour.md") names.check_identifiers(document, report_here);
+    }
+    check_tree();
     std::sort(found_.begin(), found_.end());
     return found_;
   }
@@ -76,7 +70,21 @@ class Checker {
   }
 
   // Other modules may include only what HEADERS lists; the rest, and all of detail/, is private.
-  bool is_private(const fs::path& path) const { return is_detail(path) || !is_listed(path); }
+  bool is_private(const fs::path& path) const { return is_detail(path) || !lists_.is_public(path); }
+
+  // The rules about how files stand to one another.
+  void check_tree() {
+    const ReportAt report_at = [&](const fs::path& path, size_t line, const std::string& what) {
+      report(path, line, what);
+    };
+    check_packages(architecture_, sources_, report_at);
+    if (rules_.rooms) Rooms(sources_, table_).check(architecture_, report_at);
+    if (rules_.one_source_of_a_class) check_classes(sources_, table_, report_at);
+
+    const HeaderRules headers(sources_, table_);
+    if (rules_.rent) headers.check_rent(rules_.rent_exceptions, report_at);
+    if (rules_.public_headers) headers.check_public(lists_, report_at);
+  }
 
   void check_text(const Source& source) {
     const Report report_here = [&](size_t line, const std::string& what) {
@@ -84,15 +92,16 @@ class Checker {
     };
     check_width(source, report_here);
     check_citations(source, root_, report_here);
-    if (is_cxx(source.path)) check_paragraphs(source, report_here);
+    if (!is_cxx(source.path)) return;
+    check_paragraphs(source, report_here);
+    if (rules_.length_of_functions) check_length(source, report_here);
   }
 
   void check(const Source& source) {
     check_text(source);
-    const size_t limit = module_of(source.path) == "tests" ? kMaxTestLines : kMaxLines;
-    if (source.lines.size() > limit)
+    if (source.lines.size() > kMaxLines)
       report(source.path, source.lines.size(),
-             "more than " + std::to_string(limit) + " lines; split it by concept");
+             "more than " + std::to_string(kMaxLines) + " lines; split it by concept");
     if (std::regex_match(source.path.stem().string(), kEmptyName))
       report(source.path, 1, "the name says nothing; name it after the one concept it holds");
     if (kShadowing.count(source.path.string()))
@@ -101,7 +110,7 @@ class Checker {
   }
 
   void check_cxx(const Source& source) {
-    if (!is_header(source.path) && !is_listed(source.path))
+    if (!is_header(source.path) && !lists_.name(source.path))
       report(source.path, 1,
              "no CMakeLists.txt of its folder or above names it, so it is never compiled");
     if (is_header(source.path) && std::none_of(source.lines.begin(), source.lines.end(),
@@ -110,14 +119,11 @@ class Checker {
 
     check_engine_kinds(source);
 
-    static const std::regex include(R"(^\s*#\s*include\s*(["<])([^">]+)[">].*)");
-    std::smatch match;
     bool first = true;
-    for (size_t i = 0; i < source.lines.size(); ++i) {
-      if (!std::regex_match(source.lines[i], match, include)) continue;
-      if (std::exchange(first, false)) check_first_include(source, i + 1, match[2]);
-      match[1] == "\"" ? check_own_include(source, i + 1, match[2])
-                       : check_system_include(source, i + 1, match[2]);
+    for (const auto& include : includes_of(source)) {
+      if (std::exchange(first, false)) check_first_include(source, include.line, include.path);
+      include.is_quoted ? check_own_include(source, include.line, include.path)
+                        : check_system_include(source, include.line, include.path);
     }
   }
 
@@ -138,26 +144,6 @@ class Checker {
     const std::string header = fs::path(source.path).replace_extension(".h").string();
     if (included != header && fs::exists(root_ / header))
       report(source.path, line, "the first include is not its own header, \"" + header + "\"");
-  }
-
-  // Whether the CMakeLists.txt of its folder or of one above names the file.
-  bool is_listed(const fs::path& path) const {
-    const auto is_end = [](char c) {
-      return std::isspace(static_cast<unsigned char>(c)) || c == ')' || c == '(' || c == '"';
-    };
-    for (fs::path folder = path.parent_path(); !folder.empty(); folder = folder.parent_path()) {
-      const auto list = lists_.find(folder);
-      if (list == lists_.end()) continue;
-      const std::string name = path.lexically_relative(folder).string();
-      for (auto at = list->second.find(name); at != std::string::npos;
-           at = list->second.find(name, at + 1)) {
-        const size_t end = at + name.size();
-        if ((at == 0 || is_end(list->second[at - 1])) &&
-            (end == list->second.size() || is_end(list->second[end])))
-          return true;
-      }
-    }
-    return false;
   }
 
   void check_own_include(const Source& source, size_t line, const std::string& included) {
@@ -186,12 +172,15 @@ class Checker {
   void check_system_include(const Source& source, size_t line, const std::string& included) {
     const std::string module = module_of(source.path);
     if (kSeesEverything.count(module)) return;
+
     // cereal's own containers take the memory that a size asks for before they read.
     if (included.starts_with("cereal/")) {
       if (source.path != "rpc/archive.h")
         report(source.path, line, "<" + included + "> has no limits; include \"rpc/archive.h\"");
       return;
     }
+
+    // A .cc may include what it likes; a header decides for everybody who includes it.
     if (!is_header(source.path)) return;
     if (included == "torch/torch.h")
       return report(source.path, line, "<torch/torch.h> costs every includer 20 s; not in headers");
@@ -201,6 +190,8 @@ class Checker {
     if (std::regex_match(included, third_party))
       return report(source.path, line,
                     "<" + included + "> belongs into a .cc or a header in detail/");
+
+    // What a public header brings in, other modules have to have.
     if (is_private(source.path)) return;
     static const std::regex standard("[a-z_0-9]+|std(int|def|bool)\\.h|unistd\\.h|sys/[a-z]+\\.h");
     static const std::set<std::string> accepted{"ATen/core/Tensor.h", "c10/core/ScalarType.h",
@@ -212,55 +203,25 @@ class Checker {
   }
 
   fs::path root_;
+  Rules rules_;
+  std::string architecture_;  // the document with the tables
   LayerTable table_;
   std::vector<Source> sources_;
-  std::map<fs::path, std::string> lists_;
+  CMakeLists lists_;
   std::vector<std::string> found_;
 };
 
 }  // namespace
 
-LayerTable read_layer_table(std::string_view markdown) {
-  static const std::regex row(R"(^([a-z]+) +->((?: +[a-z]+,?)+)(?:  .*)?$)"), word("[a-z]+");
-  LayerTable table;
-  std::smatch match;
-  for (const auto& line : split_lines(markdown)) {
-    if (line.starts_with("```") && !table.empty()) break;
-    if (!std::regex_match(line, match, row)) continue;
-    // The remark begins after two spaces that do not follow a comma.
-    const std::string names =
-        match[2].str().substr(1 + match[2].str().substr(1).find_first_not_of(' '));
-    const std::string edges = names.substr(0, names.find("  "));
-    auto& allowed = table[match[1]];
-    for (auto it = std::sregex_iterator(edges.begin(), edges.end(), word);
-         it != std::sregex_iterator(); ++it)
-      if (it->str() != "std") allowed.insert(it->str());
-  }
-  if (table.empty())
-    throw Error(ErrorCode::kInvalidArgument, "no table of modules in this document");
-  for (const auto& [name, allowed] : table)
-    for (const auto& other : allowed)
-      if (!table.count(other))
-        throw Error(ErrorCode::kInvalidArgument, "module without a line of its own")
-            .with("module", other)
-            .with("used_by", name);
-  if (has_cycle(table))
-    throw Error(ErrorCode::kInvalidArgument, "the table of modules has a cycle");
-  return table;
+std::vector<std::string> find_violations(const fs::path& root, const Rules& rules) {
+  return Checker(root, rules).run();
 }
-
-std::string module_of(const fs::path& relative) {
-  auto part = relative.begin();
-  if (part == relative.end() || std::next(part) == relative.end()) return "";
-  const std::string first = part->string(), second = std::next(part)->string();
-  if (first == "recipes" && (second == "data" || second == "losses" || second == "rewards") &&
-      std::distance(relative.begin(), relative.end()) > 2)
-    return second;
-  return first;
-}
-
-std::vector<std::string> find_violations(const fs::path& root) { return Checker(root).run(); }
 
 size_t count_sources(const fs::path& root) { return read_sources(root).size(); }
+
+std::string room_block(const fs::path& root) {
+  const LayerTable modules = read_layer_table(read_file(root / "docs/architecture.md"));
+  return Rooms(read_sources(root), modules).text();
+}
 
 }  // namespace retort::house

@@ -1,33 +1,36 @@
 // The rules of the house that a program can check: who may include whom, what a public header may
-// pull in, sizes, names; and those of text_rules.h and function_bodies.h.
+// pull in, sizes, names; and those of the other files here.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <map>
-#include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace retort::house {
 
-// Module -> the modules it may include (itself not listed).
-using LayerTable = std::map<std::string, std::set<std::string>>;
-
-// Reads the lines "name -> other, other   remark" of the first ``` block that has one.
-// Errors: kInvalidArgument if there is none, if an edge names a module without a line, or if the
-// edges have a cycle.
-LayerTable read_layer_table(std::string_view markdown);
-
-// The module a path (relative to the root) belongs to: "recipes/data/x.h" is data, "rpc/detail/x.h"
-// is rpc; "" for a file at the top.
-std::string module_of(const std::filesystem::path& relative);
+// The rules that came after the code did: a tree says which of them it keeps already.
+struct Rules {
+  bool rooms = true;
+  bool length_of_functions = true;
+  bool rent = true;
+  bool one_source_of_a_class = true;
+  bool public_headers = true;
+  // Small headers with one user that stay: path -> why.
+  std::map<std::string, std::string> rent_exceptions = {};
+};
 
 // Every broken rule under `root`, as "path:line: what is wrong", sorted. Reads docs/architecture.md
-// for the table.
-std::vector<std::string> find_violations(const std::filesystem::path& root);
+// for the tables of modules, rooms and packages.
+std::vector<std::string> find_violations(const std::filesystem::path& root,
+                                         const Rules& rules = {});
 
 // The number of source files that find_violations looks at.
 size_t count_sources(const std::filesystem::path& root);
+
+// The rooms of the modules as docs/architecture.md has to list them, by the includes. Errors:
+// kInvalidArgument if rooms include each other, with all that do.
+std::string room_block(const std::filesystem::path& root);
 
 }  // namespace retort::house

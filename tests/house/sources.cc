@@ -1,5 +1,6 @@
 #include "tests/house/sources.h"
 
+#include <algorithm>
 #include <set>
 #include <sstream>
 
@@ -52,6 +53,8 @@ std::vector<Source> read_sources(const fs::path& root) {
   for (const auto& folder : kFolders)
     for (auto& source : read_folder(root, folder, is_source))
       sources.push_back(std::move(source));
+  // So that what is told does not depend on the order that a file system has.
+  std::sort(sources.begin(), sources.end(), [](auto& a, auto& b) { return a.path < b.path; });
   return sources;
 }
 

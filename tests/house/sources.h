@@ -1,7 +1,9 @@
 // The files that the rules of the house look at, as lines.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +14,10 @@ struct Source {
   std::filesystem::path path;  // relative to the root
   std::vector<std::string> lines;
 };
+
+// Called with a file, a line of it, counted from 1, and what is wrong there.
+using ReportAt =
+    std::function<void(const std::filesystem::path& path, size_t line, const std::string& what)>;
 
 // Programs and scripts of every language, and CMake's files; what a build or an interpreter wrote
 // is left out.

@@ -17,8 +17,8 @@
 
 #include "base/file.h"
 #include "base/process/owned_fd.h"
-#include "base/process/start.h"
 #include "tests/support/folder_fixture.h"
+#include "tests/support/killed_process.h"
 #include "tests/support/process_state.h"
 #include "tests/support/thrown.h"
 #include "tests/support/wait_until.h"
@@ -28,24 +28,6 @@ namespace {
 
 using namespace std::chrono_literals;
 using test::error_of;
-
-// A process that is killed at the end of the scope at the latest.
-class KilledProcess {
- public:
-  explicit KilledProcess(pid_t pid) : pid_(pid) {}
-  KilledProcess(const KilledProcess&) = delete;
-  KilledProcess& operator=(const KilledProcess&) = delete;
-  ~KilledProcess() { kill(); }
-  void kill() {
-    if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    reap(pid_);
-    pid_ = -1;
-  }
-
- private:
-  pid_t pid_ = -1;
-};
 
 class EngineProcessTest : public test::FolderTest {
  protected:
@@ -107,20 +89,8 @@ TEST_F(EngineProcessTest, EndsWithAllThatItStarted) {
 // As a role that the system kills: no destructor runs. The engine leads a group of its own.
 TEST_F(EngineProcessTest, EndsWithAProcessThatIsKilled) {
   const std::filesystem::path file = folder_ / "pids";
-  const pid_t forked = ::fork();
-  if (forked == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    try {
-      const EngineProcess process =
-          shell("sleep 1000 & echo $$ $! > " + file.string() + "; echo END; wait");
-      for (;;)
-        ::pause();
-    } catch (...) {
-      ::_exit(1);
-    }
-  }
-  ASSERT_GT(forked, 0);
-  KilledProcess role(forked);
+  test::KilledProcess role(
+      [&] { return shell("sleep 1000 & echo $$ $! > " + file.string() + "; echo END; wait"); });
   EXPECT_TRUE(test::wait_until(
       [&] { return std::filesystem::exists(log()) && read_file(log()) == "END\n"; }));
   pid_t engine = -1;

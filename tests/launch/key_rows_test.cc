@@ -5,14 +5,13 @@
 #include <cstdlib>
 #include <map>
 
-#include "base/file.h"
 #include "tests/launch/key_bases.h"
 #include "tests/launch/key_rows.h"
+#include "tests/launch/keys/test_source.h"
 #include "tests/launch/recipe_fixture.h"
 
 namespace retort::test {
 namespace {
-namespace fs = std::filesystem;
 
 TEST(RecipeKeys, EachHasARow) {
   std::set<std::string> rowless = recipe_keys();
@@ -101,10 +100,7 @@ class RecipeKey : public RecipeTest, public testing::WithParamInterface<KeyRow> 
   void expect_test() {
     const char* source = std::getenv("RETORT_SOURCE_DIR");
     ASSERT_TRUE(source) << "run it by ctest";
-    const fs::path test = fs::path(source) / GetParam().test;
-    ASSERT_TRUE(fs::is_regular_file(test)) << test;
-    EXPECT_NE(read_file(test).find(GetParam().text), std::string::npos)
-        << test << " does not hold '" << GetParam().text << "' any more";
+    EXPECT_EQ(why_not_tested(source, GetParam().test, GetParam().text), "");
   }
 };
 

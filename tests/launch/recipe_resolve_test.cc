@@ -235,12 +235,16 @@ TEST_F(RecipeTest, ResolvedRecipeReadsBackTheSame) {
       {"roles.teacher.env={GLOO_SOCKET_IFNAME: lo}", "train.learning_rate=3e-5",
        "rpc.max_message_bytes=1234567", "launch.stop_timeout=1500ms"});
   EXPECT_EQ(recipe.data.train[0].path, odd);
+
+  // Written and read, with a variable's value that the text does not have.
   const std::string text = launch::resolved_yaml(recipe);
   std::ofstream(folder_ / "resolved.yaml") << text;
   EXPECT_EQ(text.find("lo}"), std::string::npos) << "the value of a variable";
   ::setenv("GLOO_SOCKET_IFNAME", "lo", 1);
   const Recipe again = launch::load_recipe(folder_ / "resolved.yaml", {}, {.check_inputs = false});
   ::unsetenv("GLOO_SOCKET_IFNAME");
+
+  // What is odd came through, and so did what was set.
   EXPECT_EQ(launch::resolved_yaml(again), text);
   EXPECT_EQ(again.data.train[0].path, odd);
   EXPECT_EQ(again.data.train[0].columns, recipe.data.train[0].columns);
@@ -256,12 +260,19 @@ TEST_F(RecipeTest, ResolvedRecipeReadsBackTheSame) {
 }
 
 // They may be secrets, and many read a run's folder: they stand in a file of their own.
-TEST_F(RecipeTest, TheResolvedRecipeHasTheNamesOfVariablesAndNotTheirValues) {
-  ::setenv("RETORT_TEST_KEY", "hf_4711", 1);
-  const Recipe recipe =
-      load(kDistill, {"roles.student.env={HF_TOKEN: '${RETORT_TEST_KEY}', EMPTY: ''}",
-                      "roles.teacher.env={HF_TOKEN: \"a $${b} \\\"c\\\"\\n: #d\"}"});
-  ::unsetenv("RETORT_TEST_KEY");
+class ResolvedVariables : public RecipeTest {
+ protected:
+  Recipe with_variables() {
+    ::setenv("RETORT_TEST_KEY", "hf_4711", 1);
+    Recipe recipe = load(kDistill, {"roles.student.env={HF_TOKEN: '${RETORT_TEST_KEY}', EMPTY: ''}",
+                                    "roles.teacher.env={HF_TOKEN: \"a $${b} \\\"c\\\"\\n: #d\"}"});
+    ::unsetenv("RETORT_TEST_KEY");
+    return recipe;
+  }
+};
+
+TEST_F(ResolvedVariables, AreNamesWithoutValues) {
+  const Recipe recipe = with_variables();
   const std::string text = launch::resolved_yaml(recipe);
   EXPECT_NE(text.find("env: {EMPTY: null, HF_TOKEN: null}"), std::string::npos) << text;
   EXPECT_EQ(text.find("4711"), std::string::npos) << text;
@@ -276,6 +287,7 @@ TEST_F(RecipeTest, TheResolvedRecipeHasTheNamesOfVariablesAndNotTheirValues) {
   EXPECT_EQ(again.roles.at("teacher").env, recipe.roles.at("teacher").env);
   EXPECT_EQ(fs::status(folder_ / launch::kRoleValues).permissions(),
             fs::perms::owner_read | fs::perms::owner_write);
+
   // So does a job of --submit, beside a recipe of its own.
   const fs::path submitted = folder_ / launch::kSubmittedRecipe;
   std::ofstream(submitted) << text;
@@ -287,7 +299,23 @@ TEST_F(RecipeTest, TheResolvedRecipeHasTheNamesOfVariablesAndNotTheirValues) {
   EXPECT_EQ(launch::load_recipe(file, other, options).roles.at("student").env.at("HF_TOKEN"),
             "another");
 
-  // A copy of the recipe alone has none; a process of a role needs the names.
+  // One that is cut short, and none where there is no variable.
+  std::ofstream(folder_ / launch::kRoleValues, std::ios::trunc) << "student";
+  expect_error(ErrorCode::kCorrupt, "roles.env is cut short",
+               [&] { launch::load_recipe(file, {}, options); });
+  EXPECT_EQ(launch::resolved_yaml(
+                launch::load_recipe(file, {}, {.check_inputs = false, .env_values = false})),
+            text)
+      << "who needs no value does not open the file";
+  launch::write_role_values(file, {});
+  EXPECT_FALSE(fs::exists(folder_ / launch::kRoleValues));
+}
+
+// A copy of the recipe alone has no values; a process of a role needs the names.
+TEST_F(ResolvedVariables, ACopyOfTheRecipeHasNoValues) {
+  const Recipe recipe = with_variables();
+  const std::string text = launch::resolved_yaml(recipe);
+  const launch::LoadOptions options{.check_inputs = false};
   std::ofstream(folder_ / "copy.yaml") << text;
   expect_refused("roles.student.env.EMPTY: null means the value that EMPTY has here",
                  [&] { launch::load_recipe(folder_ / "copy.yaml", {}, options); });
@@ -312,17 +340,6 @@ TEST_F(RecipeTest, TheResolvedRecipeHasTheNamesOfVariablesAndNotTheirValues) {
       launch::load_recipe(folder_ / "copy.yaml", {}, {.check_inputs = false, .env_values = false});
   EXPECT_EQ(passed_on(set).at("EMPTY"), "of this process");
   ::unsetenv("EMPTY");
-
-  // One that is cut short, and none where there is no variable.
-  std::ofstream(folder_ / launch::kRoleValues, std::ios::trunc) << "student";
-  expect_error(ErrorCode::kCorrupt, "roles.env is cut short",
-               [&] { launch::load_recipe(file, {}, options); });
-  EXPECT_EQ(launch::resolved_yaml(
-                launch::load_recipe(file, {}, {.check_inputs = false, .env_values = false})),
-            text)
-      << "who needs no value does not open the file";
-  launch::write_role_values(file, {});
-  EXPECT_FALSE(fs::exists(folder_ / launch::kRoleValues));
 }
 
 TEST_F(RecipeTest, WhatIsShownOfAnOverrideHasNoValueOfAVariable) {

@@ -240,6 +240,39 @@ at::Tensor log_ratio(const Problem& p) {
   return log_probs(p.teacher_hidden, p.teacher_weight) - log_probs(p.hidden, p.weight);
 }
 
+std::vector<at::Tensor> random_directions(const at::Tensor& like) {
+  std::vector<at::Tensor> directions;
+  for (int i = 0; i < kProjections; ++i) {
+    at::Tensor direction = at::empty_like(like);
+    float* value = direction.mutable_data_ptr<float>();
+    for (int64_t k = 0; k < direction.numel(); ++k)
+      value[k] = static_cast<float>(
+          random_uniform(5, static_cast<uint64_t>(i), static_cast<uint64_t>(k)) - 0.5);
+    directions.push_back(direction);
+  }
+  return directions;
+}
+
+// The variance of the estimate by its theory. With replacement the mean of N independent draws.
+// Without, the weights of different ids are uncorrelated (arXiv 1903.06059, of priority sampling),
+// so that their variances add up.
+double variance_in_theory(const Problem& p, const at::Tensor& ratio,
+                          const std::vector<Moments>& weights, bool replacement) {
+  if (replacement) {
+    const at::Tensor q =
+        at::log_softmax(
+            at::mm(p.teacher_hidden.to(at::kDouble), p.teacher_weight.to(at::kDouble).t()), 1)
+            .exp();
+    const at::Tensor mean = (q * ratio).sum(1);
+    return ((q * ratio * ratio).sum(1) - mean * mean).sum().item<double>() / 4;
+  }
+  double theory = 0;
+  const double* f = ratio.const_data_ptr<double>();
+  for (size_t i = 0; i < weights.size(); ++i)
+    theory += f[i] * f[i] * weights[i].variance();
+  return theory;
+}
+
 class Unbiased : public testing::TestWithParam<bool> {};
 
 TEST_P(Unbiased, InValueAndGradientOverTenThousandSeeds) {
@@ -247,15 +280,7 @@ TEST_P(Unbiased, InValueAndGradientOverTenThousandSeeds) {
   const Problem p = random_problem(kMore, 17);
   const Outcome exact = distill(p, full_signal(p, 1), {});
   const at::Tensor ratio = log_ratio(p);
-  std::vector<at::Tensor> directions;
-  for (int i = 0; i < kProjections; ++i) {
-    at::Tensor direction = at::empty_like(exact.dh);
-    float* value = direction.mutable_data_ptr<float>();
-    for (int64_t k = 0; k < direction.numel(); ++k)
-      value[k] = static_cast<float>(
-          random_uniform(5, static_cast<uint64_t>(i), static_cast<uint64_t>(k)) - 0.5);
-    directions.push_back(direction);
-  }
+  const std::vector<at::Tensor> directions = random_directions(exact.dh);
 
   Moments value, self_normalised;
   std::array<Moments, kProjections> projections;
@@ -288,21 +313,7 @@ TEST_P(Unbiased, InValueAndGradientOverTenThousandSeeds) {
   }
   EXPECT_LT(worst, 4);
 
-  // With replacement the mean of N independent draws. Without, the weights of different ids are
-  // uncorrelated (arXiv 1903.06059, of priority sampling), so that their variances add up.
-  double theory = 0;
-  const at::Tensor q =
-      at::log_softmax(
-          at::mm(p.teacher_hidden.to(at::kDouble), p.teacher_weight.to(at::kDouble).t()), 1)
-          .exp();
-  if (replacement) {
-    const at::Tensor mean = (q * ratio).sum(1);
-    theory = ((q * ratio * ratio).sum(1) - mean * mean).sum().item<double>() / 4;
-  } else {
-    const double* f = ratio.const_data_ptr<double>();
-    for (size_t i = 0; i < weights.size(); ++i)
-      theory += f[i] * f[i] * weights[i].variance();
-  }
+  const double theory = variance_in_theory(p, ratio, weights, replacement);
   EXPECT_NEAR(value.variance(), theory, 0.07 * theory);
   if (!replacement) {
     EXPECT_GT(std::abs(self_normalised.z(exact.loss)), 10);

@@ -40,6 +40,7 @@ void copy_rows_and_a_truncated_line(const TemporaryFolder& folder) {
 std::vector<BadInput> table() {
   const auto nothing = [](const TemporaryFolder&, GoldenRecipe&) {};
   return {
+      // Keys and values that are none, and files that are not there.
       {"unknown_key", nothing, {"train.learning_rat=1.0e-3"}, 2, "learning_rate"},
       {"wrong_type", nothing, {"train.max_steps=many"}, 2, "max_steps"},
       {"missing_model",
@@ -52,6 +53,8 @@ std::vector<BadInput> table() {
        {"data.train=[{path: /nonexistent/rows.jsonl}]"},
        2,
        "/nonexistent/rows.jsonl"},
+
+      // Keys that contradict each other.
       {"reverse_kl_with_drop",
        [](const TemporaryFolder&, GoldenRecipe& r) {
          r.teacher = "teacher";
@@ -68,6 +71,8 @@ std::vector<BadInput> table() {
        {},
        2,
        "tail"},
+
+      // Files that are damaged, of all ranks and of one.
       {"corrupt_safetensors",
        [](const TemporaryFolder& folder, GoldenRecipe&) {
          copy_model(folder, "qwen3", "broken");
@@ -99,6 +104,8 @@ std::vector<BadInput> table() {
        {"data.train=[{path: $FOLDER/rows.jsonl}]", "train.max_steps=8"},
        2,
        "rows.jsonl:21"},
+
+      // Whole files that do not fit.
       {"no_targets",
        [](const TemporaryFolder& folder, GoldenRecipe&) {
          append(folder / "rows.jsonl",

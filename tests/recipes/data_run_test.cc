@@ -184,70 +184,78 @@ TEST(TemplateDay, IsThatOnWhichTheRunBegan) {
       << refused.output;
 }
 
-TEST(ChatTemplateFile, IsTrainedOnAndSavedWithTheModel) {
-  TemporaryFolder folder;
-  const fs::path file = folder / "other.jinja";
-  const std::string text =
+class ChatTemplateFile : public testing::Test {
+ protected:
+  ChatTemplateFile() { std::ofstream(file_) << text_; }
+
+  const TemporaryFolder folder_;
+  const fs::path file_ = folder_ / "other.jinja";
+  const std::string text_ =
       "w50 w51{% for m in messages %} {{ m.content }}{% if m.role == 'assistant' %} <eos>{% endif "
       "%}"
       "{% endfor %}";
-  std::ofstream(file) << text;
-  const std::string day = "  template_date: 1999-12-31\n";
-  const fs::path recipe =
-      dated_recipe(folder / "other", day + "  chat_template: " + file.string() + "\n");
-  const fs::path other = launch(recipe);
-  const fs::path own = launch(dated_recipe(folder / "own", day));
+  // One with the file's template, one with the model's own.
+  const std::string day_ = "  template_date: 1999-12-31\n";
+  const fs::path recipe_ =
+      dated_recipe(folder_ / "other", day_ + "  chat_template: " + file_.string() + "\n");
+  const fs::path own_recipe_ = dated_recipe(folder_ / "own", day_);
+};
+
+TEST_F(ChatTemplateFile, IsTrainedOnAndSavedWithTheModel) {
+  const fs::path other = launch(recipe_);
+  const fs::path own = launch(own_recipe_);
   EXPECT_NE(column(other, "loss"), column(own, "loss")) << "it is trained on";
 
   // So what is served renders as it was trained.
   for (const char* saved : {"final", "checkpoint-2"})
-    EXPECT_EQ(read_file(other / saved / "chat_template.jinja"), text) << saved;
-  EXPECT_NE(read_file(own / "final/chat_template.jinja"), text);
+    EXPECT_EQ(read_file(other / saved / "chat_template.jinja"), text_) << saved;
+  EXPECT_NE(read_file(own / "final/chat_template.jinja"), text_);
 
   for (const char* command : {"audit", "check"}) {
-    const auto told = retort({command, recipe.string()});
+    const auto told = retort({command, recipe_.string()});
     EXPECT_EQ(told.exit_code, 0) << told.output;
-    EXPECT_NE(told.output.find("of " + file.string() + "; answers: no marks"), std::string::npos)
+    EXPECT_NE(told.output.find("of " + file_.string() + "; answers: no marks"), std::string::npos)
         << told.output;
   }
+  const auto refused = retort({"audit", recipe_.string(), "data.chat_template=chatlm"});
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_NE(refused.output.find("data.chat_template: no chat template is named 'chatlm'"),
+            std::string::npos)
+      << refused.output;
+}
 
-  // What ends its answers ends no completion; what the folder has need not even be a template.
-  const fs::path padded = folder / "padded.jinja";
-  std::string ended = text;
+// What ends its answers ends no completion; what the folder has need not even be a template.
+TEST_F(ChatTemplateFile, IsToldToEndAnswersAsNoCompletionEnds) {
+  const fs::path padded = folder_ / "padded.jinja";
+  std::string ended = text_;
   std::ofstream(padded) << ended.replace(ended.find("<eos>"), 5, "<pad>");
-  std::ofstream(folder / "other/student/chat_template.jinja") << "{% if %}";
+  std::ofstream(folder_ / "other/student/chat_template.jinja") << "{% if %}";
   for (const char* command : {"audit", "check"}) {
-    const auto told = retort({command, recipe.string(), "data.chat_template=" + padded.string()});
+    const auto told = retort({command, recipe_.string(), "data.chat_template=" + padded.string()});
     EXPECT_EQ(told.exit_code, 0) << told.output;
     EXPECT_NE(told.output.find("the template ends an answer with '<pad>' (token 62), and a"),
               std::string::npos)
         << told.output;
-    const auto silent = retort({command, recipe.string()});
+    const auto silent = retort({command, recipe_.string()});
     EXPECT_EQ(silent.output.find("the template ends an answer"), std::string::npos)
         << silent.output;
   }
 
   // The same of the model's own template, where the rows have messages for it.
-  const fs::path own_recipe = folder / "own/recipe.yaml";
-  std::ofstream(folder / "own/student/chat_template.jinja") << ended;
-  const std::string texts = "data.train=[{path: " + write_texts(folder.path()).string() + "}]";
+  std::ofstream(folder_ / "own/student/chat_template.jinja") << ended;
+  const std::string texts = "data.train=[{path: " + write_texts(folder_.path()).string() + "}]";
   for (const char* command : {"audit", "check"}) {
-    const auto told = retort({command, own_recipe.string()});
+    const auto told = retort({command, own_recipe_.string()});
     EXPECT_EQ(told.exit_code, 0) << told.output;
     for (const char* part : {"the student's chat template: the template ends an answer with "
                              "'<pad>' (token 62), and a completion of ",
                              " ends at '<eos>' (token 63)", "\"eos_token_id\": [63, 62]"})
       EXPECT_NE(told.output.find(part), std::string::npos) << part << ": " << told.output;
-    const auto silent = retort({command, own_recipe.string(), texts});
+    const auto silent = retort({command, own_recipe_.string(), texts});
     EXPECT_EQ(silent.exit_code, 0) << silent.output;
     EXPECT_EQ(silent.output.find("the template ends an answer"), std::string::npos)
         << silent.output;
   }
-  const auto refused = retort({"audit", recipe.string(), "data.chat_template=chatlm"});
-  EXPECT_NE(refused.exit_code, 0);
-  EXPECT_NE(refused.output.find("data.chat_template: no chat template is named 'chatlm'"),
-            std::string::npos)
-      << refused.output;
 }
 
 TEST(TemplateVariables, AreTrainedOn) {

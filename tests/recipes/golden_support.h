@@ -1,5 +1,5 @@
-// Comparing a run with what PyTorch computed for it: the files in goldens/ that the
-// make_*goldens.py beside this write.
+// Comparing a run with what PyTorch computed for it: the files in tests/recipes/goldens that the
+// make_*goldens.py beside that folder write.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -69,6 +69,7 @@ std::vector<Environment> environments() {
                               {"SLURM_JOB_ID", "7"}};
            },
            {}},
+
           {"Torchrun",
            [](const JoinedRun& run, int64_t rank) {
              return Variables{{"RANK", std::to_string(rank)},       {"WORLD_SIZE", "3"},
@@ -76,6 +77,7 @@ std::vector<Environment> environments() {
                               {"MASTER_ADDR", "127.0.0.1"},         {"MASTER_PORT", run.port()}};
            },
            {}},
+
           {"OpenMpi",
            [](const JoinedRun&, int64_t rank) {
              return Variables{{"OMPI_COMM_WORLD_RANK", std::to_string(rank)},
@@ -83,6 +85,7 @@ std::vector<Environment> environments() {
                               {"OMPI_COMM_WORLD_LOCAL_RANK", std::to_string(rank)}};
            },
            {host}},
+
           // A Job a role would set RETORT_ROLE; one Job for all counts them.
           {"Kubernetes",
            [](const JoinedRun&, int64_t rank) {

@@ -163,6 +163,34 @@ class Student {
   StoreClient teacher_;
 };
 
+// What one answer of the ranks has to be: the whole model's, or of its columns this rank's `own`.
+void require_same(const Payload& got, const Payload& expected, const PayloadSpec& spec, Range own) {
+  const std::string name(enum_name(spec.kind));
+  require_near(got.hidden, expected.hidden, name + " hidden");
+  require(got.ids.defined() == expected.ids.defined() &&
+              (!got.ids.defined() || at::equal(got.ids, expected.ids)),
+          "ids are equal");
+  require_near(got.log_tail, expected.log_tail, name + " log_tail");
+  require_near(got.kappa, expected.kappa, name + " kappa");
+
+  // Of the full vocabulary a rank has its columns alone.
+  const int64_t width =
+      expected.logps.defined() && expected.logps.dim() == 2 ? expected.logps.size(1) : 0;
+  const Range columns =
+      spec.kind == PayloadKind::kFull ? intersect(own, {0, width}) : Range{0, width};
+  const at::Tensor logps =
+      spec.kind == PayloadKind::kFull
+          ? expected.logps.narrow(1, std::min(columns.begin, width), columns.size())
+          : expected.logps;
+  require_near(got.logps, logps, name + " logps");
+
+  require(std::abs(got.masked_mass_sum - expected.masked_mass_sum) <
+              1e-6 * std::max(1.0, expected.masked_mass_sum),
+          name + " masked mass");
+  require(got.label.num_rows == expected.label.num_rows && got.label.parts == 1,
+          "the label is that of the whole");
+}
+
 // All requests are in flight before the first answer is taken. `whole`: one rank with all of the
 // model.
 void compare(Student& student, Teacher& whole, const PayloadSpec& spec, int64_t vocab_rows,
@@ -198,7 +226,9 @@ void compare(Student& student, Teacher& whole, const PayloadSpec& spec, int64_t 
       client.name_ids(one,
                       named_ids(one.request.positions.numel(), std::min(spec.top_k, known), known));
   }
-  int64_t payload_bytes = 0, rows = 0;
+
+  // Each answer, and the bytes that it may have cost.
+  int64_t payload_bytes = 0;
   for (PendingPayload& one : pending) {
     ForwardRequest alone = one.request;
     alone.part = 0;
@@ -206,29 +236,7 @@ void compare(Student& student, Teacher& whole, const PayloadSpec& spec, int64_t 
     alone.columns.clear();
     Payload expected = ask_teacher(whole, alone);
     if (spec.support == Support::kStudent) expected.ids = alone.ids;  // not sent back
-    const Payload got = client.receive(std::move(one));
-    const std::string name(enum_name(spec.kind));
-    require_near(got.hidden, expected.hidden, name + " hidden");
-    require(got.ids.defined() == expected.ids.defined() &&
-                (!got.ids.defined() || at::equal(got.ids, expected.ids)),
-            "ids are equal");
-    require_near(got.log_tail, expected.log_tail, name + " log_tail");
-    require_near(got.kappa, expected.kappa, name + " kappa");
-    const int64_t width =
-        expected.logps.defined() && expected.logps.dim() == 2 ? expected.logps.size(1) : 0;
-    const Range columns =
-        spec.kind == PayloadKind::kFull ? intersect(own, {0, width}) : Range{0, width};
-    const at::Tensor logps =
-        spec.kind == PayloadKind::kFull
-            ? expected.logps.narrow(1, std::min(columns.begin, width), columns.size())
-            : expected.logps;
-    require_near(got.logps, logps, name + " logps");
-    require(std::abs(got.masked_mass_sum - expected.masked_mass_sum) <
-                1e-6 * std::max(1.0, expected.masked_mass_sum),
-            name + " masked mass");
-    require(got.label.num_rows == expected.label.num_rows && got.label.parts == 1,
-            "the label is that of the whole");
-    rows += expected.label.num_rows;
+    require_same(client.receive(std::move(one)), expected, spec, own);
     const int64_t common =
         client.spec().common_vocab > 0 ? client.spec().common_vocab : teacher_rows;
     payload_bytes += expected.label.num_rows *
@@ -247,6 +255,7 @@ void compare(Student& student, Teacher& whole, const PayloadSpec& spec, int64_t 
 }  // namespace
 
 void teacher_scenario() {
+  // The rank's world, and of its replica its part of the model.
   World::Options options = parallel::testing::child_world_options();
   options.role = "teacher";
   World world(options);
@@ -259,11 +268,15 @@ void teacher_scenario() {
                                alone ? models::Placement{} : models::Placement::of(world)),
                   models::Tokenizer::load(golden_folder()),
                   {.world = alone ? nullptr : &world, .folder = golden_folder()});
+
+  // It serves, and says where when the others of its replica do too.
   auto queue = std::make_shared<rpc::HandlerQueue>(1024);
   rpc::Agent agent({.name = "teacher/" + std::to_string(options.rank), .secret = "s"});
   teacher.serve(agent, queue);
   world.mp().barrier();
   if (teacher.answers()) store.set("address/" + std::to_string(options.rank), agent.address());
+
+  // Until the student has what it wants; what fails is told by its code.
   try {
     if (teacher.leads()) {
       run_serving_loop(

@@ -1,0 +1,45 @@
+// A process that is killed, so that no destructor of it runs.
+#pragma once
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include "base/process/start.h"
+
+namespace retort::test {
+
+// A copy of this process (fork) that does `work`, holds what that returns, and waits to be killed:
+// at the end of the scope at the latest, and where this process ends. It exits with 1 if `work`
+// throws.
+class KilledProcess {
+ public:
+  template <class Work>
+  explicit KilledProcess(Work&& work) : pid_(::fork()) {
+    if (pid_ != 0) return;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    try {
+      [[maybe_unused]] const auto held = work();
+      for (;;)
+        ::pause();
+    } catch (...) {
+      ::_exit(1);
+    }
+  }
+  KilledProcess(const KilledProcess&) = delete;
+  KilledProcess& operator=(const KilledProcess&) = delete;
+  ~KilledProcess() { kill(); }
+
+  void kill() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    reap(pid_);
+    pid_ = -1;
+  }
+
+ private:
+  pid_t pid_ = -1;
+};
+
+}  // namespace retort::test
