@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +16,7 @@
 
 #include "base/file.h"
 #include "base/process/owned_fd.h"
+#include "base/process/start.h"
 #include "tests/support/folder_fixture.h"
 #include "tests/support/killed_process.h"
 #include "tests/support/process_state.h"
@@ -106,37 +106,32 @@ TEST_F(EngineProcessTest, EndsWithAProcessThatIsKilled) {
 // or not, and goes on. An ancestor of the engine may trace it wherever anybody may.
 TEST_F(EngineProcessTest, OneThatSigkillDoesNotEndIsLeftBehind) {
   const std::filesystem::path traced = folder_ / "traced";
-  const pid_t forked = ::fork();
-  if (forked == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    try {
+  test::KilledProcess role([&] {
+    {
       const EngineProcess process({"sh", "-c", "echo $$; exec sleep 1000"}, log(),
                                   {.after_sigterm = 100ms, .after_sigkill = 300ms});
       while (!std::filesystem::exists(traced))
         std::this_thread::sleep_for(5ms);
-    } catch (...) {
-      ::_exit(1);
     }
     ::_exit(0);
-  }
-  ASSERT_GT(forked, 0);
-  const KilledProcess role(forked);
+    return 0;
+  });
   ASSERT_TRUE(test::wait_until(
       [&] { return std::filesystem::exists(log()) && read_file(log()).ends_with('\n'); }));
 
   const pid_t engine = std::stoi(read_file(log()));
   if (::ptrace(PTRACE_SEIZE, engine, nullptr, nullptr) != 0)
     GTEST_SKIP() << "no process may be traced here: " << std::strerror(errno);
-  const KilledProcess held(engine);
   put(traced, "");
   siginfo_t end{};
   EXPECT_TRUE(test::wait_until([&] {
-    return ::waitid(P_PID, static_cast<id_t>(forked), &end, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-           end.si_pid == forked;
+    return ::waitid(P_PID, static_cast<id_t>(role.pid()), &end, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           end.si_pid == role.pid();
   }));
   EXPECT_EQ(end.si_code, CLD_EXITED);
   EXPECT_EQ(end.si_status, 0);
   EXPECT_EQ(test::process_state(engine), 'Z') << "dead, and the debugger's";
+  reap(engine);
 }
 
 // As a shell takes it, and execvp.

@@ -31,6 +31,7 @@ class KilledProcess {
   KilledProcess& operator=(const KilledProcess&) = delete;
   ~KilledProcess() { kill(); }
 
+  pid_t pid() const { return pid_; }
   void kill() {
     if (pid_ <= 0) return;
     ::kill(pid_, SIGKILL);
