@@ -26,9 +26,9 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "models/checkpoint.h"
-#include "models/file_checksums.h"
-#include "models/safetensors.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/safetensors/file_checksums.h"
+#include "models/safetensors/safetensors.h"
 #include "parallel/adamw.h"
 
 namespace {

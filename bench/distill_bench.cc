@@ -23,7 +23,7 @@
 
 #include "base/error.h"
 #include "base/sizes.h"
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 #include "parallel/world.h"
 #include "recipes/losses/linear_distill.h"
 #include "roles/serving_loop.h"

@@ -34,7 +34,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/checkpoint.h"
+#include "models/checkpoint/checkpoint.h"
 #include "parallel/world.h"
 #include "recipes/losses/distill_shares.h"
 #include "recipes/losses/linear_cross_entropy.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "models/config.h"
-#include "models/packed.h"
+#include "models/config/config.h"
+#include "models/ops/packed.h"
 #include "parallel/world.h"
 #include "roles/trainer/trainer.h"
 

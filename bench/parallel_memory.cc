@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "bench/parallel_bench.h"
-#include "models/memory_estimate.h"
+#include "models/memory/memory_estimate.h"
 #include "tests/models/own_tensors.h"
 #include "tests/support/memory/peak_memory.h"
 #include "tests/support/process.h"

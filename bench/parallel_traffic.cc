@@ -1,6 +1,6 @@
 #include "bench/parallel_traffic.h"
 
-#include "models/placement.h"
+#include "models/parameters/placement.h"
 
 namespace retort::bench {
 namespace {

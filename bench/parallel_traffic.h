@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "models/config.h"
+#include "models/config/config.h"
 #include "parallel/layout.h"
 
 namespace retort::bench {

@@ -15,7 +15,7 @@
 #include <memory>
 #include <vector>
 
-#include "rpc/detail/receive_budget.h"
+#include "rpc/flow/receive_budget.h"
 
 namespace {
 

@@ -28,7 +28,7 @@
 #include "base/units.h"
 #include "bench/scale/usage.h"
 #include "bench/scale/worker.h"
-#include "rpc/rendezvous/store_identity.h"
+#include "rpc/launcher_port/store_identity.h"
 #include "rpc/rendezvous/store_server.h"
 #include "tests/support/process.h"
 

@@ -25,8 +25,8 @@
 #include <vector>
 
 #include "base/sizes.h"
-#include "models/checkpoint.h"
-#include "models/memory_estimate.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/memory/memory_estimate.h"
 #include "parallel/device_module.h"
 #include "recipes/losses/linear_cross_entropy.h"
 #include "roles/trainer/trainer.h"

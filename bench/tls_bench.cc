@@ -30,7 +30,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "rpc/detail/loop.h"
+#include "rpc/loop/loop.h"
 #include "rpc/transport/socket_options.h"
 #include "rpc/transport/stream_factory.h"
 #include "rpc/transport/tls_context.h"

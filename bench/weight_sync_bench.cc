@@ -27,7 +27,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/checkpoint.h"
+#include "models/checkpoint/checkpoint.h"
 #include "roles/generator/client.h"
 #include "roles/generator/server.h"
 #include "roles/generator/weight_buckets.h"

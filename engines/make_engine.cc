@@ -2,11 +2,11 @@
 
 #include "base/error.h"
 #include "engines/kserve/engine.h"
-#include "engines/llamacpp/llamacpp.h"
-#include "engines/openai/openai_engine.h"
-#include "engines/plain_admin.h"
-#include "engines/sglang/sglang_engine.h"
-#include "engines/vllm/vllm_engine.h"
+#include "engines/llamacpp/engine.h"
+#include "engines/openai/engine.h"
+#include "engines/sglang/engine.h"
+#include "engines/vllm/engine.h"
+#include "engines/wire/plain_admin.h"
 #include "http/url.h"
 
 namespace retort::engines {

@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "engines/engine.h"
-#include "engines/options.h"
+#include "engines/contract/engine.h"
+#include "engines/contract/options.h"
 
 namespace retort::engines {
 

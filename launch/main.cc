@@ -10,8 +10,8 @@
 #include "base/error.h"
 #include "base/printable.h"
 #include "launch/commands/command_line.h"
-#include "launch/supervision/signal_catcher.h"
-#include "launch/version.h"
+#include "launch/process/signal_catcher.h"
+#include "launch/program/version.h"
 
 namespace retort::launch {
 

@@ -19,9 +19,9 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/random.h"
-#include "models/checkpoint.h"
-#include "models/config.h"
-#include "models/rewrite_checkpoint.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/checkpoint/rewrite_checkpoint.h"
+#include "models/config/config.h"
 #include "models/text/tokenizer.h"
 
 namespace retort::models {

@@ -3,10 +3,10 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "models/checkpoint/adapter.h"
 #include "models/decoder/merged_weights.h"
-#include "models/end_tokens.h"
-#include "models/lora/adapter.h"
-#include "models/model_folder.h"
+#include "models/safetensors/model_folder.h"
+#include "models/text/end_tokens.h"
 
 namespace retort::models {
 namespace fs = std::filesystem;

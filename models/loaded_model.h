@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "models/checkpoint.h"
+#include "models/checkpoint/checkpoint.h"
 #include "models/text/chat_template.h"
 #include "models/text/tokenizer.h"
 

@@ -1,4 +1,4 @@
-#include "recipes/registry.h"
+#include "recipes/type/registry.h"
 
 #include <array>
 

@@ -7,7 +7,7 @@
 
 #include "base/network_interfaces.h"
 #include "rpc/detail/bind_address.h"
-#include "rpc/detail/peer_address.h"
+#include "rpc/network/peer_address.h"
 #include "rpc/transport/listening_ports.h"
 #include "rpc/transport/port_number.h"
 

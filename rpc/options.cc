@@ -8,7 +8,7 @@
 #include "base/sizes.h"
 #include "rpc/detail/bind_address.h"
 #include "rpc/detail/frames.h"
-#include "rpc/detail/receive_budget.h"
+#include "rpc/flow/receive_budget.h"
 
 namespace retort::rpc {
 namespace {

@@ -56,7 +56,7 @@ struct RpcOptions {
   // For each message; checked before memory is allocated.
   ByteSize max_message_bytes{uint64_t{4} << 30};
   // Peer role -> index of a CUDA device here -> index of a CUDA device there. "Here" is the agent's
-  // process; in a recipe it is the student's (recipes/run/agent_options.h).
+  // process; in a recipe it is the student's (recipes/run/rank/agent_options.h).
   std::map<std::string, std::map<std::string, int64_t>> device_maps;
 
   // In a process that is in touch with up to `peers` others: heartbeat_interval, or without it a

@@ -22,7 +22,7 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr auto kWorkLimit = 10min;
-constexpr size_t kWaitAtOnce = 64;  // as recipes/run/role_connections.cc
+constexpr size_t kWaitAtOnce = 64;  // as recipes/run/rank/role_connections.cc
 constexpr const char* kTeachers = "bench/teacher/0/";
 constexpr const char* kStudents = "bench/student/0/world/";
 
@@ -126,7 +126,7 @@ class SessionWork final : public RankWork {
     }
   }
 
-  // As recipes/run/role_connections.cc does it.
+  // As recipes/run/rank/role_connections.cc does it.
   void connect_at_once(Rank& rank, parallel::StoreClient store, Deadline deadline) {
     std::vector<std::string> keys;
     for (int64_t teacher = 0; teacher < options_.ranks / 2; ++teacher)

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "engines/kserve/checks.h"
+#include "engines/kserve/answer_checks.h"
 #include "engines/kserve/requests.h"
 #include "engines/kserve/server.h"
 

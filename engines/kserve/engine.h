@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "engines/engine.h"
-#include "engines/options.h"
+#include "engines/contract/engine.h"
+#include "engines/contract/options.h"
 
 namespace retort::engines::kserve {
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engines/engine.h"
+#include "engines/contract/engine.h"
 #include "engines/kserve/binary_tensors.h"
 #include "engines/kserve/served_model.h"
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engines/engine.h"
+#include "engines/contract/engine.h"
 #include "engines/kserve/binary_tensors.h"
 #include "engines/kserve/json_fields.h"
 

@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "base/future_combinators.h"
-#include "engines/answer_status.h"
-#include "engines/once_more.h"
+#include "engines/wire/answer_status.h"
+#include "engines/wire/retry.h"
 
 namespace retort::engines::kserve {
 namespace {

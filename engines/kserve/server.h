@@ -6,8 +6,8 @@
 
 #include "base/deadline.h"
 #include "base/future.h"
+#include "engines/contract/options.h"
 #include "engines/kserve/served_model.h"
-#include "engines/options.h"
 #include "http/client.h"
 
 namespace retort::engines::kserve {

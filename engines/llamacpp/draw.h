@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engines/engine.h"
+#include "engines/contract/engine.h"
 #include "engines/llamacpp/position.h"
 #include "engines/llamacpp/run.h"
 #include "engines/llamacpp/session.h"

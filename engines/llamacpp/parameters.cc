@@ -4,8 +4,8 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "engines/draw_support.h"
-#include "engines/options.h"
+#include "engines/contract/draw_support.h"
+#include "engines/contract/options.h"
 
 namespace retort::engines::llamacpp {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "engines/plain_admin.h"
+#include "engines/wire/plain_admin.h"
 
 namespace retort::engines::llamacpp {
 namespace {

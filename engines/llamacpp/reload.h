@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "engines/llamacpp/facts.h"
 #include "engines/llamacpp/run.h"
+#include "engines/llamacpp/served_model.h"
 #include "engines/llamacpp/session.h"
 
 namespace retort::engines::llamacpp {

@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "engines/engine.h"
+#include "engines/contract/engine.h"
 
 namespace retort::engines::llamacpp {
 

@@ -10,9 +10,9 @@
 
 #include "base/deadline.h"
 #include "base/future.h"
+#include "engines/contract/options.h"
 #include "engines/llamacpp/json.h"
 #include "engines/llamacpp/loop.h"
-#include "engines/options.h"
 #include "http/client.h"
 
 namespace retort::engines::llamacpp {

@@ -10,12 +10,12 @@
 
 #include "base/deadline.h"
 #include "base/future.h"
+#include "engines/contract/options.h"
 #include "engines/llamacpp/completion.h"
-#include "engines/llamacpp/facts.h"
-#include "engines/llamacpp/lanes.h"
 #include "engines/llamacpp/loop.h"
+#include "engines/llamacpp/served_model.h"
 #include "engines/llamacpp/server.h"
-#include "engines/options.h"
+#include "engines/llamacpp/slot_semaphore.h"
 
 namespace retort::engines::llamacpp {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "engines/engine.h"
+#include "engines/contract/engine.h"
 
 namespace retort::engines {
 

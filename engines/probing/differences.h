@@ -3,8 +3,8 @@
 
 #include <span>
 
-#include "engines/contract.h"
-#include "engines/engine.h"
+#include "engines/contract/contract.h"
+#include "engines/contract/engine.h"
 
 namespace retort::engines {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "engines/contract.h"
+#include "engines/contract/contract.h"
 
 namespace retort::engines {
 

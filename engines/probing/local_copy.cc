@@ -3,9 +3,9 @@
 #include <ATen/ops/tensor.h>
 #include <c10/core/InferenceMode.h>
 
-#include "models/generate.h"
+#include "models/generation/generate.h"
 #include "models/generation/score.h"
-#include "models/packed.h"
+#include "models/ops/packed.h"
 #include "roles/payload/payload.h"
 
 namespace retort::engines {

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "engines/engine.h"
-#include "models/decoder.h"
+#include "engines/contract/engine.h"
+#include "models/decoder/decoder.h"
 
 namespace retort::engines {
 

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engines/contract/tempered_top_k.h"
 #include "engines/probing/drawn_meaning.h"
 #include "engines/probing/session.h"
-#include "engines/tempered_top_k.h"
 
 namespace retort::engines {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
-#include "engines/probe.h"
+#include "engines/probing/probe.h"
 
 namespace retort::engines {
 namespace {

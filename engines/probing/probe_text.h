@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engines/engine.h"
+#include "engines/contract/engine.h"
 #include "models/text/tokenizer.h"
 
 namespace retort::engines {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/deadline.h"
-#include "engines/engine.h"
+#include "engines/contract/engine.h"
 
 namespace retort::engines {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engines/probe.h"
+#include "engines/probing/probe.h"
 #include "engines/probing/probe_text.h"
 #include "engines/probing/questions.h"
 

@@ -2,10 +2,10 @@
 #include <chrono>
 
 #include "base/error.h"
-#include "engines/model_watch.h"
-#include "engines/options.h"
-#include "engines/probe.h"
+#include "engines/contract/options.h"
+#include "engines/probing/probe.h"
 #include "engines/probing/session.h"
+#include "engines/weights/model_watch.h"
 #include "http/url.h"
 
 namespace retort::engines {

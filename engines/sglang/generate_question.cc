@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "base/error.h"
-#include "engines/draw_support.h"
-#include "engines/json_object.h"
-#include "engines/options.h"
-#include "engines/scored_tokens.h"
+#include "engines/contract/draw_support.h"
+#include "engines/contract/options.h"
+#include "engines/contract/scored_tokens.h"
+#include "engines/wire/json_object.h"
 #include "engines/wire/logit_bias.h"
 
 namespace retort::engines::sglang {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "engines/engine.h"
+#include "engines/contract/engine.h"
 
 namespace retort::engines::sglang {
 

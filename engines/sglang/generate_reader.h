@@ -7,10 +7,10 @@
 #include <string_view>
 #include <vector>
 
-#include "engines/base64.h"
-#include "engines/drawn_tokens.h"
-#include "engines/json_stream.h"
+#include "engines/contract/drawn_tokens.h"
 #include "engines/sglang/input_rows.h"
+#include "engines/wire/base64.h"
+#include "engines/wire/json_stream.h"
 
 namespace retort::engines::sglang {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engines/engine.h"
+#include "engines/contract/engine.h"
 
 namespace retort::engines::sglang {
 

@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-#include "engines/answer_status.h"
+#include "engines/wire/answer_status.h"
 
 namespace retort::engines::sglang {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
-#include "engines/json_object.h"
+#include "engines/wire/json_object.h"
 
 namespace retort::engines::sglang {
 namespace {

@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "base/future_combinators.h"
-#include "engines/answer_status.h"
-#include "engines/request_names.h"
 #include "engines/sglang/generate_question.h"
 #include "engines/sglang/refusal.h"
+#include "engines/wire/answer_status.h"
+#include "engines/wire/request_names.h"
 
 namespace retort::engines::sglang {
 

@@ -8,9 +8,9 @@
 
 #include "base/deadline.h"
 #include "base/future.h"
-#include "engines/json_server.h"
-#include "engines/options.h"
+#include "engines/contract/options.h"
 #include "engines/sglang/served_model.h"
+#include "engines/wire/json_server.h"
 
 namespace retort::engines::sglang {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "engines/engine.h"
+#include "engines/contract/engine.h"
 
 namespace retort::engines::vllm {
 

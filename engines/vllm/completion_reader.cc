@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
-#include "engines/log_prob.h"
+#include "engines/wire/log_prob.h"
 
 namespace retort::engines::vllm {
 namespace {

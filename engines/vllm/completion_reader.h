@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
-#include "engines/drawn_tokens.h"
-#include "engines/json_stream.h"
+#include "engines/contract/drawn_tokens.h"
 #include "engines/vllm/prompt_rows.h"
+#include "engines/wire/json_stream.h"
 
 namespace retort::engines::vllm {
 

@@ -9,8 +9,8 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
-#include "engines/log_prob.h"
-#include "engines/npy.h"
+#include "engines/wire/log_prob.h"
+#include "engines/wire/npy.h"
 
 namespace retort::engines::vllm {
 namespace {

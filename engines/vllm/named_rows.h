@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "engines/base64.h"
-#include "engines/engine.h"
-#include "engines/json_stream.h"
+#include "engines/contract/engine.h"
+#include "engines/wire/base64.h"
+#include "engines/wire/json_stream.h"
 
 namespace retort::engines::vllm {
 

@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
-#include "engines/log_prob.h"
-#include "engines/scored_tokens.h"
+#include "engines/contract/scored_tokens.h"
+#include "engines/wire/log_prob.h"
 
 namespace retort::engines::vllm {
 

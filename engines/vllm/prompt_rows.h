@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engines/engine.h"
+#include "engines/contract/engine.h"
 
 namespace retort::engines::vllm {
 

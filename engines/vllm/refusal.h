@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "engines/answer_status.h"
+#include "engines/wire/answer_status.h"
 
 namespace retort::engines::vllm {
 

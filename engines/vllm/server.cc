@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "base/future_combinators.h"
-#include "engines/answer_status.h"
-#include "engines/json_object.h"
 #include "engines/vllm/completion_question.h"
+#include "engines/wire/answer_status.h"
+#include "engines/wire/json_object.h"
 
 namespace retort::engines::vllm {
 namespace {

@@ -9,10 +9,10 @@
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/future.h"
-#include "engines/json_server.h"
-#include "engines/model_list.h"
-#include "engines/options.h"
+#include "engines/contract/options.h"
 #include "engines/vllm/refusal.h"
+#include "engines/wire/json_server.h"
+#include "engines/wire/model_list.h"
 
 namespace retort::engines::vllm {
 

@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "engines/json_object.h"
-#include "engines/weight_folder.h"
+#include "engines/weights/weight_folder.h"
+#include "engines/wire/json_object.h"
 
 namespace retort::engines::vllm {
 namespace {

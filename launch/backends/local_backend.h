@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "launch/backends/backend.h"
-#include "launch/backends/child_process.h"
+#include "launch/process/child_process.h"
+#include "launch/supervision/backend.h"
 
 namespace retort::launch {
 

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "launch/supervision/child_context.h"
-#include "launch/supervision/run_folder.h"
+#include "launch/process/child_context.h"
+#include "launch/run_folder/run_folder.h"
 #include "launch/supervision/supervisor.h"
-#include "recipes/recipe.h"
+#include "recipes/document/recipe.h"
 #include "rpc/options.h"
 
 namespace retort::launch {

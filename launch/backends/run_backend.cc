@@ -1,9 +1,9 @@
 #include "launch/backends/run_backend.h"
 
 #include "base/error.h"
-#include "launch/backends/shell_word.h"
-#include "launch/commands/run_store.h"
-#include "launch/supervision/launcher_address.h"
+#include "launch/backends/run_store.h"
+#include "launch/process/shell_word.h"
+#include "launch/run_folder/launcher_address.h"
 
 namespace retort::launch {
 

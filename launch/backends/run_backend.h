@@ -27,11 +27,11 @@
 #include <string>
 
 #include "launch/backends/start_processes.h"
-#include "launch/supervision/run_folder.h"
-#include "launch/supervision/run_status.h"
-#include "launch/supervision/signal_catcher.h"
-#include "recipes/recipe.h"
-#include "rpc/rendezvous/rendezvous_access.h"
+#include "launch/process/signal_catcher.h"
+#include "launch/run_folder/run_folder.h"
+#include "launch/status/run_status.h"
+#include "recipes/document/recipe.h"
+#include "rpc/launcher_port/rendezvous_access.h"
 
 namespace retort::launch {
 

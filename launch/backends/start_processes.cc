@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "launch/backends/child_process.h"
-#include "launch/backends/placement.h"
+#include "launch/placement/placement.h"
+#include "launch/process/child_process.h"
 
 namespace retort::launch {
 

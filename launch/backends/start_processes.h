@@ -3,10 +3,10 @@
 
 #include <vector>
 
-#include "launch/backends/backend.h"
 #include "launch/backends/rank_spec.h"
+#include "launch/supervision/backend.h"
 #include "launch/supervision/supervisor.h"
-#include "recipes/recipe.h"
+#include "recipes/document/recipe.h"
 
 namespace retort::launch {
 

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "launch/commands/command_line.h"
-#include "launch/yaml/recipe_file.h"
-#include "recipes/audit.h"
-#include "recipes/registry.h"
+#include "launch/document/recipe_file.h"
+#include "recipes/audit/audit.h"
+#include "recipes/type/registry.h"
 
 namespace retort::launch {
 namespace {

@@ -7,15 +7,15 @@
 #include "launch/backends/run_backend.h"
 #include "launch/commands/command_line.h"
 #include "launch/commands/launch.h"
+#include "launch/process/signal_catcher.h"
 #include "launch/run/run_backends.h"
 #include "launch/run/run_to_end.h"
-#include "launch/supervision/run_folder.h"
-#include "launch/supervision/signal_catcher.h"
-#include "launch/supervision/stderr_writer.h"
+#include "launch/run_folder/run_folder.h"
 #include "launch/supervision/supervisor.h"
+#include "launch/writers/stderr_writer.h"
 #include "launch/yaml/role_values.h"
-#include "recipes/recipe.h"
-#include "recipes/registry.h"
+#include "recipes/document/recipe.h"
+#include "recipes/type/registry.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;

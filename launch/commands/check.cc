@@ -7,18 +7,18 @@
 
 #include "base/error.h"
 #include "launch/commands/command_line.h"
+#include "launch/document/recipe_file.h"
 #include "launch/links/measure_links.h"
-#include "launch/supervision/signal_catcher.h"
-#include "launch/yaml/recipe_file.h"
+#include "launch/process/signal_catcher.h"
+#include "models/checkpoint/adapter.h"
 #include "models/decoder/merged_weights.h"
 #include "models/loaded_model.h"
-#include "models/lora/adapter.h"
-#include "recipes/audit.h"
-#include "recipes/registry.h"
+#include "recipes/audit/audit.h"
 #include "recipes/rules/models.h"
-#include "recipes/run/answer_end.h"
-#include "recipes/run/student_model.h"
-#include "recipes/run/template_day.h"
+#include "recipes/run/inputs/answer_end.h"
+#include "recipes/run/inputs/chat.h"
+#include "recipes/run/inputs/student_model.h"
+#include "recipes/type/registry.h"
 
 namespace retort::launch {
 namespace {

@@ -7,12 +7,12 @@
 
 #include "base/error.h"
 #include "base/host_name.h"
-#include "launch/backends/placement.h"
 #include "launch/commands/command_line.h"
 #include "launch/doctor/checks.h"
 #include "launch/doctor/other_hosts.h"
-#include "launch/supervision/signal_catcher.h"
-#include "launch/yaml/recipe_file.h"
+#include "launch/document/recipe_file.h"
+#include "launch/placement/placement.h"
+#include "launch/process/signal_catcher.h"
 #include "rpc/listen_address.h"
 
 namespace retort::launch {
@@ -35,7 +35,7 @@ HostShare share_of_launcher(const recipes::Recipe& recipe) {
   return share;
 }
 
-// As store_bind has it (launch/commands/run_hosts.h): where the recipe does not say where the run
+// As store_bind has it (launch/ssh/run_hosts.h): where the recipe does not say where the run
 // meets, it meets where its processes listen, or where hosts reach this one.
 void settle_rendezvous(HostShare& share, const std::optional<std::string>& launcher_address) {
   if (share.recipe->launch.rendezvous.address) return;

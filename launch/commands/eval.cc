@@ -17,7 +17,7 @@
 #include "base/json_text.h"
 #include "launch/commands/columns.h"
 #include "launch/commands/command_line.h"
-#include "models/generate.h"
+#include "models/generation/generate.h"
 #include "models/loaded_model.h"
 #include "recipes/data/answer.h"
 #include "recipes/data/batches.h"

@@ -10,8 +10,8 @@
 #include "base/units.h"
 #include "launch/commands/command_line.h"
 #include "launch/commands/output_folder.h"
-#include "models/checkpoint.h"
-#include "models/rewrite_checkpoint.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/checkpoint/rewrite_checkpoint.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;

@@ -11,7 +11,7 @@
 #include "base/file.h"
 #include "launch/commands/command_line.h"
 #include "launch/commands/output_folder.h"
-#include "models/checkpoint.h"
+#include "models/checkpoint/checkpoint.h"
 #include "models/text/tokenizer.h"
 
 namespace retort::launch {

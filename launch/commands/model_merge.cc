@@ -9,10 +9,10 @@
 #include "base/json_text.h"
 #include "launch/commands/command_line.h"
 #include "launch/commands/output_folder.h"
-#include "models/checkpoint.h"
+#include "models/checkpoint/adapter.h"
+#include "models/checkpoint/checkpoint.h"
 #include "models/decoder/merged_weights.h"
-#include "models/lora/adapter.h"
-#include "recipes/run/student_model.h"
+#include "recipes/run/inputs/student_model.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;

@@ -7,12 +7,12 @@
 
 #include "base/error.h"
 #include "launch/commands/command_line.h"
+#include "launch/document/recipe_file.h"
 #include "launch/plan/plan.h"
 #include "launch/plan/plan_json.h"
-#include "launch/yaml/recipe_file.h"
-#include "recipes/plan.h"
-#include "recipes/recipe.h"
+#include "recipes/document/recipe.h"
 #include "recipes/rules/models.h"
+#include "recipes/type/plan.h"
 
 namespace retort::launch {
 namespace {

@@ -8,14 +8,14 @@
 #include <utility>
 
 #include "base/error.h"
-#include "engines/contract.h"
+#include "engines/contract/contract.h"
+#include "engines/contract/traits.h"
 #include "engines/make_engine.h"
-#include "engines/traits.h"
 #include "launch/commands/command_line.h"
+#include "launch/document/recipe_file.h"
 #include "launch/ranks/engine_contract.h"
-#include "launch/yaml/recipe_file.h"
 #include "models/generation/request.h"
-#include "recipes/external_roles.h"
+#include "recipes/roles/external_roles.h"
 
 namespace retort::launch {
 namespace {

@@ -1,9 +1,9 @@
 // retort role, host and link: what other processes of ours start, not people.
-#include "launch/backends/child_process.h"
 #include "launch/commands/command_line.h"
 #include "launch/doctor/host_answer.h"
 #include "launch/links/link_job.h"
 #include "launch/links/link_process.h"
+#include "launch/process/child_process.h"
 #include "launch/ranks/rank_command.h"
 #include "launch/ssh/host_loop.h"
 

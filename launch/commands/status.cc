@@ -13,9 +13,9 @@
 #include "base/file.h"
 #include "base/host_name.h"
 #include "launch/commands/command_line.h"
-#include "launch/supervision/status_file.h"
-#include "launch/supervision/status_table.h"
-#include "launch/supervision/terminal_text.h"
+#include "launch/status/status_file.h"
+#include "launch/status/status_table.h"
+#include "launch/status/terminal_text.h"
 
 namespace retort::launch {
 namespace {

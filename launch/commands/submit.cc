@@ -7,9 +7,9 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "launch/run/open_folder.h"
+#include "launch/run_folder/run_folder.h"
 #include "launch/slurm/command.h"
 #include "launch/slurm/texts.h"
-#include "launch/supervision/run_folder.h"
 #include "launch/yaml/resolved_yaml.h"
 #include "launch/yaml/role_values.h"
 

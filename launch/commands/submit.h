@@ -5,7 +5,7 @@
 
 #include "launch/backends/run_backend.h"
 #include "launch/commands/launch.h"
-#include "recipes/recipe.h"
+#include "recipes/document/recipe.h"
 
 namespace retort::launch {
 

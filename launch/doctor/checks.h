@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "launch/doctor/finding.h"
-#include "recipes/recipe.h"
+#include "recipes/document/recipe.h"
 
 namespace retort::launch::doctor {
 
@@ -58,7 +58,7 @@ std::vector<Finding> examine(const HostShare& share, const std::string& host);
 // process of another role (control, two data connections, and what the channel `cma` opens beside
 // them), and one for each other rank of its role. A launcher: 64, and six for each process.
 int64_t descriptors_needed(const recipes::Recipe& recipe);
-// Of one checkpoint: weights, and Adam's state (recipes/run/checkpoint_store.h).
+// Of one checkpoint: weights, and Adam's state (recipes/run/checkpoints/checkpoint_store.h).
 int64_t checkpoint_bytes(const recipes::Recipe& recipe);
 
 // The nearest folder above `path`, or itself, that exists.

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "launch/doctor/checks.h"
 #include "parallel/device_module.h"
-#include "recipes/device_users.h"
+#include "recipes/roles/device_users.h"
 
 namespace retort::launch::doctor {
 namespace {

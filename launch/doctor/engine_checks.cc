@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "engines/engine.h"
+#include "engines/contract/engine.h"
 #include "engines/make_engine.h"
 #include "launch/doctor/checks.h"
 

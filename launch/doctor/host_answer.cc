@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "launch/doctor/checks.h"
 #include "launch/doctor/inputs.h"
-#include "launch/yaml/recipe_file.h"
+#include "launch/document/recipe_file.h"
 #include "rpc/archive.h"
 
 namespace retort::launch::doctor {

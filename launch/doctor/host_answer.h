@@ -1,4 +1,4 @@
-// What the doctor asks another host, through `retort host` there (launch/backends/host_link.h), and
+// What the doctor asks another host, through `retort host` there (launch/ssh/host_link.h), and
 // what that one answers.
 #pragma once
 

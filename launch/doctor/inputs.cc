@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "base/hash.h"
-#include "recipes/input_paths.h"
+#include "recipes/roles/input_paths.h"
 
 namespace retort::launch::doctor {
 namespace {

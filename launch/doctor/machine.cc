@@ -8,11 +8,11 @@
 #include <cstdio>
 #include <fstream>
 
-#include "launch/backends/child_process.h"
-#include "launch/commands/role_plan.h"
 #include "launch/doctor/cgroup_limits.h"
 #include "launch/doctor/checks.h"
-#include "launch/version.h"
+#include "launch/plan/role_plan.h"
+#include "launch/process/child_process.h"
+#include "launch/program/version.h"
 
 namespace retort::launch::doctor {
 namespace {

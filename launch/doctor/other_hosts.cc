@@ -8,13 +8,13 @@
 #include <map>
 #include <utility>
 
-#include "launch/backends/placement.h"
-#include "launch/backends/run_mark_trial.h"
-#include "launch/backends/scratch_folder.h"
-#include "launch/backends/ssh_backend.h"
 #include "launch/doctor/host_answer.h"
 #include "launch/doctor/inputs.h"
-#include "launch/supervision/run_folder.h"
+#include "launch/placement/placement.h"
+#include "launch/run_folder/run_folder.h"
+#include "launch/run_folder/run_mark_trial.h"
+#include "launch/run_folder/scratch_folder.h"
+#include "launch/ssh/ssh_backend.h"
 #include "launch/yaml/resolved_yaml.h"
 
 namespace retort::launch::doctor {

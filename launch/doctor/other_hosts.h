@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "launch/doctor/finding.h"
-#include "launch/supervision/signal_catcher.h"
-#include "recipes/recipe.h"
+#include "launch/process/signal_catcher.h"
+#include "recipes/document/recipe.h"
 
 namespace retort::launch::doctor {
 

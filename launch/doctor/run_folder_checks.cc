@@ -15,10 +15,10 @@
 #include "base/file.h"
 #include "base/process/owned_fd.h"
 #include "launch/doctor/checks.h"
-#include "launch/supervision/run_folder.h"
-#include "launch/supervision/status_file.h"
-#include "recipes/run/checkpoint_folder.h"
-#include "recipes/run/student_model.h"
+#include "launch/run_folder/run_folder.h"
+#include "launch/status/status_file.h"
+#include "recipes/run/checkpoints/checkpoint_folder.h"
+#include "recipes/run/inputs/student_model.h"
 
 namespace retort::launch::doctor {
 namespace {

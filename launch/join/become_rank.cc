@@ -14,10 +14,10 @@
 #include "base/process/close_on_exec.h"
 #include "base/process/exec_arguments.h"
 #include "base/process/owned_fd.h"
-#include "launch/backends/child_process.h"
 #include "launch/backends/rank_spec.h"
 #include "launch/backends/role_variables.h"
-#include "launch/supervision/run_folder.h"
+#include "launch/process/child_process.h"
+#include "launch/run_folder/run_folder.h"
 
 namespace retort::launch {
 

@@ -1,8 +1,8 @@
 // From the process that joined a run to the process of its rank.
 #pragma once
 
-#include "launch/supervision/child_context.h"
-#include "recipes/recipe.h"
+#include "launch/process/child_context.h"
+#include "recipes/document/recipe.h"
 
 namespace retort::launch {
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "launch/supervision/signal_catcher.h"
+#include "launch/process/signal_catcher.h"
 
 namespace retort::launch {
 namespace {

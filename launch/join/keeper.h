@@ -9,7 +9,7 @@
 
 #include "launch/backends/rank_spec.h"
 #include "launch/join/meeting.h"
-#include "recipes/recipe.h"
+#include "recipes/document/recipe.h"
 
 namespace retort::launch {
 

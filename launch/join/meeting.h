@@ -24,7 +24,7 @@
 
 #include "base/deadline.h"
 #include "base/error.h"
-#include "launch/supervision/child_context.h"
+#include "launch/process/child_context.h"
 #include "parallel/world.h"
 #include "rpc/listen_address.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/named_list.h"
-#include "recipes/recipe.h"
+#include "recipes/document/recipe.h"
 
 namespace retort::launch {
 

@@ -1,8 +1,8 @@
 // What the pods of a run ask of its recipe, beside the rules of launch.kubernetes.
 #pragma once
 
-#include "recipes/recipe.h"
-#include "recipes/recipe_places.h"
+#include "recipes/document/recipe.h"
+#include "recipes/document/recipe_places.h"
 
 namespace retort::launch {
 

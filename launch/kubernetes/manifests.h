@@ -15,7 +15,7 @@
 
 #include <string>
 
-#include "recipes/recipe.h"
+#include "recipes/document/recipe.h"
 
 namespace retort::launch {
 

@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "recipes/recipe.h"
+#include "recipes/document/recipe.h"
 
 namespace retort::launch {
 

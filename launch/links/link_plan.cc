@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <map>
 
-#include "launch/backends/placement.h"
-#include "models/config.h"
-#include "recipes/plan.h"
-#include "recipes/registry.h"
+#include "launch/placement/placement.h"
+#include "models/config/config.h"
+#include "recipes/type/plan.h"
+#include "recipes/type/registry.h"
 
 namespace retort::launch::links {
 namespace {

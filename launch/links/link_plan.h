@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "recipes/recipe.h"
+#include "recipes/document/recipe.h"
 
 namespace retort::launch::links {
 

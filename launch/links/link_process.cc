@@ -12,10 +12,10 @@
 
 #include "base/log.h"
 #include "base/process_name.h"
+#include "launch/document/recipe_file.h"
 #include "launch/links/link_job.h"
 #include "launch/links/link_methods.h"
-#include "launch/supervision/child_context.h"
-#include "launch/yaml/recipe_file.h"
+#include "launch/process/child_context.h"
 #include "parallel/world.h"
 #include "roles/serving_loop.h"
 #include "rpc/agent.h"

@@ -7,7 +7,7 @@
 
 #include "launch/links/link_job.h"
 #include "launch/links/link_plan.h"
-#include "launch/supervision/signal_catcher.h"
+#include "launch/process/signal_catcher.h"
 
 namespace retort::launch::links {
 

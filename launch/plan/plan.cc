@@ -5,9 +5,9 @@
 #include <set>
 
 #include "base/process_name.h"
-#include "launch/backends/placement.h"
-#include "recipes/input_paths.h"
-#include "recipes/registry.h"
+#include "launch/placement/placement.h"
+#include "recipes/roles/input_paths.h"
+#include "recipes/type/registry.h"
 
 namespace retort::launch {
 namespace {

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "launch/commands/role_plan.h"
-#include "launch/commands/transfer_plan.h"
-#include "recipes/plan.h"
-#include "recipes/recipe.h"
+#include "launch/plan/role_plan.h"
+#include "launch/plan/transfer_plan.h"
+#include "recipes/document/recipe.h"
+#include "recipes/type/plan.h"
 
 namespace retort::launch {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "launch/plan/plan.h"
-#include "recipes/recipe.h"
+#include "recipes/document/recipe.h"
 
 namespace retort::launch {
 

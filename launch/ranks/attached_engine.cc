@@ -11,8 +11,8 @@
 #include "base/printable.h"
 #include "engines/make_engine.h"
 #include "launch/ranks/engine_contract.h"
-#include "models/checkpoint.h"
-#include "recipes/external_roles.h"
+#include "models/checkpoint/checkpoint.h"
+#include "recipes/roles/external_roles.h"
 
 namespace retort::launch {
 namespace {

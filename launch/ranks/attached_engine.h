@@ -7,13 +7,13 @@
 
 #include "base/deadline.h"
 #include "base/error.h"
-#include "engines/contract.h"
-#include "engines/engine.h"
-#include "engines/model_watch.h"
+#include "engines/contract/contract.h"
+#include "engines/contract/engine.h"
+#include "engines/weights/model_watch.h"
 #include "launch/ranks/engine_process.h"
-#include "models/config.h"
-#include "models/decoder.h"
-#include "recipes/run/rank_context.h"
+#include "models/config/config.h"
+#include "models/decoder/decoder.h"
+#include "recipes/run/rank/rank_context.h"
 
 namespace retort::launch {
 

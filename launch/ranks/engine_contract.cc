@@ -5,11 +5,11 @@
 #include <chrono>
 #include <filesystem>
 
-#include "engines/probe.h"
-#include "engines/traits.h"
-#include "models/checkpoint.h"
-#include "models/config.h"
-#include "models/end_tokens.h"
+#include "engines/contract/traits.h"
+#include "engines/probing/probe.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/config/config.h"
+#include "models/text/end_tokens.h"
 #include "models/text/tokenizer.h"
 
 namespace retort::launch {

@@ -5,10 +5,10 @@
 #include <optional>
 #include <string>
 
-#include "engines/contract.h"
-#include "engines/engine.h"
-#include "models/decoder.h"
-#include "recipes/recipe.h"
+#include "engines/contract/contract.h"
+#include "engines/contract/engine.h"
+#include "models/decoder/decoder.h"
+#include "recipes/document/recipe.h"
 
 namespace retort::launch {
 

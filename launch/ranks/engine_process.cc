@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "base/process/owned_fd.h"
 #include "base/process/start.h"
-#include "launch/backends/child_process.h"
+#include "launch/process/child_process.h"
 
 namespace retort::launch {
 namespace {

@@ -8,17 +8,17 @@
 #include <utility>
 
 #include "base/log.h"
-#include "engines/backend.h"
-#include "engines/judge.h"
-#include "engines/model_watch.h"
-#include "engines/reward.h"
-#include "engines/teacher.h"
+#include "engines/served/backend.h"
+#include "engines/served/judge.h"
+#include "engines/served/reward.h"
+#include "engines/served/teacher.h"
+#include "engines/weights/model_watch.h"
 #include "launch/ranks/attached_engine.h"
 #include "launch/ranks/engine_contract.h"
 #include "launch/ranks/serving_roles.h"
-#include "models/checkpoint.h"
-#include "recipes/external_roles.h"
-#include "recipes/run/patient_files.h"
+#include "models/checkpoint/checkpoint.h"
+#include "recipes/roles/external_roles.h"
+#include "recipes/run/metrics/patient_files.h"
 #include "roles/generator/server.h"
 
 namespace retort::launch {

@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "launch/process/signal_catcher.h"
 #include "launch/supervision/launcher_link.h"
-#include "launch/supervision/signal_catcher.h"
 
 namespace retort::launch {
 

@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "base/process_name.h"
-#include "recipes/run/agent_options.h"
+#include "recipes/run/rank/agent_options.h"
 #include "roles/serving_loop.h"
 
 namespace retort::launch {

@@ -3,10 +3,10 @@
 
 #include <memory>
 
-#include "engines/model_watch.h"
+#include "engines/weights/model_watch.h"
 #include "launch/ranks/attached_engine.h"
 #include "parallel/world.h"
-#include "recipes/run/rank_context.h"
+#include "recipes/run/rank/rank_context.h"
 #include "roles/served_role.h"
 
 namespace retort::launch {

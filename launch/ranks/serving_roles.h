@@ -2,7 +2,7 @@
 #pragma once
 
 #include "launch/ranks/serving_rank.h"
-#include "recipes/run/rank_context.h"
+#include "recipes/run/rank/rank_context.h"
 
 namespace retort::launch {
 

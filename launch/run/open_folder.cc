@@ -7,9 +7,9 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "launch/commands/resumed_recipe.h"
+#include "launch/document/recipe_file.h"
 #include "launch/plan/plan_json.h"
-#include "launch/yaml/recipe_file.h"
+#include "launch/run/resumed_recipe.h"
 #include "launch/yaml/resolved_yaml.h"
 #include "launch/yaml/role_values.h"
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "base/units.h"
-#include "launch/supervision/run_folder.h"
-#include "recipes/recipe.h"
+#include "launch/run_folder/run_folder.h"
+#include "recipes/document/recipe.h"
 
 namespace retort::launch {
 

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "launch/backends/local_run_backend.h"
-#include "launch/kubernetes/dry_run.h"
+#include "launch/kubernetes/run_backend.h"
 #include "launch/slurm/run_backend.h"
 #include "launch/ssh/run_backend.h"
 

@@ -7,10 +7,10 @@
 #include <set>
 #include <utility>
 
-#include "launch/commands/run_once.h"
-#include "launch/commands/run_store.h"
+#include "launch/backends/run_store.h"
 #include "launch/run/open_folder.h"
-#include "launch/supervision/launcher_address.h"
+#include "launch/run/run_once.h"
+#include "launch/run_folder/launcher_address.h"
 #include "rpc/rendezvous/rendezvous.h"
 
 namespace retort::launch {

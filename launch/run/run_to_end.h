@@ -7,10 +7,10 @@
 #include <string>
 
 #include "launch/backends/run_backend.h"
-#include "launch/supervision/run_folder.h"
-#include "launch/supervision/signal_catcher.h"
+#include "launch/process/signal_catcher.h"
+#include "launch/run_folder/run_folder.h"
 #include "launch/supervision/supervisor.h"
-#include "recipes/recipe.h"
+#include "recipes/document/recipe.h"
 
 namespace retort::launch {
 

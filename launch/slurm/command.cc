@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/process/run_program.h"
-#include "launch/backends/find_program.h"
+#include "launch/process/find_program.h"
 
 namespace retort::launch {
 namespace {

@@ -12,9 +12,9 @@
 #include "base/options.h"
 #include "base/process/owned_fd.h"
 #include "base/process_name.h"
+#include "launch/run_folder/secret_file.h"
 #include "launch/slurm/command.h"
 #include "launch/slurm/texts.h"
-#include "launch/supervision/secret_file.h"
 #include "rpc/listen_address.h"
 
 namespace retort::launch {

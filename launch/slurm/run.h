@@ -8,11 +8,11 @@
 
 #include "launch/backends/start_processes.h"
 #include "launch/join/keeper.h"
+#include "launch/process/signal_catcher.h"
 #include "launch/slurm/job.h"
 #include "launch/slurm/steps.h"
-#include "launch/supervision/signal_catcher.h"
-#include "recipes/recipe.h"
-#include "rpc/rendezvous/rendezvous_access.h"
+#include "recipes/document/recipe.h"
+#include "rpc/launcher_port/rendezvous_access.h"
 
 namespace retort::launch {
 

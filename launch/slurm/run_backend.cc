@@ -1,11 +1,11 @@
 #include "launch/slurm/run_backend.h"
 
-#include "launch/commands/run_store.h"
+#include "launch/backends/run_store.h"
 #include "launch/join/meeting.h"
+#include "launch/run_folder/launcher_address.h"
 #include "launch/slurm/command.h"
 #include "launch/slurm/run.h"
 #include "launch/slurm/texts.h"
-#include "launch/supervision/launcher_address.h"
 #include "rpc/listen_address.h"
 
 namespace retort::launch {

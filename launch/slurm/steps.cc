@@ -11,9 +11,9 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/process/exec_arguments.h"
-#include "launch/backends/child_process.h"
-#include "launch/backends/find_program.h"
 #include "launch/join/carried_variables.h"
+#include "launch/process/child_process.h"
+#include "launch/process/find_program.h"
 #include "launch/slurm/task_ends.h"
 #include "launch/supervision/supervisor.h"
 

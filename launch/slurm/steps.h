@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/deadline.h"
-#include "launch/backends/backend.h"
+#include "launch/supervision/backend.h"
 
 namespace retort::launch {
 

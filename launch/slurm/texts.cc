@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "launch/backends/shell_word.h"
+#include "launch/process/shell_word.h"
 
 namespace retort::launch {
 namespace {

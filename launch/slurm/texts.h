@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/units.h"
-#include "recipes/recipe.h"
+#include "recipes/document/recipe.h"
 
 namespace retort::launch {
 

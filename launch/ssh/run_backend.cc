@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "base/error.h"
-#include "launch/backends/host_places.h"
-#include "launch/backends/placement.h"
-#include "launch/backends/run_mark.h"
-#include "launch/backends/ssh_backend.h"
-#include "launch/commands/fit_to_hosts.h"
-#include "launch/commands/run_hosts.h"
+#include "launch/placement/placement.h"
+#include "launch/run_folder/run_mark.h"
+#include "launch/ssh/fit_to_hosts.h"
+#include "launch/ssh/host_places.h"
+#include "launch/ssh/run_hosts.h"
+#include "launch/ssh/ssh_backend.h"
 
 namespace retort::launch {
 namespace fs = std::filesystem;

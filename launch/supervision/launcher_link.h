@@ -12,8 +12,8 @@
 
 #include "base/deadline.h"
 #include "base/units.h"
-#include "launch/supervision/child_context.h"
-#include "launch/supervision/launcher_address.h"
+#include "launch/process/child_context.h"
+#include "launch/run_folder/launcher_address.h"
 #include "launch/supervision/process_status.h"
 #include "rpc/supervision/supervision.h"
 

@@ -15,9 +15,9 @@
 
 #include "base/process_name.h"
 #include "base/units.h"
-#include "launch/supervision/child_context.h"
+#include "launch/process/child_context.h"
+#include "launch/process/signal_catcher.h"
 #include "launch/supervision/process_status.h"
-#include "launch/supervision/signal_catcher.h"
 #include "rpc/supervision/supervision.h"
 
 namespace retort::launch {

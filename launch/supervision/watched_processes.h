@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/deadline.h"
-#include "launch/backends/backend.h"
-#include "launch/backends/joined_process.h"
+#include "launch/supervision/backend.h"
+#include "launch/supervision/joined_process.h"
 #include "launch/supervision/process_status.h"
 #include "launch/supervision/supervisor.h"
 

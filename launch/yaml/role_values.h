@@ -13,7 +13,7 @@
 #include <string>
 
 #include "launch/yaml/tree.h"
-#include "recipes/recipe.h"
+#include "recipes/document/recipe.h"
 
 namespace retort::launch {
 

@@ -20,10 +20,10 @@
 #include <string>
 
 #include "base/error.h"
-#include "models/device_functions.h"
-#include "models/functions.h"
-#include "models/softcap.h"
-#include "models/vocab_table.h"
+#include "models/ops/device_functions.h"
+#include "models/ops/functions.h"
+#include "models/ops/softcap.h"
+#include "models/ops/vocab_table.h"
 #include "parallel/gemm.h"
 #include "parallel/vocab_shard.h"
 

@@ -9,9 +9,9 @@
 #include <optional>
 #include <vector>
 
+#include "models/decoder/layers.h"
 #include "models/generation/step_model.h"
-#include "models/layers.h"
-#include "models/rope.h"
+#include "models/ops/rope.h"
 
 namespace retort::models {
 

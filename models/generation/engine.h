@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 #include "models/generation/request.h"
 
 namespace retort::models {

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "models/config.h"
-#include "models/generation/products.h"
+#include "models/config/config.h"
+#include "models/generation/cpu_kernels/products.h"
 #include "models/generation/step_model.h"
 
 namespace retort::models {

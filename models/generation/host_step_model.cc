@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "models/generation/vector_kernels.h"
+#include "models/generation/cpu_kernels/vector_kernels.h"
 #include "parallel/vocab_shard.h"
 
 namespace retort::models {

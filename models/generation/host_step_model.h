@@ -7,11 +7,11 @@
 #include <optional>
 #include <vector>
 
+#include "models/generation/cpu_kernels/products.h"
 #include "models/generation/host_layer_weights.h"
-#include "models/generation/products.h"
 #include "models/generation/rank_exchange.h"
 #include "models/generation/step_model.h"
-#include "models/rope.h"
+#include "models/ops/rope.h"
 
 namespace retort::models {
 

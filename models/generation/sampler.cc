@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "models/generation/vector_kernels.h"
+#include "models/generation/cpu_kernels/vector_kernels.h"
 
 namespace retort::models {
 namespace {

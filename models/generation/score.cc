@@ -9,8 +9,8 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "models/generation/products.h"
-#include "models/generation/vector_kernels.h"
+#include "models/generation/cpu_kernels/products.h"
+#include "models/generation/cpu_kernels/vector_kernels.h"
 
 namespace retort::models {
 namespace {

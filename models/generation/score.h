@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 
 namespace retort::models {
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 #include "models/decoder/merged_weights.h"
-#include "models/generation/worker_pool.h"
+#include "models/generation/cpu_kernels/worker_pool.h"
 
 namespace retort::models {
 

@@ -5,13 +5,13 @@
 #include <vector>
 
 #include "base/error.h"
-#include "models/checkpoint_check.h"
+#include "models/checkpoint/checkpoint_check.h"
 #include "models/gguf/gguf_encoding.h"
 #include "models/gguf/gguf_family.h"
 #include "models/gguf/gguf_tokenizer.h"
 #include "models/gguf/gguf_writer.h"
-#include "models/parameter_specs.h"
-#include "models/safetensors.h"
+#include "models/parameters/parameter_specs.h"
+#include "models/safetensors/safetensors.h"
 
 namespace retort::models {
 namespace {

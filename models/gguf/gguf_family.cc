@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "models/config_families.h"
-#include "models/rope.h"
+#include "models/config/families.h"
+#include "models/ops/rope.h"
 
 namespace retort::models {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "models/config.h"
+#include "models/config/config.h"
 #include "models/gguf/gguf_writer.h"
 
 namespace retort::models {

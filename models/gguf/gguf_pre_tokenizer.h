@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "models/config_fields.h"
+#include "models/config/config_fields.h"
 
 namespace retort::models {
 

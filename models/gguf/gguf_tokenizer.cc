@@ -9,10 +9,10 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "models/config_fields.h"
-#include "models/end_tokens.h"
+#include "models/config/config_fields.h"
 #include "models/gguf/gguf_pre_tokenizer.h"
 #include "models/text/chat_template.h"
+#include "models/text/end_tokens.h"
 #include "models/text/tokenizer.h"
 
 namespace retort::models {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "models/config.h"
+#include "models/config/config.h"
 #include "models/gguf/gguf_writer.h"
 
 namespace retort::models {

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "models/config_fields.h"
+#include "models/config/config_fields.h"
 #include "models/lora/lora_pattern.h"
 
 namespace retort::models {

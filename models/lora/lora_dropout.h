@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-#include "models/packed.h"
+#include "models/ops/packed.h"
 
 namespace retort::models {
 

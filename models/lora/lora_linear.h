@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "models/lora/lora_dropout.h"
-#include "models/tensor_parallel.h"
+#include "models/ops/tensor_parallel.h"
 
 namespace retort::models {
 
@@ -18,7 +18,7 @@ struct LoraFactors {
   bool defined() const { return a.defined(); }
 };
 
-// column_linear (models/functions.h), of weights some of which are adapted: for each
+// column_linear (models/ops/functions.h), of weights some of which are adapted: for each
 //   x W^T + bias + scaling * (x A^T) B^T,
 // A reading x with some elements dropped where `dropout` says so. An A that follows itself is one
 // that these weights share.

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "models/config.h"
+#include "models/config/config.h"
 #include "models/lora/lora_config.h"
-#include "models/parameter_specs.h"
 #include "models/parameters/checkpoint_tensor.h"
-#include "models/placement.h"
+#include "models/parameters/parameter_specs.h"
+#include "models/parameters/placement.h"
 
 namespace retort::models {
 

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "models/lora/lora_pattern.h"
 #include "models/lora/lora_specs.h"
-#include "models/parameter_specs.h"
+#include "models/parameters/parameter_specs.h"
 
 namespace retort::models {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "models/config.h"
+#include "models/config/config.h"
 #include "models/lora/lora_config.h"
 
 namespace retort::models {

@@ -4,7 +4,7 @@
 #include <set>
 #include <vector>
 
-#include "models/attention_plan.h"
+#include "models/ops/attention_plan.h"
 #include "parallel/gemm.h"
 #include "parallel/vocab_shard.h"
 

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "models/config.h"
-#include "models/memory_estimate.h"
+#include "models/config/config.h"
+#include "models/memory/memory_estimate.h"
 
 namespace retort::models {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "models/config.h"
+#include "models/config/config.h"
 
 namespace retort::models {
 

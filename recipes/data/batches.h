@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "models/packed.h"
+#include "models/ops/packed.h"
 #include "recipes/data/cursor.h"
 #include "recipes/data/dataset.h"
 #include "recipes/data/step_stream.h"

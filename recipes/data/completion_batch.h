@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "models/packed.h"
+#include "models/ops/packed.h"
 
 namespace retort::data {
 

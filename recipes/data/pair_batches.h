@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "models/packed.h"
+#include "models/ops/packed.h"
 #include "recipes/data/batches.h"
 #include "recipes/data/cursor.h"
 #include "recipes/data/preference_dataset.h"

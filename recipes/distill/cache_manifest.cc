@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json_text.h"
-#include "models/checkpoint.h"
+#include "models/checkpoint/checkpoint.h"
 #include "roles/teacher/model_files.h"
 
 namespace retort::recipes {

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "parallel/vocab_shard.h"
 #include "recipes/distill/objective.h"
-#include "roles/payload/parts.h"
+#include "roles/teacher/parts.h"
 #include "roles/teacher/requests.h"
 
 namespace retort::recipes {
@@ -32,7 +32,7 @@ CachedTeacher::CachedTeacher(Options options, const models::Tokenizer& student_t
   if (options_.spec.kind == roles::PayloadKind::kHiddenStates) map_head();
 }
 
-// The rows of the teacher's head that this rank compares with (roles/payload/parts.h).
+// The rows of the teacher's head that this rank compares with (roles/teacher/parts.h).
 void CachedTeacher::map_head() {
   const std::filesystem::path path = options_.folder / "head.bin";
   head_file_ = std::make_shared<MappedFile>(path);

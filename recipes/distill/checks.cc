@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engines/traits.h"
+#include "engines/contract/traits.h"
 #include "recipes/rules/data.h"
 #include "recipes/rules/generation.h"
 #include "recipes/rules/references.h"

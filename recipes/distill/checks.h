@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "recipes/recipe.h"
-#include "recipes/recipe_places.h"
+#include "recipes/document/recipe.h"
+#include "recipes/document/recipe_places.h"
 
 namespace retort::recipes {
 

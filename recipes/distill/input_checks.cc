@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-#include "models/config.h"
+#include "models/config/config.h"
 #include "models/text/tokenizer.h"
 #include "recipes/distill/cache_manifest.h"
 #include "recipes/distill/cached_teacher.h"

@@ -1,8 +1,8 @@
 // What is right and wrong in the files that a recipe of distillation names.
 #pragma once
 
-#include "recipes/recipe.h"
-#include "recipes/recipe_places.h"
+#include "recipes/document/recipe.h"
+#include "recipes/document/recipe_places.h"
 
 namespace retort::recipes {
 

@@ -8,12 +8,12 @@
 #include <array>
 
 #include "base/error.h"
-#include "models/packed.h"
+#include "models/ops/packed.h"
 #include "recipes/losses/distill_shares.h"
 #include "recipes/losses/linear_cross_entropy.h"
 #include "recipes/losses/linear_distill.h"
-#include "recipes/run/metric_sums.h"
-#include "recipes/run/request_id.h"
+#include "recipes/run/loop/metric_sums.h"
+#include "recipes/run/rank/request_id.h"
 
 namespace retort::recipes {
 

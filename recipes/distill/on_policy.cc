@@ -14,7 +14,7 @@
 #include "recipes/losses/policy.h"
 #include "recipes/rollout/drawn_ids.h"
 #include "recipes/rollout/sample_files.h"
-#include "recipes/run/request_id.h"
+#include "recipes/run/rank/request_id.h"
 
 namespace retort::recipes {
 namespace {

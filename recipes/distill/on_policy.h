@@ -12,10 +12,10 @@
 
 #include "models/text/tokenizer.h"
 #include "parallel/world.h"
-#include "recipes/recipe.h"
+#include "recipes/document/recipe.h"
 #include "recipes/rollout/sample_source.h"
-#include "recipes/run/batch_objective.h"
-#include "recipes/run/patient_files.h"
+#include "recipes/run/loop/batch_objective.h"
+#include "recipes/run/metrics/patient_files.h"
 #include "roles/teacher/frozen_answers.h"
 #include "roles/trainer/trainer.h"
 

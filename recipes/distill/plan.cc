@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "models/checkpoint.h"
-#include "models/config.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/config/config.h"
 #include "parallel/vocab_shard.h"
 #include "recipes/distill/cache_manifest.h"
 #include "recipes/losses/distill_shares.h"

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "recipes/plan.h"
-#include "recipes/recipe.h"
+#include "recipes/document/recipe.h"
+#include "recipes/type/plan.h"
 
 namespace retort::recipes {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "recipes/data/dataset.h"
-#include "recipes/recipe.h"
+#include "recipes/document/recipe.h"
 
 namespace retort::recipes {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "models/softcap.h"
+#include "models/ops/softcap.h"
 #include "recipes/data/dataset.h"
 #include "recipes/distill/cached_teacher.h"
 #include "recipes/distill/objective.h"

@@ -2,7 +2,7 @@
 // temperature.
 #pragma once
 
-#include "recipes/self_check.h"
+#include "recipes/type/self_check.h"
 
 namespace retort::recipes {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "models/config.h"
-#include "recipes/audit.h"
+#include "models/config/config.h"
+#include "recipes/audit/audit.h"
 #include "recipes/distill/cache_manifest.h"
 #include "recipes/distill/cached_teacher.h"
 #include "recipes/distill/checks.h"
@@ -18,8 +18,8 @@
 #include "recipes/rollout/drawn_ids.h"
 #include "recipes/rollout/rollout_worker_setup.h"
 #include "recipes/rollout/sample_files.h"
-#include "recipes/run/role_connections.h"
-#include "recipes/run/sample_run.h"
+#include "recipes/run/rank/role_connections.h"
+#include "recipes/run/rank/sample_run.h"
 #include "roles/payload/payload.h"
 
 namespace retort::recipes {

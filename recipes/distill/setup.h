@@ -2,7 +2,7 @@
 // them.
 #pragma once
 
-#include "recipes/recipe_type.h"
+#include "recipes/type/recipe_type.h"
 
 namespace retort::recipes {
 

@@ -1,8 +1,8 @@
 // `retort cache`: a recipe's teacher answers every row once, and what it says is kept.
 #pragma once
 
-#include "recipes/recipe.h"
-#include "recipes/run/rank_context.h"
+#include "recipes/document/recipe.h"
+#include "recipes/run/rank/rank_context.h"
 
 namespace retort::recipes {
 

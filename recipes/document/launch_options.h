@@ -12,10 +12,10 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "base/units.h"
+#include "recipes/document/hosts_options.h"
+#include "recipes/document/kubernetes_options.h"
 #include "recipes/document/rendezvous_options.h"
-#include "recipes/hosts_options.h"
-#include "recipes/kubernetes_options.h"
-#include "recipes/slurm_options.h"
+#include "recipes/document/slurm_options.h"
 
 namespace retort::recipes {
 

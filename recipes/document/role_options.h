@@ -13,9 +13,9 @@
 
 #include "base/named_list.h"
 #include "base/options.h"
-#include "engines/options.h"
+#include "engines/contract/options.h"
 #include "parallel/layout.h"
-#include "recipes/run/lora_options.h"
+#include "recipes/document/lora_options.h"
 
 namespace retort::recipes {
 

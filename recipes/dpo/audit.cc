@@ -2,10 +2,10 @@
 
 #include <cstdio>
 
-#include "recipes/audit.h"
+#include "recipes/audit/audit.h"
 #include "recipes/data/completion_sample.h"
 #include "recipes/data/preference_dataset.h"
-#include "recipes/run/row_warnings.h"
+#include "recipes/run/rows/row_warnings.h"
 
 namespace retort::recipes {
 namespace {

@@ -24,8 +24,8 @@
 #include "recipes/losses/log_sum_squares.h"
 #include "recipes/losses/pair_weights.h"
 #include "recipes/losses/sequence_sums.h"
-#include "recipes/run/batch_objective.h"
-#include "recipes/run/metric_sums.h"
+#include "recipes/run/loop/batch_objective.h"
+#include "recipes/run/loop/metric_sums.h"
 
 namespace retort::recipes {
 namespace {

@@ -13,10 +13,10 @@
 
 #include "recipes/data/pair_batches.h"
 #include "recipes/losses/preference.h"
-#include "recipes/run/mean_logits.h"
-#include "recipes/run/objective.h"
-#include "recipes/run/reference.h"
-#include "recipes/run/request_id.h"
+#include "recipes/run/loop/mean_logits.h"
+#include "recipes/run/loop/objective.h"
+#include "recipes/run/rank/request_id.h"
+#include "recipes/run/reference/reference.h"
 #include "roles/trainer/trainer.h"
 
 namespace retort::recipes {

@@ -17,7 +17,7 @@
 #include "recipes/losses/counterparts.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/losses/preference.h"
-#include "recipes/run/row_warnings.h"
+#include "recipes/run/rows/row_warnings.h"
 
 namespace retort::recipes {
 namespace {

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "recipes/data/pair_batches.h"
-#include "recipes/self_check.h"
+#include "recipes/type/self_check.h"
 
 namespace retort::recipes {
 

@@ -14,8 +14,8 @@
 #include "recipes/rules/references.h"
 #include "recipes/rules/train.h"
 #include "recipes/run/rank/stream_run.h"
-#include "recipes/run/reference_setup.h"
-#include "recipes/run/student_reference.h"
+#include "recipes/run/reference/reference_setup.h"
+#include "recipes/run/reference/student_reference.h"
 
 namespace retort::recipes {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "recipes/grpo/options.h"
+#include "recipes/document/grpo_options.h"
 #include "recipes/losses/advantages.h"
 
 namespace retort::recipes {

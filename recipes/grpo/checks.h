@@ -1,8 +1,8 @@
 // What is right and wrong in a recipe of grpo, beyond its own block.
 #pragma once
 
-#include "recipes/recipe.h"
-#include "recipes/recipe_places.h"
+#include "recipes/document/recipe.h"
+#include "recipes/document/recipe_places.h"
 
 namespace retort::recipes {
 

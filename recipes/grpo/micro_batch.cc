@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/sizes.h"
-#include "models/shared_prefixes.h"
+#include "models/ops/shared_prefixes.h"
 #include "recipes/data/completion_sample.h"
 
 namespace retort::recipes {

@@ -9,7 +9,7 @@
 #include "recipes/data/batches.h"
 #include "recipes/data/prompt_dataset.h"
 #include "recipes/rollout/sample_source.h"
-#include "recipes/run/reference.h"
+#include "recipes/run/reference/reference.h"
 
 namespace retort::recipes {
 

@@ -18,7 +18,7 @@
 #include "recipes/grpo/student_rows.h"
 #include "recipes/rollout/deal.h"
 #include "recipes/rollout/sample_files.h"
-#include "recipes/run/batch_objective.h"
+#include "recipes/run/loop/batch_objective.h"
 
 namespace retort::recipes {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "recipes/data/completion_sample.h"
-#include "recipes/run/request_id.h"
+#include "recipes/run/rank/request_id.h"
 
 namespace retort::recipes {
 namespace {

@@ -11,7 +11,7 @@
 #include "recipes/data/batches.h"
 #include "recipes/grpo/batch_places.h"
 #include "recipes/rollout/rollout_scorer.h"
-#include "recipes/run/reference.h"
+#include "recipes/run/reference/reference.h"
 
 namespace retort::recipes {
 

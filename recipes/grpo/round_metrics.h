@@ -10,7 +10,7 @@
 #include "recipes/grpo/reward_kl.h"
 #include "recipes/losses/advantages.h"
 #include "recipes/rollout/rollout.h"
-#include "recipes/run/metrics_writer.h"
+#include "recipes/run/metrics/metrics_writer.h"
 
 namespace retort::recipes {
 

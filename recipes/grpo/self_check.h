@@ -1,7 +1,7 @@
 // `retort check` of grpo: what becomes of rewards, and of a ratio that is 1.
 #pragma once
 
-#include "recipes/self_check.h"
+#include "recipes/type/self_check.h"
 
 namespace retort::recipes {
 

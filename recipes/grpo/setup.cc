@@ -12,8 +12,8 @@
 #include "recipes/rollout/rollout_run.h"
 #include "recipes/rollout/sample_files.h"
 #include "recipes/rules/references.h"
-#include "recipes/run/reference_setup.h"
-#include "recipes/run/student_reference.h"
+#include "recipes/run/reference/reference_setup.h"
+#include "recipes/run/reference/student_reference.h"
 
 namespace retort::recipes {
 namespace {

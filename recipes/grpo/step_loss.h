@@ -8,10 +8,10 @@
 #include <span>
 
 #include "parallel/world.h"
+#include "recipes/document/grpo_options.h"
 #include "recipes/grpo/micro_batch.h"
-#include "recipes/grpo/options.h"
 #include "recipes/grpo/reference_questions.h"
-#include "recipes/run/objective.h"
+#include "recipes/run/loop/objective.h"
 #include "roles/trainer/trainer.h"
 
 namespace retort::recipes {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "recipes/recipe.h"
+#include "recipes/document/recipe.h"
 
 namespace retort::recipes {
 

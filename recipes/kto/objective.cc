@@ -17,8 +17,8 @@
 #include "recipes/losses/host_rows.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/losses/sequence_sums.h"
-#include "recipes/run/batch_objective.h"
-#include "recipes/run/metric_sums.h"
+#include "recipes/run/loop/batch_objective.h"
+#include "recipes/run/loop/metric_sums.h"
 
 namespace retort::recipes {
 namespace {

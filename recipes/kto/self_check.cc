@@ -10,7 +10,7 @@
 #include "recipes/losses/kto.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "recipes/losses/sequence_sums.h"
-#include "recipes/run/row_warnings.h"
+#include "recipes/run/rows/row_warnings.h"
 
 namespace retort::recipes {
 namespace {

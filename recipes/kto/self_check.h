@@ -1,7 +1,7 @@
 // `retort check` of judged completions.
 #pragma once
 
-#include "recipes/self_check.h"
+#include "recipes/type/self_check.h"
 
 namespace retort::recipes {
 

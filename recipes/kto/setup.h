@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "recipes/kto/objective.h"
-#include "recipes/recipe_type.h"
+#include "recipes/type/recipe_type.h"
 
 namespace retort::recipes {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "recipes/rollout/rollout.h"
-#include "recipes/run/metrics_writer.h"
+#include "recipes/run/metrics/metrics_writer.h"
 
 namespace retort::recipes {
 

@@ -11,13 +11,13 @@
 #include "parallel/world.h"
 #include "recipes/data/index_stream.h"
 #include "recipes/data/prompt_dataset.h"
-#include "recipes/rejection_sampling/options.h"
+#include "recipes/document/rejection_sampling_options.h"
 #include "recipes/rejection_sampling/select.h"
 #include "recipes/rollout/deal.h"
 #include "recipes/rollout/rollout_scorer.h"
 #include "recipes/rollout/sample_source.h"
-#include "recipes/run/batch_objective.h"
-#include "recipes/run/patient_files.h"
+#include "recipes/run/loop/batch_objective.h"
+#include "recipes/run/metrics/patient_files.h"
 #include "roles/trainer/trainer.h"
 
 namespace retort::recipes {

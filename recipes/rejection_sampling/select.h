@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "recipes/rejection_sampling/options.h"
+#include "recipes/document/rejection_sampling_options.h"
 
 namespace retort::recipes {
 

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "base/error.h"
-#include "models/sequence_scores.h"
-#include "recipes/run/batch_objective.h"
-#include "recipes/run/metric_sums.h"
+#include "models/decoder/sequence_scores.h"
+#include "recipes/run/loop/batch_objective.h"
+#include "recipes/run/loop/metric_sums.h"
 
 namespace retort::recipes {
 namespace {

@@ -10,10 +10,10 @@
 
 #include "parallel/world.h"
 #include "recipes/data/pair_batches.h"
+#include "recipes/document/reward_model_options.h"
 #include "recipes/losses/bradley_terry.h"
-#include "recipes/reward_model/options.h"
 #include "recipes/reward_model/reward_pairs.h"
-#include "recipes/run/objective.h"
+#include "recipes/run/loop/objective.h"
 #include "roles/trainer/trainer.h"
 
 namespace retort::recipes {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "recipes/data/preference_dataset.h"
-#include "recipes/reward_model/options.h"
+#include "recipes/document/reward_model_options.h"
 
 namespace retort::recipes {
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/sequence_scores.h"
+#include "models/decoder/sequence_scores.h"
 #include "recipes/dpo/self_check.h"
 #include "recipes/reward_model/objective.h"
 

@@ -1,7 +1,7 @@
 // `retort check` of reward models.
 #pragma once
 
-#include "recipes/self_check.h"
+#include "recipes/type/self_check.h"
 
 namespace retort::recipes {
 

@@ -1,7 +1,7 @@
 // The recipe `reward_model` as the program sees it.
 #pragma once
 
-#include "recipes/recipe_type.h"
+#include "recipes/type/recipe_type.h"
 
 namespace retort::recipes {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "recipes/registry.h"
+#include "recipes/type/registry.h"
 
 namespace retort::recipes {
 

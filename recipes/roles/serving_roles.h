@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "recipes/recipe.h"
+#include "recipes/document/recipe.h"
 
 namespace retort::recipes {
 

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "recipes/run/answer_end.h"
+#include "recipes/run/inputs/answer_end.h"
 
 namespace retort::recipes {
 AnswerEnding::AnswerEnding(const models::ChatTemplate& chat, const models::Tokenizer& tokenizer,

@@ -5,11 +5,11 @@
 #include <string>
 
 #include "base/error.h"
-#include "models/config.h"
-#include "recipes/audit.h"
+#include "models/config/config.h"
+#include "recipes/audit/audit.h"
 #include "recipes/rollout/prompts.h"
-#include "recipes/run/row_warnings.h"
-#include "recipes/run/template_day.h"
+#include "recipes/run/inputs/chat.h"
+#include "recipes/run/rows/row_warnings.h"
 
 namespace retort::recipes {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "models/end_tokens.h"
+#include "models/text/end_tokens.h"
 
 namespace retort::recipes {
 

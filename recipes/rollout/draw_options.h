@@ -3,11 +3,11 @@
 
 #include <cstdint>
 
-#include "models/config.h"
+#include "models/config/config.h"
 #include "models/generation/request.h"
 #include "models/generation/stop_text.h"
 #include "models/text/tokenizer.h"
-#include "recipes/recipe.h"
+#include "recipes/document/recipe.h"
 #include "recipes/rollout/rollout_worker.h"
 
 namespace retort::recipes {

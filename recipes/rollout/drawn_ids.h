@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "models/decoder.h"
-#include "recipes/run/recipe_run.h"
+#include "models/decoder/decoder.h"
+#include "recipes/run/rank/recipe_run.h"
 
 namespace retort::recipes {
 

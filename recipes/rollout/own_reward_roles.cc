@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "base/today.h"
-#include "models/checkpoint.h"
-#include "models/end_tokens.h"
+#include "models/checkpoint/checkpoint.h"
 #include "models/text/chat_template.h"
+#include "models/text/end_tokens.h"
 #include "models/text/tokenizer.h"
 #include "recipes/rollout/answer_ending.h"
-#include "recipes/run/template_day.h"
+#include "recipes/run/inputs/chat.h"
 #include "roles/reward/score_server.h"
 
 namespace retort::recipes {

@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "models/decoder.h"
-#include "recipes/recipe.h"
+#include "models/decoder/decoder.h"
+#include "recipes/document/recipe.h"
 #include "recipes/rewards/reward.h"
 #include "roles/reward/judge_server.h"
 

@@ -8,7 +8,7 @@
 #include "models/text/chat_template.h"
 #include "models/text/tokenizer.h"
 #include "recipes/data/prompt_dataset.h"
-#include "recipes/recipe.h"
+#include "recipes/document/recipe.h"
 
 namespace retort::recipes {
 

@@ -8,7 +8,7 @@
 
 #include "recipes/data/sample.h"
 #include "recipes/rewards/reward.h"
-#include "recipes/self_check.h"
+#include "recipes/type/self_check.h"
 
 namespace retort::recipes {
 

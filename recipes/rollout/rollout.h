@@ -32,7 +32,7 @@
 //   sync(), rank 0       the last version to be in use      generation.timeout from its commit
 //   sync(), senders      buckets to arrive                  rpc.timeout; 8 a replica on their way
 //   the other ranks      the ranks above, at a vote         the world's timeout: student_timeout()
-//                                                           in recipes/run/student_options.h
+//                                                           in recipes/run/rank/student_options.h
 //   a queued request     the version that it names          generation.timeout of its caller
 //   a commit             older requests to be done          generation.timeout of its caller;
 //                                                           nothing with in_flight: abort

@@ -14,8 +14,8 @@
 #include "recipes/rollout/pass_at_k.h"
 #include "recipes/rollout/prompts.h"
 #include "recipes/rollout/rollout_worker_setup.h"
-#include "recipes/run/recipe_run.h"
-#include "recipes/run/role_connections.h"
+#include "recipes/run/rank/recipe_run.h"
+#include "recipes/run/rank/role_connections.h"
 #include "roles/reward/client.h"
 #include "roles/reward/judge_client.h"
 

@@ -10,7 +10,7 @@
 #include "recipes/data/prompt_dataset.h"
 #include "recipes/rollout/rollout_scorer.h"
 #include "recipes/rollout/sample_source.h"
-#include "recipes/run/recipe_run.h"
+#include "recipes/run/rank/recipe_run.h"
 
 namespace retort::recipes {
 

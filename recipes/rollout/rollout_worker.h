@@ -10,7 +10,7 @@
 #include "models/generation/stop_text.h"
 #include "models/text/tokenizer.h"
 #include "parallel/world.h"
-#include "recipes/rollout/options.h"
+#include "recipes/document/generation_options.h"
 #include "recipes/rollout/sample_source.h"
 #include "roles/generator/client.h"
 

@@ -1,11 +1,11 @@
 #include "recipes/rollout/rollout_worker_setup.h"
 
-#include "recipes/external_roles.h"
-#include "recipes/lora_checks.h"
+#include "recipes/roles/adapter.h"
+#include "recipes/roles/external_roles.h"
 #include "recipes/rollout/draw_options.h"
 #include "recipes/rollout/rollout_worker.h"
-#include "recipes/run/agent_options.h"
-#include "recipes/run/role_connections.h"
+#include "recipes/run/rank/agent_options.h"
+#include "recipes/run/rank/role_connections.h"
 
 namespace retort::recipes {
 namespace {

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "recipes/rollout/sample_source.h"
-#include "recipes/run/recipe_run.h"
+#include "recipes/run/rank/recipe_run.h"
 
 namespace retort::recipes {
 

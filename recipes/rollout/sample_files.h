@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "parallel/world.h"
-#include "recipes/rollout/options.h"
+#include "recipes/document/generation_options.h"
 #include "recipes/rollout/rollout.h"
-#include "recipes/run/patient_files.h"
+#include "recipes/run/metrics/patient_files.h"
 
 namespace retort::recipes {
 

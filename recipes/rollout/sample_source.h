@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 #include "recipes/data/sample.h"
 #include "recipes/rollout/rollout.h"
 #include "roles/generator/client.h"

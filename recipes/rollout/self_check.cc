@@ -19,7 +19,7 @@
 #include "recipes/rollout/drawn_ids.h"
 #include "recipes/rollout/prompts.h"
 #include "recipes/rollout/reward_check.h"
-#include "recipes/run/row_warnings.h"
+#include "recipes/run/rows/row_warnings.h"
 #include "recipes/sft/self_check.h"
 
 namespace retort::recipes {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "recipes/data/sample.h"
-#include "recipes/self_check.h"
+#include "recipes/type/self_check.h"
 
 namespace retort::recipes {
 

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "recipes/document/launch_options.h"
+#include "recipes/document/recipe.h"
+#include "recipes/document/recipe_places.h"
 #include "recipes/document/role_options.h"
-#include "recipes/recipe.h"
-#include "recipes/recipe_places.h"
+#include "recipes/document/train_options.h"
 #include "recipes/rewards/options.h"
 #include "recipes/rules/launcher.h"
-#include "recipes/run/train_options.h"
 
 namespace retort::recipes {
 

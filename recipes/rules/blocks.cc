@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "recipes/registry.h"
+#include "recipes/type/registry.h"
 
 namespace retort::recipes {
 namespace {

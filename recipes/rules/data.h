@@ -4,8 +4,8 @@
 #include <string>
 
 #include "recipes/data/options.h"
-#include "recipes/recipe_places.h"
-#include "recipes/run/train_options.h"
+#include "recipes/document/recipe_places.h"
+#include "recipes/document/train_options.h"
 
 namespace retort::recipes {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "recipes/device_users.h"
+#include "recipes/roles/device_users.h"
 
 namespace retort::recipes {
 namespace {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "engines/draw_support.h"
-#include "engines/traits.h"
-#include "recipes/external_roles.h"
+#include "engines/contract/draw_support.h"
+#include "engines/contract/traits.h"
+#include "recipes/roles/external_roles.h"
 
 namespace retort::recipes {
 namespace {

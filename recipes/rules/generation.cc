@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "models/config.h"
+#include "models/config/config.h"
 #include "models/generation/stop_text.h"
 #include "models/text/tokenizer.h"
 #include "recipes/roles/serving_roles.h"

@@ -1,9 +1,9 @@
 // Rules of the blocks `generation:` and `weight_sync:`, and what several recipe types ask of them.
 #pragma once
 
-#include "recipes/recipe.h"
-#include "recipes/recipe_places.h"
-#include "recipes/rollout/options.h"
+#include "recipes/document/generation_options.h"
+#include "recipes/document/recipe.h"
+#include "recipes/document/recipe_places.h"
 
 namespace retort::recipes {
 

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-#include "recipes/input_paths.h"
+#include "recipes/roles/input_paths.h"
 
 namespace retort::recipes {
 namespace {

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "recipes/rules/changed_field.h"
-#include "recipes/run/student_options.h"
+#include "recipes/run/rank/student_options.h"
 
 namespace retort::recipes {
 namespace {

@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "recipes/device_users.h"
-#include "recipes/recipe.h"
-#include "recipes/recipe_places.h"
+#include "recipes/document/recipe.h"
+#include "recipes/document/recipe_places.h"
+#include "recipes/roles/device_users.h"
 
 namespace retort::recipes {
 
-// Implemented by what loads recipes, launch/yaml/recipe_file.cc. It starts nothing and looks at
+// Implemented by what loads recipes, launch/document/recipe_file.cc. It starts nothing and looks at
 // no host. Threads: any.
 class Launcher {
  public:

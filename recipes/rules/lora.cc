@@ -5,12 +5,12 @@
 #include <string>
 
 #include "base/error.h"
-#include "models/checkpoint.h"
-#include "models/config.h"
-#include "models/lora/adapter.h"
+#include "models/checkpoint/adapter.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/config/config.h"
 #include "models/lora/lora_targets.h"
-#include "recipes/lora_checks.h"
-#include "recipes/run/student_model.h"
+#include "recipes/roles/adapter.h"
+#include "recipes/run/inputs/student_model.h"
 
 namespace retort::recipes {
 namespace {

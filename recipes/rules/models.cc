@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "base/error.h"
-#include "models/config.h"
+#include "models/config/config.h"
 #include "models/lora/lora_config.h"
-#include "models/model_folder.h"
-#include "models/placement.h"
+#include "models/parameters/placement.h"
+#include "models/safetensors/model_folder.h"
 #include "models/text/tokenizer.h"
-#include "recipes/external_roles.h"
-#include "recipes/registry.h"
+#include "recipes/roles/external_roles.h"
 #include "recipes/roles/serving_roles.h"
+#include "recipes/type/registry.h"
 
 namespace retort::recipes {
 namespace {

@@ -1,8 +1,8 @@
 // Rules of the models of a recipe's roles, by what their folders say.
 #pragma once
 
-#include "recipes/recipe.h"
-#include "recipes/recipe_places.h"
+#include "recipes/document/recipe.h"
+#include "recipes/document/recipe_places.h"
 
 namespace retort::recipes {
 

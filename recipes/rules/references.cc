@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/options.h"
-#include "recipes/recipe.h"
+#include "recipes/document/recipe.h"
 
 namespace retort::recipes {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "recipes/document/recipe_places.h"
 #include "recipes/document/role_options.h"
-#include "recipes/recipe_places.h"
 
 namespace retort::recipes {
 

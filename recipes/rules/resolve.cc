@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "recipes/registry.h"
+#include "recipes/type/registry.h"
 
 namespace retort::recipes {
 namespace {

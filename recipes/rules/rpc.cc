@@ -6,9 +6,9 @@
 #include <optional>
 #include <string>
 
-#include "recipes/registry.h"
 #include "recipes/rules/changed_field.h"
 #include "recipes/rules/references.h"
+#include "recipes/type/registry.h"
 #include "rpc/options.h"
 
 namespace retort::recipes {

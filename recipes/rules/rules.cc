@@ -1,11 +1,11 @@
 #include "recipes/rules/rules.h"
 
-#include "recipes/registry.h"
 #include "recipes/rules/block_rules.h"
 #include "recipes/rules/data.h"
 #include "recipes/rules/generation.h"
 #include "recipes/rules/models.h"
 #include "recipes/rules/train.h"
+#include "recipes/type/registry.h"
 
 namespace retort::recipes {
 

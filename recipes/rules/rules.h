@@ -4,8 +4,8 @@
 // struct; a recipe type's own rules are RecipeType::check.
 #pragma once
 
-#include "recipes/recipe.h"
-#include "recipes/recipe_places.h"
+#include "recipes/document/recipe.h"
+#include "recipes/document/recipe_places.h"
 #include "recipes/rules/launcher.h"
 
 namespace retort::recipes {

@@ -4,10 +4,10 @@
 #include <string>
 
 #include "recipes/data/options.h"
+#include "recipes/document/recipe_places.h"
 #include "recipes/document/role_options.h"
-#include "recipes/recipe_places.h"
-#include "recipes/recipe_type.h"
-#include "recipes/run/train_options.h"
+#include "recipes/document/train_options.h"
+#include "recipes/type/recipe_type.h"
 
 namespace retort::recipes {
 

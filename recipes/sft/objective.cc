@@ -5,7 +5,7 @@
 #include <array>
 
 #include "recipes/losses/linear_cross_entropy.h"
-#include "recipes/run/metric_sums.h"
+#include "recipes/run/loop/metric_sums.h"
 
 namespace retort::recipes {
 

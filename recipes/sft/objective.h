@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "recipes/losses/cross_entropy_type.h"
-#include "recipes/run/batch_objective.h"
+#include "recipes/run/loop/batch_objective.h"
 
 namespace retort::recipes {
 

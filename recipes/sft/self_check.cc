@@ -11,10 +11,10 @@
 #include <cmath>
 #include <utility>
 
-#include "models/softcap.h"
+#include "models/ops/softcap.h"
 #include "recipes/data/dataset.h"
 #include "recipes/losses/linear_cross_entropy.h"
-#include "recipes/run/row_warnings.h"
+#include "recipes/run/rows/row_warnings.h"
 
 namespace retort::recipes {
 namespace {

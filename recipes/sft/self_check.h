@@ -6,7 +6,7 @@
 #include "recipes/data/batches.h"
 #include "recipes/data/dataset.h"
 #include "recipes/losses/cross_entropy_type.h"
-#include "recipes/self_check.h"
+#include "recipes/type/self_check.h"
 
 namespace retort::recipes {
 

@@ -1,7 +1,7 @@
 #include "recipes/sft/setup.h"
 
-#include "recipes/audit.h"
-#include "recipes/run/sample_run.h"
+#include "recipes/audit/audit.h"
+#include "recipes/run/rank/sample_run.h"
 #include "recipes/sft/objective.h"
 #include "recipes/sft/self_check.h"
 

@@ -1,4 +1,4 @@
-#include "recipes/recipe_type.h"
+#include "recipes/type/recipe_type.h"
 
 #include "base/error.h"
 

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "models/decoder/merged_weights.h"
 #include "models/generation/request.h"
-#include "roles/generator/match.h"
+#include "roles/generator/compatibility.h"
 #include "roles/generator/weight_buckets.h"
 #include "roles/generator/weight_checksum.h"
 #include "rpc/archive.h"

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 #include "models/text/tokenizer.h"
 #include "parallel/group.h"
 #include "roles/generator/methods.h"

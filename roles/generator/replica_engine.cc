@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "models/checkpoint.h"
+#include "models/checkpoint/checkpoint.h"
 #include "models/generation/score.h"
 #include "parallel/vote.h"
 #include "roles/generator/requests.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 #include "models/generation/engine.h"
 #include "models/text/tokenizer.h"
 #include "roles/generator/methods.h"

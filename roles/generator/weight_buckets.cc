@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "models/checkpoint.h"
-#include "models/lora/adapter.h"
+#include "models/checkpoint/adapter.h"
+#include "models/checkpoint/checkpoint.h"
 #include "models/lora/lora_config.h"
 #include "roles/generator/weight_box.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 #include "roles/generator/methods.h"
 
 namespace retort::roles {

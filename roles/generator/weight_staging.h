@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 #include "roles/generator/methods.h"
 
 namespace retort::roles {

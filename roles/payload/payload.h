@@ -53,7 +53,7 @@ struct PayloadLabel {
   std::string sequence_hash;
   int64_t num_rows = 0;  // of the whole, whichever part this is
   PayloadSpec spec;
-  int64_t part = 0, parts = 1;  // roles/payload/parts.h
+  int64_t part = 0, parts = 1;  // roles/teacher/parts.h
 
   template <class A>
   void serialize(A& archive) {

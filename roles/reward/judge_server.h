@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 #include "models/generation/engine.h"
 #include "models/text/chat_template.h"
 #include "models/text/tokenizer.h"

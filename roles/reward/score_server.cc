@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "models/sequence_scores.h"
+#include "models/decoder/sequence_scores.h"
 #include "roles/reward/checks.h"
 
 namespace retort::roles {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 #include "models/text/tokenizer.h"
 #include "roles/reward/methods.h"
 #include "roles/served_role.h"

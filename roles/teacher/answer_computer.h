@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 #include "parallel/world.h"
 #include "roles/payload/payload.h"
 #include "roles/teacher/kept_rows.h"

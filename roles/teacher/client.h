@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "models/packed.h"
+#include "models/ops/packed.h"
 #include "models/text/tokenizer.h"
 #include "parallel/vocab_shard.h"
-#include "roles/payload/parts.h"
 #include "roles/teacher/frozen_answers.h"
 #include "roles/teacher/frozen_replicas.h"
+#include "roles/teacher/parts.h"
 #include "rpc/agent.h"
 
 namespace retort::roles {
@@ -26,7 +26,7 @@ namespace retort::roles {
 // while all are away their requests wait.
 //
 // With a tensor-parallel group each of its ranks has a client, and all make the same calls: each
-// asks for its own part (roles/payload/parts.h) and no byte of an answer crosses from teacher to
+// asks for its own part (roles/teacher/parts.h) and no byte of an answer crosses from teacher to
 // student twice. Collectives: in receive(), and with `same_rows` in the constructor. Threads:
 // compute.
 class TeacherClient : public FrozenAnswers {

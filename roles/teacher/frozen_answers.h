@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/future.h"
-#include "models/packed.h"
+#include "models/ops/packed.h"
 #include "roles/teacher/methods.h"
 
 namespace retort::roles {

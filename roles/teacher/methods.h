@@ -82,7 +82,7 @@ struct ForwardRequest {
   at::Tensor cu_seqlens;  // [S+1] int32
   at::Tensor positions;   // [R] int32: wanted rows (flat index), increasing
   PayloadSpec spec;
-  int64_t part = 0, parts = 1;  // roles/payload/parts.h
+  int64_t part = 0, parts = 1;  // roles/teacher/parts.h
   // kFull: part p has columns [columns[p], columns[p + 1]); empty: one part has all
   std::vector<int64_t> columns;
   // A spec that names ids is asked for twice: first without these, of one part, so that the rows

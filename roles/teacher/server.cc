@@ -3,7 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "base/error.h"
-#include "models/checkpoint.h"
+#include "models/checkpoint/checkpoint.h"
 #include "roles/teacher/model_files.h"
 #include "roles/teacher/requests.h"
 

@@ -9,15 +9,15 @@
 #include <string>
 #include <vector>
 
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 #include "models/text/tokenizer.h"
 #include "parallel/world.h"
 #include "roles/handler_thread.h"
-#include "roles/payload/parts.h"
 #include "roles/served_role.h"
 #include "roles/teacher/answer_computer.h"
 #include "roles/teacher/answer_store.h"
 #include "roles/teacher/methods.h"
+#include "roles/teacher/parts.h"
 #include "roles/teacher/replica_link.h"
 #include "roles/teacher/request_queue.h"
 #include "rpc/agent.h"

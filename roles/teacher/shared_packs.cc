@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "models/shared_prefixes.h"
+#include "models/ops/shared_prefixes.h"
 
 namespace retort::roles {
 

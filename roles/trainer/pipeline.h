@@ -6,7 +6,7 @@
 #include <functional>
 #include <memory>
 
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 #include "parallel/group.h"
 
 namespace retort::parallel {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "models/lora/adapter.h"
-#include "models/safetensors.h"
+#include "models/checkpoint/adapter.h"
+#include "models/safetensors/safetensors.h"
 
 namespace retort::roles {
 namespace {

@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <optional>
 
-#include "models/checkpoint.h"
-#include "models/decoder.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/decoder/decoder.h"
 #include "parallel/adamw.h"
 #include "parallel/loss_scaler.h"
 #include "parallel/world.h"

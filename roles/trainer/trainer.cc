@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "models/lora/adapter.h"
+#include "models/checkpoint/adapter.h"
 #include "parallel/vote.h"
 #include "roles/trainer/state.h"
 

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "models/checkpoint.h"
-#include "models/decoder.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/decoder/decoder.h"
 #include "parallel/adamw.h"
 #include "parallel/grad_buckets.h"
 #include "parallel/loss_scaler.h"

@@ -9,8 +9,8 @@
 #include "base/log.h"
 #include "rpc/detail/data_pipe.h"
 #include "rpc/detail/envelope.h"
-#include "rpc/detail/message_pipe.h"
 #include "rpc/detail/tcp_network.h"
+#include "rpc/network/message_pipe.h"
 
 namespace retort::rpc {
 namespace {

@@ -16,9 +16,9 @@
 
 #include "base/error.h"
 #include "base/future.h"
-#include "rpc/detail/loop.h"
-#include "rpc/detail/network.h"
 #include "rpc/detail/session.h"
+#include "rpc/loop/loop.h"
+#include "rpc/network/network.h"
 
 namespace retort::rpc::detail {
 

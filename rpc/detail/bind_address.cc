@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/network_interfaces.h"
-#include "rpc/detail/peer_address.h"
+#include "rpc/network/peer_address.h"
 #include "rpc/transport/port_number.h"
 #include "rpc/transport/tls_context.h"
 

@@ -6,9 +6,9 @@
 #include <memory>
 #include <string>
 
-#include "rpc/detail/peer_address.h"
 #include "rpc/detail/session.h"
 #include "rpc/detail/session_host.h"
+#include "rpc/network/peer_address.h"
 #include "rpc/transport/dial.h"
 
 namespace retort::rpc::detail {

@@ -15,9 +15,9 @@
 #include "base/error.h"
 #include "rpc/archive.h"
 #include "rpc/detail/device_transfer.h"
-#include "rpc/detail/loop.h"
-#include "rpc/detail/message_pipe.h"
 #include "rpc/detail/receive_pool.h"
+#include "rpc/loop/loop.h"
+#include "rpc/network/message_pipe.h"
 #include "rpc/options.h"
 
 namespace retort::rpc::detail {

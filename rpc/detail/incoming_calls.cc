@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "rpc/detail/data_pipe.h"
-#include "rpc/detail/message_pipe.h"
 #include "rpc/detail/peer_state.h"
+#include "rpc/network/message_pipe.h"
 #include "rpc/schema.h"
 
 namespace retort::rpc::detail {

@@ -27,12 +27,12 @@
 #include "rpc/detail/device_transfer.h"
 #include "rpc/detail/envelope.h"
 #include "rpc/detail/frames.h"
-#include "rpc/detail/loop.h"
 #include "rpc/detail/message_flow.h"
-#include "rpc/detail/message_pipe.h"
 #include "rpc/detail/method_counters.h"
 #include "rpc/detail/session_context.h"
 #include "rpc/detail/session_host.h"
+#include "rpc/loop/loop.h"
+#include "rpc/network/message_pipe.h"
 
 namespace retort::rpc::detail {
 

@@ -16,11 +16,11 @@
 #include <utility>
 
 #include "rpc/detail/frames.h"
-#include "rpc/detail/message_pipe.h"
 #include "rpc/detail/pipe_setup.h"
-#include "rpc/detail/receive_budget.h"
-#include "rpc/detail/send_window.h"
 #include "rpc/detail/session_context.h"
+#include "rpc/flow/receive_budget.h"
+#include "rpc/flow/send_window.h"
+#include "rpc/network/message_pipe.h"
 
 namespace retort::rpc::detail {
 

@@ -24,10 +24,10 @@
 #include "rpc/detail/frames.h"
 #include "rpc/detail/goodbye.h"
 #include "rpc/detail/message_flow.h"
-#include "rpc/detail/message_pipe.h"
 #include "rpc/detail/method_counters.h"
 #include "rpc/detail/peer_state.h"
 #include "rpc/detail/session_context.h"
+#include "rpc/network/message_pipe.h"
 
 namespace retort::rpc::detail {
 

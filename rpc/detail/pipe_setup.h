@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "rpc/detail/data_plane.h"
-#include "rpc/detail/message_pipe.h"
 #include "rpc/detail/session_context.h"
+#include "rpc/network/data_plane.h"
+#include "rpc/network/message_pipe.h"
 
 namespace retort::rpc::detail {
 

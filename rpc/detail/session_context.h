@@ -13,9 +13,9 @@
 #include "rpc/archive.h"
 #include "rpc/detail/control_socket.h"
 #include "rpc/detail/frames.h"
-#include "rpc/detail/loop.h"
 #include "rpc/detail/peer_state.h"
 #include "rpc/detail/session_host.h"
+#include "rpc/loop/loop.h"
 #include "rpc/transport/proof.h"
 #include "rpc/transport/stream.h"
 

@@ -9,10 +9,10 @@
 #include "base/error.h"
 #include "base/future.h"
 #include "rpc/agent.h"
-#include "rpc/detail/data_plane.h"
-#include "rpc/detail/loop.h"
 #include "rpc/detail/peer_state.h"
-#include "rpc/detail/receive_budget.h"
+#include "rpc/flow/receive_budget.h"
+#include "rpc/loop/loop.h"
+#include "rpc/network/data_plane.h"
 #include "rpc/transport/dial.h"
 
 namespace retort::rpc::detail {

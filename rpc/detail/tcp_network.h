@@ -5,9 +5,9 @@
 #include <string>
 
 #include "rpc/agent.h"
-#include "rpc/detail/network.h"
 #include "rpc/detail/receive_pool.h"
 #include "rpc/detail/tensorpipe_plane.h"
+#include "rpc/network/network.h"
 #include "rpc/transport/acceptor.h"
 
 namespace retort::rpc::detail {

@@ -9,10 +9,10 @@
 #include <string>
 
 #include "rpc/detail/data_pipe.h"
-#include "rpc/detail/data_plane.h"
 #include "rpc/detail/device_transfer.h"
-#include "rpc/detail/loop.h"
 #include "rpc/detail/receive_pool.h"
+#include "rpc/loop/loop.h"
+#include "rpc/network/data_plane.h"
 #include "rpc/options.h"
 #include "rpc/transport/detail/context.h"
 #include "rpc/transport/sessions.h"

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "rpc/detail/bind_address.h"
+#include "rpc/launcher_port/store_identity.h"
 #include "rpc/rendezvous/store_client.h"
-#include "rpc/rendezvous/store_identity.h"
 #include "rpc/rendezvous/store_server.h"
 
 namespace retort::rpc {

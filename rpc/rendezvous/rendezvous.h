@@ -22,7 +22,7 @@
 #include <memory>
 #include <string>
 
-#include "rpc/rendezvous/rendezvous_access.h"
+#include "rpc/launcher_port/rendezvous_access.h"
 #include "rpc/supervision/supervision.h"
 
 namespace c10d {

@@ -25,7 +25,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "rpc/archive.h"
-#include "rpc/rendezvous/frame_connection.h"
+#include "rpc/launcher_port/frame_connection.h"
 
 namespace retort::rpc::rendezvous {
 

@@ -4,7 +4,7 @@
 
 #include "base/future.h"
 #include "base/log.h"
-#include "rpc/detail/peer_address.h"
+#include "rpc/network/peer_address.h"
 
 namespace retort::rpc::rendezvous {
 

@@ -22,8 +22,8 @@
 #include <string_view>
 #include <vector>
 
-#include "rpc/detail/loop.h"
-#include "rpc/rendezvous/frame_connection.h"
+#include "rpc/launcher_port/frame_connection.h"
+#include "rpc/loop/loop.h"
 #include "rpc/rendezvous/store_frames.h"
 #include "rpc/rendezvous/store_state.h"
 #include "rpc/supervision/supervision_server.h"

@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "base/units.h"
-#include "rpc/rendezvous/store_identity.h"
+#include "rpc/launcher_port/store_identity.h"
 
 namespace retort::rpc::rendezvous {
 namespace {

@@ -26,8 +26,8 @@
 
 #include "base/deadline.h"
 #include "base/future.h"
-#include "rpc/detail/loop.h"
-#include "rpc/rendezvous/frame_connection.h"
+#include "rpc/launcher_port/frame_connection.h"
+#include "rpc/loop/loop.h"
 #include "rpc/rendezvous/store_frames.h"
 #include "rpc/transport/dial.h"
 #include "rpc/transport/proof.h"

@@ -31,7 +31,7 @@
 
 #include "base/deadline.h"
 #include "base/units.h"
-#include "rpc/rendezvous/rendezvous_access.h"
+#include "rpc/launcher_port/rendezvous_access.h"
 
 namespace retort::rpc {
 

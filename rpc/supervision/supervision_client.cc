@@ -9,8 +9,8 @@
 
 #include "base/network_interfaces.h"
 #include "rpc/detail/bind_address.h"
-#include "rpc/detail/loop.h"
-#include "rpc/rendezvous/store_identity.h"
+#include "rpc/launcher_port/store_identity.h"
+#include "rpc/loop/loop.h"
 #include "rpc/supervision/supervision_frames.h"
 #include "rpc/supervision/supervision_server.h"
 #include "rpc/transport/dial.h"

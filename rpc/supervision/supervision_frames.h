@@ -1,6 +1,6 @@
 // What a launcher and its processes say to each other over a supervision connection, as values and
 // as bytes. The connection has been proved both ways before the first frame, and carries them as
-// that of the run's store does (rpc/rendezvous/frame_connection.h): length, then one frame
+// that of the run's store does (rpc/launcher_port/frame_connection.h): length, then one frame
 // (rpc/archive.h). supervision.h has their order.
 //
 // Errors: bytes that are no frame, or a field that does not belong to the frame's kind or is beyond
@@ -15,7 +15,7 @@
 
 #include "base/options.h"
 #include "rpc/archive.h"
-#include "rpc/rendezvous/frame_connection.h"
+#include "rpc/launcher_port/frame_connection.h"
 #include "rpc/supervision/supervision.h"
 
 namespace retort::rpc::supervision {

@@ -19,8 +19,8 @@
 #include <string_view>
 #include <vector>
 
-#include "rpc/detail/loop.h"
-#include "rpc/rendezvous/frame_connection.h"
+#include "rpc/launcher_port/frame_connection.h"
+#include "rpc/loop/loop.h"
 #include "rpc/supervision/supervision.h"
 #include "rpc/supervision/supervision_frames.h"
 #include "rpc/transport/proof.h"

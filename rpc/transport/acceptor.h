@@ -29,7 +29,7 @@
 #include <string>
 #include <vector>
 
-#include "rpc/detail/loop.h"
+#include "rpc/loop/loop.h"
 #include "rpc/transport/acceptor_counters.h"
 #include "rpc/transport/handshake.h"
 #include "rpc/transport/listening_ports.h"

@@ -16,7 +16,7 @@
 #include <set>
 #include <string>
 
-#include "rpc/detail/loop.h"
+#include "rpc/loop/loop.h"
 #include "rpc/transport/dial.h"
 #include "rpc/transport/dialer.h"
 #include "rpc/transport/proof.h"

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "rpc/detail/sigpipe_block.h"
+#include "rpc/loop/sigpipe_block.h"
 
 namespace retort::rpc::transport {
 

@@ -1,4 +1,4 @@
-#include "engines/base64.h"
+#include "engines/wire/base64.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,9 @@
 // Contracts as files and as text, and what the rules of check_contract say by themselves.
-#include "engines/contract.h"
+#include "engines/contract/contract.h"
 
 #include <gtest/gtest.h>
 
-#include "engines/options.h"
+#include "engines/contract/options.h"
 #include "tests/support/thrown.h"
 
 namespace retort::engines {

@@ -1,13 +1,13 @@
 // A generator whose samples an engine draws: it follows the student, or says that it does not.
-#include "engines/backend.h"
+#include "engines/served/backend.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn_like.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
-#include "engines/options.h"
-#include "models/safetensors.h"
+#include "engines/contract/options.h"
+#include "models/safetensors/safetensors.h"
 #include "tests/engines/held_engine.h"
 #include "tests/engines/model_engine.h"
 #include "tests/roles/generator_fixture.h"

@@ -1,12 +1,12 @@
 // A role that is asked in words: what it answers and refuses, who asks again when it is lost, what
 // the probe finds of its engine, and how another model under its address is seen.
-#include "engines/judge.h"
+#include "engines/served/judge.h"
 
 #include <gtest/gtest.h>
 
-#include "engines/model_watch.h"
-#include "engines/options.h"
-#include "engines/probe.h"
+#include "engines/contract/options.h"
+#include "engines/probing/probe.h"
+#include "engines/weights/model_watch.h"
 #include "roles/reward/judge_client.h"
 #include "tests/engines/serving_replica.h"
 #include "tests/engines/words_engine.h"

@@ -1,5 +1,5 @@
 // An engine's answers become what a teacher of ours would have sent.
-#include "engines/engine_payload.h"
+#include "engines/served/engine_payload.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>

@@ -1,6 +1,6 @@
 // A role that scores completions by an engine: what it answers, what it refuses, and who asks again
 // when it is lost.
-#include "engines/reward.h"
+#include "engines/served/reward.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <memory>
 #include <thread>
 
-#include "engines/model_watch.h"
+#include "engines/weights/model_watch.h"
 #include "roles/reward/client.h"
 #include "roles/teacher/frozen_replicas.h"
 #include "tests/engines/reward_engine.h"

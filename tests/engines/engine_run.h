@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/recipes/run_support.h"
+#include "tests/recipes/run_support/run_support.h"
 
 namespace retort::test {
 

@@ -1,5 +1,5 @@
 // A teacher that an engine plays answers as one of ours, and says so when it cannot.
-#include "engines/teacher.h"
+#include "engines/served/teacher.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "engines/contract.h"
-#include "engines/engine.h"
-#include "models/decoder.h"
+#include "engines/contract/contract.h"
+#include "engines/contract/engine.h"
+#include "models/decoder/decoder.h"
 
 namespace retort::engines {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/deadline.h"
-#include "engines/engine.h"
+#include "engines/contract/engine.h"
 
 namespace retort::engines {
 

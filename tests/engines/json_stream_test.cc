@@ -1,4 +1,4 @@
-#include "engines/json_stream.h"
+#include "engines/wire/json_stream.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "tests/engines/engine_run.h"
 #include "tests/engines/llamacpp/real_server.h"
-#include "tests/recipes/on_policy_support.h"
+#include "tests/recipes/run_support/on_policy_support.h"
 #include "tests/support/source_folder.h"
 
 namespace retort::test {

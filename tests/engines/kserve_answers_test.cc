@@ -5,8 +5,8 @@
 #include <cstring>
 #include <limits>
 
+#include "engines/kserve/answer_checks.h"
 #include "engines/kserve/binary_tensors.h"
-#include "engines/kserve/checks.h"
 #include "tests/engines/kserve_recorded.h"
 #include "tests/support/thrown.h"
 

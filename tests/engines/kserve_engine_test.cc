@@ -6,10 +6,10 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
-#include "engines/engine.h"
+#include "engines/contract/engine.h"
+#include "engines/contract/options.h"
 #include "engines/make_engine.h"
-#include "engines/options.h"
-#include "engines/plain_admin.h"
+#include "engines/wire/plain_admin.h"
 #include "tests/engines/kserve_reply.h"
 #include "tests/http/requests.h"
 

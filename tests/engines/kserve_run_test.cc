@@ -12,13 +12,13 @@
 #include <memory>
 
 #include "base/file.h"
-#include "engines/engine.h"
+#include "engines/contract/engine.h"
+#include "engines/contract/options.h"
 #include "engines/make_engine.h"
-#include "engines/options.h"
-#include "models/checkpoint.h"
+#include "models/checkpoint/checkpoint.h"
 #include "models/generation/score.h"
 #include "tests/engines/engine_run.h"
-#include "tests/recipes/on_policy_support.h"
+#include "tests/recipes/run_support/on_policy_support.h"
 #include "tests/support/process.h"
 #include "tests/support/source_folder.h"
 

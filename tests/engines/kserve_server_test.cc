@@ -9,12 +9,12 @@
 #include <filesystem>
 #include <memory>
 
-#include "engines/engine.h"
+#include "engines/contract/engine.h"
+#include "engines/contract/options.h"
 #include "engines/make_engine.h"
-#include "engines/options.h"
-#include "models/checkpoint.h"
+#include "models/checkpoint/checkpoint.h"
 #include "models/generation/score.h"
-#include "models/packed.h"
+#include "models/ops/packed.h"
 #include "roles/payload/payload.h"
 #include "tests/http/requests.h"
 #include "tests/models/small_model.h"

@@ -11,7 +11,7 @@
 #include "base/file.h"
 #include "tests/engines/llamacpp/real_server.h"
 #include "tests/engines/llamacpp/rewrites.h"
-#include "tests/recipes/run_support.h"
+#include "tests/recipes/run_support/run_support.h"
 
 namespace retort::engines {
 namespace {

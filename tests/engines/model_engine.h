@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "engines/engine.h"
-#include "models/checkpoint.h"
+#include "engines/contract/engine.h"
+#include "models/checkpoint/checkpoint.h"
 #include "models/generation/engine.h"
-#include "models/packed.h"
+#include "models/ops/packed.h"
 #include "roles/payload/payload.h"
 
 namespace retort::engines {

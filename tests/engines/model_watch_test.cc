@@ -1,4 +1,4 @@
-#include "engines/model_watch.h"
+#include "engines/weights/model_watch.h"
 
 #include <gtest/gtest.h>
 

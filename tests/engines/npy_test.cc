@@ -1,5 +1,5 @@
 // Arrays of NumPy: what numpy.save writes is read, and nothing else.
-#include "engines/npy.h"
+#include "engines/wire/npy.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/tensor.h>

@@ -5,9 +5,9 @@
 #include <atomic>
 #include <nlohmann/json.hpp>
 
-#include "engines/engine.h"
+#include "engines/contract/engine.h"
+#include "engines/contract/options.h"
 #include "engines/make_engine.h"
-#include "engines/options.h"
 #include "tests/http/requests.h"
 #include "tests/http/scripted_server.h"
 #include "tests/support/thrown.h"

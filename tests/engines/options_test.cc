@@ -1,4 +1,4 @@
-#include "engines/options.h"
+#include "engines/contract/options.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>

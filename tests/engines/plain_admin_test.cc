@@ -1,10 +1,10 @@
-#include "engines/plain_admin.h"
+#include "engines/wire/plain_admin.h"
 
 #include <gtest/gtest.h>
 
-#include "engines/engine.h"
+#include "engines/contract/engine.h"
+#include "engines/contract/options.h"
 #include "engines/make_engine.h"
-#include "engines/options.h"
 #include "tests/support/thrown.h"
 
 namespace retort::engines {

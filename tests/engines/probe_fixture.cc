@@ -5,9 +5,9 @@
 
 #include <vector>
 
-#include "engines/options.h"
+#include "engines/contract/options.h"
 #include "engines/probing/probe_text.h"
-#include "models/packed.h"
+#include "models/ops/packed.h"
 #include "tests/support/thrown.h"
 
 namespace retort::engines {

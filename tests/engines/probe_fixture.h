@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "engines/probe.h"
-#include "models/decoder.h"
+#include "engines/probing/probe.h"
+#include "models/decoder/decoder.h"
 #include "models/text/tokenizer.h"
 #include "tests/engines/fake_engine.h"
 #include "tests/support/temporary_folder.h"

@@ -3,8 +3,8 @@
 
 #include <limits>
 
-#include "engines/options.h"
-#include "engines/probe.h"
+#include "engines/contract/options.h"
+#include "engines/probing/probe.h"
 #include "tests/engines/probe_fixture.h"
 #include "tests/engines/reward_engine.h"
 #include "tests/support/thrown.h"

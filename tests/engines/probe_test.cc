@@ -1,7 +1,7 @@
 // What a probe finds of an engine that does what it says.
-#include "engines/probe.h"
+#include "engines/probing/probe.h"
 
-#include "engines/options.h"
+#include "engines/contract/options.h"
 #include "engines/probing/probe_text.h"
 #include "tests/engines/probe_fixture.h"
 #include "tests/support/thrown.h"

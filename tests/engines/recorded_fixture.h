@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/deadline.h"
-#include "engines/engine.h"
-#include "models/safetensors.h"
+#include "engines/contract/engine.h"
+#include "models/safetensors/safetensors.h"
 #include "tests/engines/recorded_server.h"
 #include "tests/http/requests.h"
 #include "tests/support/folder_fixture.h"

@@ -1,5 +1,5 @@
 // Names of requests at a server.
-#include "engines/request_names.h"
+#include "engines/wire/request_names.h"
 
 #include <gtest/gtest.h>
 

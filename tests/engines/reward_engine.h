@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "engines/engine.h"
+#include "engines/contract/engine.h"
 
 namespace retort::engines {
 

@@ -6,10 +6,10 @@
 #include <atomic>
 
 #include "base/file.h"
-#include "models/config.h"
+#include "models/config/config.h"
 #include "tests/engines/engine_run.h"
 #include "tests/engines/reward_server.h"
-#include "tests/recipes/on_policy_support.h"
+#include "tests/recipes/run_support/on_policy_support.h"
 
 namespace retort::test {
 namespace {

@@ -2,7 +2,7 @@
 // what is wrong and where.
 #include <gtest/gtest.h>
 
-#include "engines/options.h"
+#include "engines/contract/options.h"
 #include "tests/engines/sglang_recordings.h"
 #include "tests/support/thrown.h"
 

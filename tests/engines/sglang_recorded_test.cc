@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "engines/sglang/sglang_engine.h"
+#include "engines/sglang/engine.h"
 #include "tests/engines/sglang_recordings.h"
 #include "tests/support/thrown.h"
 

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "engines/contract/options.h"
 #include "engines/make_engine.h"
-#include "engines/options.h"
 #include "tests/engines/recorded_fixture.h"
 
 namespace retort::test {

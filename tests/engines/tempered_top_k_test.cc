@@ -1,5 +1,5 @@
 // The bounds of the tail against whole distributions whose tail is known.
-#include "engines/tempered_top_k.h"
+#include "engines/contract/tempered_top_k.h"
 
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>

@@ -1,13 +1,13 @@
 // What messages make of the traits of engines. They name engines as people read them, so that each
 // text stands here as a whole.
-#include "engines/traits.h"
+#include "engines/contract/traits.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "engines/draw_support.h"
-#include "engines/options.h"
+#include "engines/contract/draw_support.h"
+#include "engines/contract/options.h"
 
 namespace retort::engines {
 namespace {

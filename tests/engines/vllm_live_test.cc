@@ -15,12 +15,12 @@
 #include <filesystem>
 #include <iostream>
 
-#include "engines/engine.h"
+#include "engines/contract/engine.h"
 #include "engines/make_engine.h"
-#include "models/checkpoint.h"
-#include "models/generate.h"
-#include "models/packed.h"
-#include "models/safetensors.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/generation/generate.h"
+#include "models/ops/packed.h"
+#include "models/safetensors/safetensors.h"
 #include "tests/engines/draw_statistics.h"
 #include "tests/support/folder_fixture.h"
 #include "tests/support/thrown.h"

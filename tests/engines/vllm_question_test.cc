@@ -7,7 +7,7 @@
 #include "engines/vllm/completion_question.h"
 #include "engines/vllm/refusal.h"
 #include "engines/vllm/weights.h"
-#include "models/safetensors.h"
+#include "models/safetensors/safetensors.h"
 #include "tests/support/folder_fixture.h"
 #include "tests/support/thrown.h"
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "engines/vllm/vllm_engine.h"
+#include "engines/vllm/engine.h"
 #include "tests/engines/vllm_recordings.h"
 #include "tests/support/thrown.h"
 

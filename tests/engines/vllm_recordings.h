@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
+#include "engines/contract/options.h"
 #include "engines/make_engine.h"
-#include "engines/options.h"
 #include "tests/engines/recorded_fixture.h"
 
 namespace retort::test {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/future_combinators.h"
-#include "engines/engine.h"
+#include "engines/contract/engine.h"
 
 namespace retort::engines {
 

@@ -9,8 +9,8 @@
 #include <deque>
 
 #include "base/future.h"
-#include "rpc/detail/receive_budget.h"
-#include "rpc/detail/send_window.h"
+#include "rpc/flow/receive_budget.h"
+#include "rpc/flow/send_window.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/memory_stream.h"
 #include "tests/fuzz/target_list.h"

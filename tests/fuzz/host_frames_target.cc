@@ -1,8 +1,8 @@
 // Decodes: what a launcher and `retort host` on another host say to each other
-//   (launch/backends/host_frames.h). The first byte says who speaks.
+//   (launch/ssh/host_frames.h). The first byte says who speaks.
 // Holds: a frame that is taken keeps its bounds, and is encoded into the very bytes that it came
 //   from.
-#include "launch/backends/host_frames.h"
+#include "launch/ssh/host_frames.h"
 
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/target_list.h"

@@ -1,7 +1,7 @@
-// Decodes: a model's config.json as it is downloaded (models/config.h).
+// Decodes: a model's config.json as it is downloaded (models/config/config.h).
 // Holds: a config that is taken has sizes that the decoder can divide by, and the JSON that is
 //   written of it is taken again.
-#include "models/config.h"
+#include "models/config/config.h"
 
 #include "tests/fuzz/target_list.h"
 

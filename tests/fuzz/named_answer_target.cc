@@ -1,12 +1,12 @@
 // Decodes: vLLM's answer about ids that were named for each position (engines/vllm/named_rows.h),
-//   and the array in it alone (engines/npy.h). The first byte says which of the two follows.
+//   and the array in it alone (engines/wire/npy.h). The first byte says which of the two follows.
 // Holds: what is taken are log-probabilities of the positions and ids that were asked for; an array
 //   has as many numbers as its shape says. Errors stay short.
 #include <cmath>
 
 #include "base/error.h"
-#include "engines/npy.h"
 #include "engines/vllm/named_rows.h"
+#include "engines/wire/npy.h"
 #include "tests/engines/npy_bytes.h"
 #include "tests/fuzz/target_list.h"
 

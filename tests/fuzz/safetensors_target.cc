@@ -1,8 +1,8 @@
 // Decodes: a safetensors file as it is downloaded: the header's length and the header
-//   (models/safetensors_header.h).
+//   (models/safetensors/header.h).
 // Holds: every tensor of a file that is taken lies in the file and is as long as dtype and shape
 //   need; none overlaps another.
-#include "models/safetensors_header.h"
+#include "models/safetensors/header.h"
 
 #include <vector>
 

@@ -2,7 +2,7 @@
 //   the first byte says, and the requests in them, which a store with small limits serves.
 // Holds: every request has one reply, the waiting ones at the end of their time; replies, keys and
 //   bytes stay within the limits.
-#include "rpc/rendezvous/frame_connection.h"
+#include "rpc/launcher_port/frame_connection.h"
 #include "rpc/rendezvous/store_state.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/memory_stream.h"

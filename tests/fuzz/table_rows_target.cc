@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "engines/base64.h"
+#include "engines/wire/base64.h"
 #include "tests/fuzz/target_list.h"
 
 namespace retort::fuzz::table_rows {

@@ -8,7 +8,7 @@
 #include <ATen/ops/tensor.h>
 
 #include "roles/generator/requests.h"
-#include "roles/payload/parts.h"
+#include "roles/teacher/parts.h"
 #include "rpc/archive.h"
 #include "tests/fuzz/target_list.h"
 

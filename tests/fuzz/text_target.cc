@@ -3,7 +3,7 @@
 // Holds: what is taken is written as a text that means the same.
 #include "base/units.h"
 #include "http/url.h"
-#include "rpc/detail/peer_address.h"
+#include "rpc/network/peer_address.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/target_list.h"
 

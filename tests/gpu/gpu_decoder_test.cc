@@ -8,10 +8,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randn.h>
 
-#include "models/attention.h"
-#include "models/attention_packed_device.h"
-#include "models/attention_plan.h"
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
+#include "models/ops/attention.h"
+#include "models/ops/attention_packed_device.h"
+#include "models/ops/attention_plan.h"
 #include "tests/gpu/device_under_test.h"
 #include "tests/support/relative_difference.h"
 

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "tests/gpu/device_under_test.h"
-#include "tests/recipes/bfloat16_support.h"
-#include "tests/recipes/device_cases.h"
-#include "tests/recipes/on_policy_support.h"
+#include "tests/recipes/run_support/bfloat16_support.h"
+#include "tests/recipes/run_support/device_cases.h"
+#include "tests/recipes/run_support/on_policy_support.h"
 
 namespace retort::test {
 namespace {

@@ -134,7 +134,7 @@ class Checker {
     for (size_t i = 0; i < source.lines.size(); ++i)
       if (source.lines[i].find(kEngineKind) != std::string::npos)
         report(source.path, i + 1,
-               "decides by the kind of an engine; ask engines/traits.h what that "
+               "decides by the kind of an engine; ask engines/contract/traits.h what that "
                "kind can do");
   }
 

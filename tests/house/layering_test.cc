@@ -95,7 +95,7 @@ TEST_F(SmallTree, PrivateHeaderOfAnotherModule) {
 }
 TEST_F(SmallTree, KindOfAnEngineOutsideEngines) {
   add("base/error.cc", "#include \"base/error.h\"\n\nbool b = kind == EngineKind::kVllm;\n");
-  expect_one("base/error.cc:3:", "ask engines/traits.h");
+  expect_one("base/error.cc:3:", "ask engines/contract/traits.h");
   add("base/error.cc", "#include \"base/error.h\"\nbool b = parse_enum<EngineKind>(text);\n");
   add("tests/rpc/agent_test.cc", "bool b = kind == EngineKind::kVllm;\n");
   EXPECT_TRUE(violations().empty()) << "no kind is named, and a test may";

@@ -11,8 +11,8 @@
 #include <cmath>
 #include <functional>
 
-#include "models/decoder.h"
-#include "models/generate.h"
+#include "models/decoder/decoder.h"
+#include "models/generation/generate.h"
 #include "tests/models/small_model.h"
 
 namespace retort::models::bfloat16 {

@@ -1,5 +1,5 @@
 // A model folder written and read back, and folders that do not fit their config.json.
-#include "models/checkpoint.h"
+#include "models/checkpoint/checkpoint.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/equal.h>
@@ -14,8 +14,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "models/rewrite_checkpoint.h"
-#include "models/safetensors.h"
+#include "models/checkpoint/rewrite_checkpoint.h"
+#include "models/safetensors/safetensors.h"
 #include "tests/models/golden.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/thrown.h"

@@ -9,11 +9,11 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "base/error.h"
-#include "models/checkpoint.h"
-#include "models/generate.h"
+#include "models/checkpoint/checkpoint.h"
 #include "models/generation/engine.h"
-#include "models/rope.h"
-#include "models/safetensors.h"
+#include "models/generation/generate.h"
+#include "models/ops/rope.h"
+#include "models/safetensors/safetensors.h"
 #include "tests/models/golden.h"
 #include "tests/models/small_model.h"
 

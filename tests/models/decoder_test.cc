@@ -1,4 +1,4 @@
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
@@ -12,7 +12,7 @@
 
 #include <algorithm>
 
-#include "models/checkpoint.h"
+#include "models/checkpoint/checkpoint.h"
 #include "tests/models/small_model.h"
 #include "tests/support/relative_difference.h"
 #include "tests/support/thrown.h"

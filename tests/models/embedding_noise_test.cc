@@ -1,4 +1,4 @@
-#include "models/embedding_noise.h"
+#include "models/decoder/embedding_noise.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>

@@ -10,8 +10,8 @@
 
 #include "base/random.h"
 #include "models/generation/block_pool.h"
-#include "models/generation/products.h"
-#include "models/generation/vector_kernels.h"
+#include "models/generation/cpu_kernels/products.h"
+#include "models/generation/cpu_kernels/vector_kernels.h"
 #include "tests/models/engine_support.h"
 #include "tests/support/thrown.h"
 

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "models/generation/engine.h"
-#include "models/packed.h"
+#include "models/ops/packed.h"
 
 namespace retort::models {
 

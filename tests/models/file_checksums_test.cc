@@ -1,5 +1,5 @@
 // The checksums of a checkpoint: what of it is compared when, and what is said of damage.
-#include "models/file_checksums.h"
+#include "models/safetensors/file_checksums.h"
 
 #include <gtest/gtest.h>
 
@@ -12,8 +12,8 @@
 #include <algorithm>
 
 #include "base/file.h"
-#include "models/safetensors.h"
-#include "models/safetensors_writer.h"
+#include "models/safetensors/safetensors.h"
+#include "models/safetensors/writer.h"
 #include "tests/support/folder_fixture.h"
 #include "tests/support/thrown.h"
 

@@ -1,5 +1,5 @@
 // generate(): a list of prompts in one call.
-#include "models/generate.h"
+#include "models/generation/generate.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/log_softmax.h>

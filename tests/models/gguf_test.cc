@@ -13,12 +13,12 @@
 #include <utility>
 
 #include "base/file.h"
-#include "models/checkpoint.h"
+#include "models/checkpoint/checkpoint.h"
 #include "models/gguf/export_gguf.h"
 #include "models/gguf/gguf_encoding.h"
 #include "models/gguf/gguf_family.h"
-#include "models/rope.h"
-#include "models/safetensors.h"
+#include "models/ops/rope.h"
+#include "models/safetensors/safetensors.h"
 #include "tests/models/gguf_reader.h"
 #include "tests/models/gguf_support.h"
 #include "tests/support/thrown.h"

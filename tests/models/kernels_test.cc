@@ -1,4 +1,4 @@
-#include "models/kernels.h"
+#include "models/ops/kernels.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -14,7 +14,7 @@
 #include <cmath>
 #include <functional>
 
-#include "models/rope.h"
+#include "models/ops/rope.h"
 
 namespace retort::models {
 namespace {

@@ -16,10 +16,10 @@
 #include <cmath>
 #include <vector>
 
-#include "models/lora/adapter.h"
+#include "models/checkpoint/adapter.h"
 #include "models/lora/lora_dropout.h"
 #include "models/lora/lora_linear.h"
-#include "models/shared_prefixes.h"
+#include "models/ops/shared_prefixes.h"
 #include "tests/models/small_model.h"
 
 namespace retort::models {

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "base/error.h"
+#include "models/checkpoint/adapter.h"
 #include "models/decoder/merged_weights.h"
-#include "models/lora/adapter.h"
 #include "models/lora/lora_targets.h"
-#include "models/safetensors.h"
+#include "models/safetensors/safetensors.h"
 #include "tests/models/small_model.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/thrown.h"

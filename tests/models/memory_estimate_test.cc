@@ -1,11 +1,11 @@
 // The estimate against what a decoder really holds.
-#include "models/memory_estimate.h"
+#include "models/memory/memory_estimate.h"
 
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 #include "models/generation/engine.h"
 #include "tests/models/own_tensors.h"
 #include "tests/support/memory/peak_memory.h"

@@ -1,5 +1,5 @@
 // Model folders written once more: another dtype, other shards, more tokens.
-#include "models/rewrite_checkpoint.h"
+#include "models/checkpoint/rewrite_checkpoint.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -11,8 +11,8 @@
 
 #include "base/error.h"
 #include "models/add_tokens.h"
-#include "models/checkpoint.h"
-#include "models/safetensors.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/safetensors/safetensors.h"
 #include "models/text/tokenizer.h"
 #include "tests/models/golden.h"
 #include "tests/support/temporary_folder.h"

@@ -14,8 +14,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "models/safetensors.h"
-#include "models/safetensors_writer.h"
+#include "models/safetensors/safetensors.h"
+#include "models/safetensors/writer.h"
 #include "tests/models/golden.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/thrown.h"

@@ -1,4 +1,4 @@
-#include "models/safetensors.h"
+#include "models/safetensors/safetensors.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "models/config.h"
+#include "models/config/config.h"
 #include "tests/models/golden.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/thrown.h"

@@ -1,6 +1,6 @@
 // Sequences that begin alike, computed as branches of one, and hidden states of the wanted rows
 // alone: against every sequence by itself, and every row.
-#include "models/shared_prefixes.h"
+#include "models/ops/shared_prefixes.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 #include "tests/models/small_model.h"
 #include "tests/support/relative_difference.h"
 #include "tests/support/thrown.h"

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 
 namespace retort::models {
 

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "models/checkpoint.h"
+#include "models/checkpoint/adapter.h"
+#include "models/checkpoint/checkpoint.h"
 #include "models/decoder/merged_weights.h"
-#include "models/lora/adapter.h"
 #include "roles/generator/replica_engine.h"
 #include "tests/losses/stand_in_device.h"
 #include "tests/roles/sealed_weights.h"

@@ -9,7 +9,7 @@
 #include <atomic>
 #include <thread>
 
-#include "models/checkpoint.h"
+#include "models/checkpoint/checkpoint.h"
 #include "roles/generator/client.h"
 #include "roles/generator/weight_buckets.h"
 #include "roles/generator/weight_checksum.h"

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "models/checkpoint.h"
+#include "models/checkpoint/checkpoint.h"
 #include "models/generation/engine.h"
 #include "roles/generator/client.h"
 #include "roles/generator/replica_engine.h"

@@ -6,7 +6,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 
-#include "models/packed.h"
+#include "models/ops/packed.h"
 #include "tests/roles/ask_teacher.h"
 #include "tests/roles/generator_fixture.h"
 #include "tests/support/thrown.h"

@@ -10,7 +10,7 @@
 #include <regex>
 #include <sstream>
 
-#include "models/lora/adapter.h"
+#include "models/checkpoint/adapter.h"
 #include "recipes/losses/linear_cross_entropy.h"
 #include "tests/roles/nano_model.h"
 #include "tests/support/relative_difference.h"

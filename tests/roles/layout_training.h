@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 #include "parallel/world.h"
 #include "roles/trainer/trainer.h"
 

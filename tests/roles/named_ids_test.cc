@@ -16,8 +16,8 @@
 #include <tuple>
 #include <vector>
 
-#include "models/checkpoint.h"
-#include "models/config.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/config/config.h"
 #include "roles/payload/payload.h"
 #include "roles/teacher/answer_computer.h"
 #include "roles/teacher/kept_rows.h"

@@ -1,5 +1,5 @@
 // How the rows of an answer are shared out over its parts.
-#include "roles/payload/parts.h"
+#include "roles/teacher/parts.h"
 
 #include <gtest/gtest.h>
 

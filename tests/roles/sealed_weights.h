@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 #include "roles/generator/weight_buckets.h"
 #include "roles/generator/weight_checksum.h"
 

@@ -18,7 +18,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "models/checkpoint.h"
+#include "models/checkpoint/checkpoint.h"
 #include "roles/serving_loop.h"
 #include "roles/teacher/client.h"
 #include "roles/teacher/server.h"

@@ -14,8 +14,8 @@
 
 #include <thread>
 
-#include "models/checkpoint.h"
-#include "models/packed.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/ops/packed.h"
 #include "roles/teacher/requests.h"
 #include "roles/teacher/shared_packs.h"
 #include "tests/roles/ask_teacher.h"

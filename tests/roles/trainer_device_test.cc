@@ -10,7 +10,7 @@
 
 #include <filesystem>
 
-#include "models/checkpoint.h"
+#include "models/checkpoint/checkpoint.h"
 #include "recipes/losses/linear_cross_entropy.h"
 #include "roles/generator/weight_buckets.h"
 #include "roles/generator/weight_checksum.h"

@@ -15,7 +15,7 @@
 #include <set>
 #include <tuple>
 
-#include "models/lora/adapter.h"
+#include "models/checkpoint/adapter.h"
 #include "roles/generator/weight_buckets.h"
 #include "roles/generator/weight_checksum.h"
 #include "roles/generator/weight_staging.h"

@@ -6,8 +6,8 @@
 #include <map>
 #include <random>
 
-#include "rpc/detail/receive_budget.h"
-#include "rpc/detail/send_window.h"
+#include "rpc/flow/receive_budget.h"
+#include "rpc/flow/send_window.h"
 #include "tests/support/thrown.h"
 
 namespace retort::rpc::detail {

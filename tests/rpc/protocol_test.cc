@@ -14,10 +14,10 @@
 #include "rpc/detail/envelope.h"
 #include "rpc/detail/frames.h"
 #include "rpc/detail/incoming_calls.h"
-#include "rpc/detail/loop.h"
-#include "rpc/detail/peer_address.h"
 #include "rpc/detail/peer_state.h"
 #include "rpc/detail/tensor_format.h"
+#include "rpc/loop/loop.h"
+#include "rpc/network/peer_address.h"
 #include "tests/support/thrown.h"
 #include "tests/support/wait_until.h"
 

@@ -12,8 +12,8 @@
 #include <future>
 
 #include "base/hash.h"
-#include "rpc/detail/peer_address.h"
 #include "rpc/detail/wire_schema.h"
+#include "rpc/network/peer_address.h"
 #include "tests/rpc/echo.h"
 
 namespace retort::rpc::testing {

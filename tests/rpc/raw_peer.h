@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "rpc/detail/frames.h"
-#include "rpc/detail/peer_address.h"
-#include "rpc/detail/sigpipe_block.h"
+#include "rpc/loop/sigpipe_block.h"
+#include "rpc/network/peer_address.h"
 #include "tests/rpc/transport/node.h"
 
 namespace retort::rpc::testing {

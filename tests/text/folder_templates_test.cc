@@ -1,6 +1,6 @@
 // Which of several chat templates of a folder renders a conversation: as transformers'
 // get_chat_template chooses.
-#include "models/checkpoint.h"
+#include "models/checkpoint/checkpoint.h"
 #include "models/text/chat_template.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/thrown.h"

@@ -11,10 +11,10 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 #include "parallel/parameter.h"
 #include "parallel/vote.h"
-#include "recipes/run/metric_sums.h"
+#include "recipes/run/loop/metric_sums.h"
 
 namespace retort::recipes {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "parallel/world.h"
-#include "recipes/run/objective.h"
+#include "recipes/run/loop/objective.h"
 #include "roles/trainer/trainer.h"
 
 namespace retort::recipes {

@@ -10,8 +10,8 @@
 
 #include "recipes/data/batches.h"
 #include "recipes/data/row_set.h"
-#include "recipes/run/objective.h"
-#include "recipes/run/recipe_run.h"
+#include "recipes/run/loop/objective.h"
+#include "recipes/run/rank/recipe_run.h"
 #include "roles/trainer/trainer.h"
 
 namespace retort::recipes {

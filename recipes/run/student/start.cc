@@ -7,14 +7,14 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/today.h"
-#include "models/checkpoint.h"
-#include "models/lora/adapter.h"
+#include "models/checkpoint/adapter.h"
+#include "models/checkpoint/checkpoint.h"
 #include "parallel/vote.h"
 #include "recipes/data/resumed_rows.h"
-#include "recipes/lora_checks.h"
-#include "recipes/run/checkpoint_store.h"
-#include "recipes/run/resume_point.h"
-#include "recipes/run/student_model.h"
+#include "recipes/roles/adapter.h"
+#include "recipes/run/checkpoints/checkpoint_store.h"
+#include "recipes/run/checkpoints/resume_point.h"
+#include "recipes/run/inputs/student_model.h"
 
 namespace retort::recipes {
 namespace {

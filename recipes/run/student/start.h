@@ -5,11 +5,11 @@
 #include <filesystem>
 #include <string>
 
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 #include "parallel/world.h"
-#include "recipes/run/loop_state.h"
-#include "recipes/run/rank_context.h"
-#include "recipes/run/recipe_run.h"
+#include "recipes/run/checkpoints/loop_state.h"
+#include "recipes/run/rank/rank_context.h"
+#include "recipes/run/rank/recipe_run.h"
 
 namespace retort::recipes {
 

@@ -26,7 +26,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "rpc/detail/loop.h"
+#include "rpc/loop/loop.h"
 #include "rpc/transport/detail/frame_reader.h"
 #include "rpc/transport/detail/tensorpipe_abi.h"
 #include "rpc/transport/dialer.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "engines/contract/options.h"
 #include "engines/make_engine.h"
-#include "engines/options.h"
 #include "tests/engines/llamacpp/fake_server.h"
 #include "tests/http/requests.h"
 #include "tests/support/thrown.h"

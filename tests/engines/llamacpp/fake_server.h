@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "engines/engine.h"
-#include "engines/options.h"
+#include "engines/contract/engine.h"
+#include "engines/contract/options.h"
 #include "tests/http/scripted_server.h"
 
 namespace retort::engines::test {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "engines/engine.h"
-#include "engines/options.h"
+#include "engines/contract/engine.h"
+#include "engines/contract/options.h"
 #include "models/loaded_model.h"
 #include "tests/support/process.h"
 #include "tests/support/temporary_folder.h"

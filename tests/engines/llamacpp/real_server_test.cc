@@ -10,9 +10,9 @@
 #include <numeric>
 #include <set>
 
+#include "engines/contract/options.h"
 #include "engines/make_engine.h"
-#include "engines/options.h"
-#include "models/generate.h"
+#include "models/generation/generate.h"
 #include "tests/engines/draw_statistics.h"
 #include "tests/engines/llamacpp/real_server.h"
 #include "tests/support/thrown.h"

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engines/contract/options.h"
 #include "engines/make_engine.h"
-#include "engines/options.h"
 #include "tests/engines/llamacpp/real_server.h"
 
 namespace retort::engines::test {

@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "engines/engine.h"
+#include "engines/contract/engine.h"
 #include "http/client.h"
 #include "tests/http/scripted_server.h"
 

@@ -2,9 +2,9 @@
 // was changed before a role is played, receipts find it with new weights.
 #include <gtest/gtest.h>
 
-#include "engines/options.h"
-#include "engines/probe.h"
-#include "engines/receipt.h"
+#include "engines/contract/options.h"
+#include "engines/probing/probe.h"
+#include "engines/weights/receipt.h"
 #include "tests/engines/llamacpp/real_server.h"
 #include "tests/engines/llamacpp/rewrites.h"
 #include "tests/support/thrown.h"

@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <vector>
 
+#include "engines/contract/options.h"
 #include "engines/make_engine.h"
-#include "engines/options.h"
 #include "tests/engines/llamacpp/real_server.h"
 #include "tests/support/thrown.h"
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "engines/contract/options.h"
 #include "engines/make_engine.h"
-#include "engines/options.h"
 #include "tests/engines/llamacpp/fake_server.h"
 #include "tests/http/requests.h"
 #include "tests/support/thrown.h"

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "models/decoder.h"
+#include "models/decoder/decoder.h"
 #include "roles/generator/replica_engine.h"
 #include "roles/generator/server.h"
 #include "rpc/agent.h"

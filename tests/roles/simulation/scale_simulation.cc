@@ -95,7 +95,7 @@ LookUpCost look_up(int64_t students, int64_t teachers, int64_t at_once) {
     state.handle(static_cast<uint64_t>(student), std::move(request), now);
   };
 
-  // As recipes/run/role_connections.cc does: they wait for some at a time, then check and get
+  // As recipes/run/rank/role_connections.cc does: they wait for some at a time, then check and get
   // all.
   // A student that has been answered asks for what is next.
   std::vector<int64_t> stage(to_size(students), 0);

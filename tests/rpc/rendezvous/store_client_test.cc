@@ -9,8 +9,8 @@
 #include <functional>
 #include <thread>
 
-#include "rpc/rendezvous/frame_connection.h"
-#include "rpc/rendezvous/store_identity.h"
+#include "rpc/launcher_port/frame_connection.h"
+#include "rpc/launcher_port/store_identity.h"
 #include "rpc/transport/acceptor.h"
 #include "tests/rpc/rendezvous/store_fixture.h"
 #include "tests/support/process.h"

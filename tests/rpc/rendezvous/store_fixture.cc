@@ -3,7 +3,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
-#include "rpc/rendezvous/store_identity.h"
+#include "rpc/launcher_port/store_identity.h"
 #include "rpc/transport/tls_context.h"
 
 namespace retort::rpc::rendezvous::testing {

@@ -8,8 +8,8 @@
 #include <deque>
 #include <thread>
 
-#include "rpc/rendezvous/frame_connection.h"
-#include "rpc/rendezvous/store_identity.h"
+#include "rpc/launcher_port/frame_connection.h"
+#include "rpc/launcher_port/store_identity.h"
 #include "rpc/transport/tls_context.h"
 #include "tests/rpc/failing_new.h"
 #include "tests/rpc/rendezvous/store_fixture.h"

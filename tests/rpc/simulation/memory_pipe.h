@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "rpc/detail/message_pipe.h"
 #include "rpc/detail/receive_pool.h"
+#include "rpc/network/message_pipe.h"
 #include "tests/rpc/simulation/network.h"
 
 namespace retort::rpc::simulation {

@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "rpc/detail/network.h"
+#include "rpc/network/network.h"
 #include "tests/rpc/simulation/scheduler.h"
 
 namespace retort::rpc::simulation {

@@ -1,6 +1,6 @@
 // Who is not heard at the launcher's port, and what a liar costs: his own connection.
-#include "rpc/rendezvous/frame_connection.h"
-#include "rpc/rendezvous/store_identity.h"
+#include "rpc/launcher_port/frame_connection.h"
+#include "rpc/launcher_port/store_identity.h"
 #include "rpc/supervision/supervision_frames.h"
 #include "tests/rpc/supervision/supervision_fixture.h"
 #include "tests/rpc/transport/raw_stream.h"

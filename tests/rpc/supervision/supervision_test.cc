@@ -6,7 +6,7 @@
 
 #include <filesystem>
 
-#include "rpc/rendezvous/store_identity.h"
+#include "rpc/launcher_port/store_identity.h"
 #include "rpc/supervision/supervision_frames.h"
 #include "rpc/transport/acceptor.h"
 #include "tests/rpc/supervision/supervision_fixture.h"

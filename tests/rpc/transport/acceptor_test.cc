@@ -15,8 +15,8 @@
 #include <thread>
 
 #include "base/sizes.h"
-#include "rpc/detail/peer_address.h"
 #include "rpc/listen_address.h"
+#include "rpc/network/peer_address.h"
 #include "rpc/transport/dial.h"
 #include "tests/rpc/transport/echo_pipe.h"
 #include "tests/rpc/transport/node.h"

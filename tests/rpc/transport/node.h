@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "rpc/detail/loop.h"
+#include "rpc/loop/loop.h"
 #include "rpc/transport/acceptor.h"
 #include "rpc/transport/detail/context.h"
 #include "rpc/transport/sessions.h"

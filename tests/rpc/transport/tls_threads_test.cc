@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "base/future.h"
-#include "rpc/detail/loop.h"
+#include "rpc/loop/loop.h"
 #include "rpc/transport/stream_factory.h"
 #include "rpc/transport/tls_context.h"
 #include "tests/rpc/transport/log_capture.h"

@@ -1,0 +1,40 @@
+#include "launch/run_folder/driving_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/log.h"
+#include "base/process/owned_fd.h"
+
+namespace retort::launch {
+namespace {
+
+// Writable, because over NFS only that may be locked against all others.
+OwnedFd open_lock(const std::filesystem::path& run_folder) {
+  return OwnedFd(::open((run_folder / kDrivingLock).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+}
+
+}  // namespace
+
+DrivingLock::DrivingLock(const std::filesystem::path& run_folder) : file_(open_lock(run_folder)) {
+  // Waits at most for somebody who asks at this moment.
+  int locked = -1;
+  do {
+    locked = ::flock(file_.get(), LOCK_SH);
+  } while (locked != 0 && errno == EINTR);
+  if (locked != 0) {
+    RETORT_LOG(kWarning)
+        << "cannot lock " << (run_folder / kDrivingLock).string() << ": " << std::strerror(errno)
+        << "; serving processes will not wait for this one if the launcher is lost";
+  }
+}
+
+bool anyone_drives(const std::filesystem::path& run_folder) {
+  const OwnedFd file = open_lock(run_folder);
+  return ::flock(file.get(), LOCK_EX | LOCK_NB) != 0;
+}
+
+}  // namespace retort::launch

@@ -1,0 +1,56 @@
+#include "launch/run_folder/run_mark_trial.h"
+
+#include <algorithm>
+
+#include "launch/run_folder/run_mark.h"
+
+namespace retort::launch {
+namespace fs = std::filesystem;
+
+RunMarkTrial::RunMarkTrial(const fs::path& run_folder) : folder_(run_folder) {
+  try {
+    make();
+  } catch (const fs::filesystem_error& error) {
+    error_ = Error(ErrorCode::kUnavailable, error.what());
+  } catch (const Error& error) {
+    error_ = error;
+  }
+  if (!error_ || !fs::exists(folder_ / kRunMark)) return;
+  try {
+    text_ = read_run_mark(folder_).text;
+  } catch (const Error& error) {
+    error_ = error;
+  }
+}
+
+void RunMarkTrial::make() {
+  // From the top, so that what is made can be removed from below.
+  std::vector<fs::path> missing;
+  for (fs::path one = folder_; !fs::exists(one); one = one.parent_path())
+    missing.push_back(one);
+  std::ranges::reverse(missing);
+  for (const fs::path& one : missing) {
+    fs::create_directory(one);
+    made_.push_back(one);
+  }
+
+  // On a full disk the file is there, without a text.
+  const bool is_new = !fs::exists(folder_ / kRunMark);
+  if (is_new) own_ = "";
+  text_ = make_run_mark(folder_, Duration(0));
+  if (is_new) own_ = text_;
+}
+
+RunMarkTrial::~RunMarkTrial() {
+  try {
+    if (own_) remove_run_mark(folder_, *own_);
+  } catch (const std::exception&) {
+    // Somebody has removed it.
+  }
+  for (auto one = made_.rbegin(); one != made_.rend(); ++one) {
+    std::error_code not_empty;  // somebody else has put something there meanwhile
+    fs::remove(*one, not_empty);
+  }
+}
+
+}  // namespace retort::launch

@@ -1,0 +1,31 @@
+#include "launch/ssh/life_signs.h"
+
+#include <algorithm>
+
+namespace retort::launch {
+namespace {
+
+constexpr std::chrono::milliseconds kStill{2'000};
+
+}  // namespace
+
+LifeSigns::LifeSigns(Duration interval, Duration limit, Clock::time_point now)
+    : interval_(std::min(interval, limit / 4)),
+      limit_(limit),
+      looked_(now),
+      heard_(now),
+      due_(now) {}
+
+void LifeSigns::look(Clock::time_point now) {
+  const auto gap = now - looked_;
+  if (gap > kStill) heard_ = std::min(heard_ + gap, now);
+  looked_ = now;
+}
+
+bool LifeSigns::due() {
+  if (looked_ < due_) return false;
+  due_ = looked_ + interval_;
+  return true;
+}
+
+}  // namespace retort::launch

@@ -1,0 +1,135 @@
+#include "tests/recipes/run_support/device_cases.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <ostream>
+
+#include "base/file.h"
+#include "tests/recipes/run_support/golden_support.h"
+#include "tests/recipes/run_support/on_policy_support.h"
+
+namespace retort::test {
+namespace {
+
+std::vector<double> golden_metric(const nlohmann::json& golden, const std::string& metric) {
+  static const std::map<std::string, std::string> names{
+      {"loss", "losses"}, {"grad_norm", "grad_norms"}, {"kd_loss", "kd"}, {"ce_loss", "ce"}};
+  const bool other = !golden.contains(metric);
+  return golden.at(other ? names.at(metric) : metric).get<std::vector<double>>();
+}
+
+// Each role says in its log where it computes.
+void expect_computes_on(const std::string& device, const fs::path& run,
+                        const std::vector<std::string>& roles) {
+  for (const std::string& role : roles) {
+    const std::string log = read_file(run / "logs" / (role + "-0.log"));
+    EXPECT_NE(log.find("computes on " + device), std::string::npos) << role << ":\n" << log;
+  }
+}
+
+const std::vector<std::string> kDistill{"loss", "grad_norm", "kd_loss", "ce_loss"};
+const std::vector<std::string> kPreference{
+    "loss",         "grad_norm",     "rewards/chosen", "rewards/rejected", "rewards/margins",
+    "logps/chosen", "logps/rejected"};
+const std::vector<std::string> kTeacher{"student", "teacher"};
+
+}  // namespace
+
+std::vector<DeviceCase> device_cases() {
+  return {
+      DeviceCase{"expected", "changes", "forward_hidden_mix", kTeacher, "{teacher: {0: 0}}",
+                 kDistill},
+      DeviceCase{"expected", "changes", "jsd_full", kTeacher, "{teacher: {0: 0}}", kDistill},
+      DeviceCase{"expected", "changes", "jsd_topk_bucket", kTeacher, "", kDistill},
+      DeviceCase{
+          "preference", "preference_changes", "sigmoid", {"student", "reference"}, "", kPreference},
+      DeviceCase{"kto",
+                 "kto_changes",
+                 "kto",
+                 {"student", "reference"},
+                 "",
+                 {"loss", "grad_norm", "rewards/chosen", "rewards/rejected"}},
+      DeviceCase{"reward",
+                 "reward_changes",
+                 "bradley_terry",
+                 {"student"},
+                 "",
+                 {"loss", "grad_norm", "accuracy", "margin", "mean_reward"},
+                 "reward_one"},
+      DeviceCase{"policy",
+                 "policy_changes",
+                 "reference",
+                 {"student", "generator", "reference"},
+                 "",
+                 {"loss", "grad_norm", "kl"}},
+      DeviceCase{"policy",
+                 "policy_changes",
+                 "reference",
+                 {"student", "generator", "reference"},
+                 "{generator: {0: 0}}",
+                 {"loss", "grad_norm", "kl"}}};
+}
+
+std::string name_of(const DeviceCase& c) {
+  return c.golden + "_" + c.name + (c.maps.empty() ? "" : "_mapped");
+}
+
+void PrintTo(const DeviceCase& c, std::ostream* out) { *out << name_of(c); }
+
+std::string recipe_of(const nlohmann::json& golden) {
+  if (golden.contains("recipe")) return golden.at("recipe");
+  std::string text =
+      "recipe: distill\noutput_dir: $RUN\nseed: 3\nroles:\n"
+      "  student: {model: $GOLDENS/qwen3, world: {dp: 1, threads: 1}}\n"
+      "  teacher: {model: $GOLDENS/teacher, world: {dp: 1, threads: 1}}\n"
+      "data: {train: [{path: $GOLDENS/rows.jsonl}], max_length: 64, packing: false, "
+      "shuffle: false}\n"
+      "train: {max_steps: 5, per_device_train_batch_size: 2, gradient_accumulation_steps: 2, "
+      "learning_rate: 1.0e-3, lr_scheduler_type: constant, save_steps: 0}\n"
+      "distill:\n  teachers: [{role: teacher}]\n";
+  for (const auto& [key, value] : golden.at("distill").items())
+    text += "  " + key + ": " + value.dump() + "\n";
+  return text;
+}
+
+void expect_trains_as_on_the_cpu(const DeviceCase& c, const std::string& device,
+                                 const DeviceBounds& bounds) {
+  const nlohmann::json golden = golden_cases(c.golden).at(c.name);
+  const std::string recipe = recipe_of(golden);
+  TemporaryFolder folder;
+
+  std::vector<std::string> settings;
+  for (const std::string& role : c.roles)
+    settings.push_back("roles." + role + ".world.device=cuda");
+  if (!c.maps.empty()) settings.push_back("rpc.device_maps=" + c.maps);
+  const fs::path here = run_recipe_text(folder / "cpu", recipe);
+  const fs::path there = run_recipe_text(folder / "device", recipe, settings);
+  if (testing::Test::HasFailure()) return;
+
+  // PyTorch's numbers within the tolerance of the CPU, the CPU's own far closer.
+  expect_computes_on(device, there, c.roles);
+  for (const std::string& metric : c.metrics) {
+    expect_close(column(there, metric), golden_metric(golden, metric), metric, bounds.metrics);
+    const std::vector<double> got = column(there, metric), want = column(here, metric);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_NEAR(got[i], want[i], bounds.metrics * std::max(1.0, std::abs(want[i])))
+          << metric << " " << i;
+  }
+  // Parameters, gradients and the optimizer's two numbers are there at the same time.
+  const auto peaks = column(there, "peak_device_memory");
+  ASSERT_FALSE(peaks.empty());
+  EXPECT_GT(peaks.back(),
+            3 * static_cast<double>(fs::file_size(there / "final/model.safetensors")));
+  EXPECT_EQ(column(here, "peak_device_memory").size(), 0u) << "nobody counts on the CPU";
+  if (golden.contains("samples")) expect_same_samples(there, here);
+  expect_same_parameters(there, c.model, c.changes, c.name);
+  const double parameters = relative_difference(there / "final", here / "final");
+  EXPECT_LT(parameters, bounds.parameters);
+  testing::Test::RecordProperty("parameters_beside_the_cpu", std::to_string(parameters));
+}
+
+}  // namespace retort::test

@@ -1,0 +1,107 @@
+// Whole runs in which every role computes on a device, as far as that can be seen without one: on
+// the stand-in, which the program opens as a module in each role's process, against the numbers
+// that PyTorch and TRL have for the same recipe and against the same run on the CPU. What reads the
+// device's memory from the host ends its process.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "tests/recipes/run_support/device_cases.h"
+#include "tests/recipes/run_support/golden_support.h"
+
+namespace retort::test {
+namespace {
+
+// Processes that this one starts find the stand-in where they look for CUDA's module.
+class StandInModule {
+ public:
+  StandInModule() {
+    const fs::path tests = fs::read_symlink("/proc/self/exe").parent_path();
+    const fs::path module = tests / "libretort_stand_in.so";
+    EXPECT_TRUE(fs::exists(module)) << module;
+    ::setenv("RETORT_CUDA_MODULE", module.c_str(), 1);
+  }
+  ~StandInModule() { ::unsetenv("RETORT_CUDA_MODULE"); }
+};
+
+// The environment's, while this lives, and that of the processes that are started.
+class Setting {
+ public:
+  Setting(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
+  ~Setting() { ::unsetenv(name_); }
+  Setting(const Setting&) = delete;
+  Setting& operator=(const Setting&) = delete;
+
+ private:
+  const char* name_;
+};
+
+// Which device each process of a run with a student and two replicas of a teacher computes on, as
+// their logs say, and those logs.
+struct Whereabouts {
+  std::string student, teachers, logs;
+};
+
+Whereabouts where(const fs::path& folder, const char* devices,
+                  const std::vector<std::string>& more = {}) {
+  const StandInModule module;
+  const Setting count("STAND_IN_DEVICES", devices);
+  std::vector<std::string> settings{"roles.student.world.device=cuda",
+                                    "roles.teacher.world.device=cuda", "roles.teacher.world.dp=2",
+                                    "train.max_steps=1"};
+  settings.insert(settings.end(), more.begin(), more.end());
+  const fs::path run =
+      run_recipe_text(folder, recipe_of(golden_cases("expected").at("jsd_topk_bucket")), settings);
+
+  Whereabouts found;
+  const auto device_of = [&](const std::string& process) -> std::string {
+    const std::string log = read_file(run / "logs" / (process + ".log"));
+    const std::string before = "computes on stand_in:";
+    const size_t at = log.find(before);
+    found.logs += log;
+    return at == std::string::npos ? "-" : log.substr(at + before.size(), 1);
+  };
+  found.student = device_of("student-0");
+  found.teachers = device_of("teacher-0") + device_of("teacher-1");
+  return found;
+}
+
+TEST(DevicesOfRoles, EachRankHasItsOwn) {
+  const TemporaryFolder folder;
+  const Whereabouts found = where(folder / "free", "3");
+  EXPECT_EQ(found.student, "0") << found.logs;
+  EXPECT_EQ(found.teachers, "12") << found.logs;
+  EXPECT_EQ(found.logs.find(" shares stand_in"), std::string::npos) << found.logs;
+}
+
+TEST(DevicesOfRoles, AreThoseThatTheRecipeNames) {
+  const TemporaryFolder folder;
+  const Whereabouts found = where(folder / "named", "3", {"roles.student.devices=[2]"});
+  EXPECT_EQ(found.student, "2") << found.logs;
+  EXPECT_EQ(found.teachers, "01") << found.logs;
+}
+
+TEST(DevicesOfRoles, AreSharedWithAWarningWhereThereAreFewer) {
+  const TemporaryFolder folder;
+  const Whereabouts found = where(folder / "few", "2");
+  EXPECT_EQ(found.student, "0") << found.logs;
+  EXPECT_EQ(found.teachers, "10") << found.logs;
+  EXPECT_NE(found.logs.find("student shares stand_in:0 with teacher"), std::string::npos)
+      << found.logs;
+}
+
+class DeviceRun : public testing::TestWithParam<DeviceCase> {};
+
+TEST_P(DeviceRun, TrainsAsOnTheCpu) {
+  const StandInModule module;
+  expect_trains_as_on_the_cpu(GetParam(), "stand_in:0", {});
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, DeviceRun, testing::ValuesIn(device_cases()),
+                         [](const auto& info) { return name_of(info.param); });
+
+}  // namespace
+}  // namespace retort::test
