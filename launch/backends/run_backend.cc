@@ -8,9 +8,8 @@
 namespace retort::launch {
 
 void RunBackend::check_submit() const {
-  throw Error(ErrorCode::kInvalidArgument,
-              "--submit needs launch.backend: slurm; the recipe has " +
-                  std::string(enum_name(recipe().launch.backend)));
+  throw Error(ErrorCode::kInvalidArgument, "--submit needs launch.backend: slurm; the recipe has " +
+                                               std::string(enum_name(recipe().launch.backend)));
 }
 
 std::string RunBackend::dry_run(bool /*resume*/, bool /*overwrite*/) const {

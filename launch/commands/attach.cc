@@ -93,8 +93,7 @@ class AttachedProcesses final : public StartProcesses {
 
 // The start that the launcher before has begun, to its end.
 StartEnd attach(const WholeRun& run, const RunFolder& folder, const RunStatus& status) {
-  const std::unique_ptr<RunBackend::Start> start =
-      run.backend.attach(folder, status, run.signals);
+  const std::unique_ptr<RunBackend::Start> start = run.backend.attach(folder, status, run.signals);
   const rpc::RendezvousAccess access{.run = read_run_id(folder.path()),
                                      .secret = run_secret(run.recipe),
                                      .encryption = run.recipe.rpc.encryption};

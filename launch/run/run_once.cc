@@ -202,11 +202,10 @@ void StartObservers::start_helper(const StartOptions& options) {
     progress_.on_phase(message);
     status_.on_phase(message);
   };
-  command_.emplace(
-      MetricsCommand::Options{.argv = options.recipe.launch.metrics_command,
-                              .metrics = options.folder.metrics(),
-                              .output = options.folder.logs() / "metrics_command.log",
-                              .tell = tell});
+  command_.emplace(MetricsCommand::Options{.argv = options.recipe.launch.metrics_command,
+                                           .metrics = options.folder.metrics(),
+                                           .output = options.folder.logs() / "metrics_command.log",
+                                           .tell = tell});
   observers_.add(&*command_);
 }
 

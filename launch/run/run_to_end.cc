@@ -96,9 +96,8 @@ int go_on(const WholeRun& run, StartEnd end) {
   for (int64_t restart = 1; end.goes_on; ++restart) {
     std::cerr << "note: the run goes on from its last checkpoint, " << restart << " of " << most
               << " times (launch.max_restarts)" << std::endl;
-    end = start_run(run, {.mode = RunFolderMode::kResume,
-                          .restarts_left = most - restart,
-                          .by_itself = true});
+    end = start_run(
+        run, {.mode = RunFolderMode::kResume, .restarts_left = most - restart, .by_itself = true});
   }
   return end.exit_code;
 }

@@ -54,8 +54,8 @@ class SshStart final : public RunBackend::Start {
   const recipes::Recipe& recipe() const override { return recipe_; }
   std::string bind() const override { return store_bind(recipe_, hosts_.get()); }
   std::unique_ptr<StartProcesses> enter(const RunFolder& folder) override {
-    HostPlaces places = placement_ ? HostPlaces(recipe_, *hosts_, *placement_)
-                                   : HostPlaces(recipe_, *hosts_);
+    HostPlaces places =
+        placement_ ? HostPlaces(recipe_, *hosts_, *placement_) : HostPlaces(recipe_, *hosts_);
     return std::make_unique<SshProcesses>(recipe_, folder, *hosts_, std::move(places));
   }
 
@@ -88,8 +88,7 @@ Placement placement_of(const recipes::Recipe& recipe, const RunStatus& status) {
   for (const RunStatus::Process& process : status.processes) {
     const auto host = std::ranges::find(hosts, process.host, &recipes::HostOptions::host);
     if (host == hosts.end())
-      throw Error(ErrorCode::kInvalidArgument,
-                  "--attach: the recipe has no host " + process.host);
+      throw Error(ErrorCode::kInvalidArgument, "--attach: the recipe has no host " + process.host);
     const auto index = static_cast<size_t>(host - hosts.begin());
     placement.hosts.at(process.role).at(static_cast<size_t>(process.rank)) = index;
     ++placement.processes[index];

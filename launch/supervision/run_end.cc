@@ -19,8 +19,8 @@ bool was_cut_off(const WatchedProcesses& processes, SupervisorResult& result) {
   return true;
 }
 
-void forgive_late_failures(const WatchedProcesses& processes,
-                           std::vector<ProcessFailure>& failures, SupervisorResult& result) {
+void forgive_late_failures(const WatchedProcesses& processes, std::vector<ProcessFailure>& failures,
+                           SupervisorResult& result) {
   if (!processes.drivers_said_last({"done"}) || !processes.driver_succeeded()) return;
   for (const ProcessFailure& failure : failures)
     result.remarks.push_back(failure.name() + " " + failure.what() +

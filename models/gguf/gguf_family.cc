@@ -144,8 +144,7 @@ void check_gguf_expressible(const ModelConfig& config, int64_t context_length) {
     throw refusal("attention_bias", "its qwen3 has no bias in the output of attention");
   if (graph != "llama" && config.rope.type == "llama3")
     throw refusal("rope_type", "its qwen2 and qwen3 have no rotary scaling of type 'llama3'");
-  if (graph == "qwen2" &&
-      config.num_attention_heads * config.head_dim != config.hidden_size)
+  if (graph == "qwen2" && config.num_attention_heads * config.head_dim != config.hidden_size)
     throw refusal("head_dim", "the heads of its qwen2 together have the hidden size");
 
   // Up to as many tokens as the window has, full attention is the same function.

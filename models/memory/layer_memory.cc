@@ -87,8 +87,7 @@ RankSlice::RankSlice(const ModelConfig& c, int64_t tp)
 int64_t RankSlice::layer_parameters(const ModelConfig& c) const {
   const int64_t matrices = hidden * (2 * q + 2 * kv + 3 * inner);
   const int64_t norms = (c.output_norms ? 4 : 2) * hidden + (c.qk_norm ? 2 * head_dim : 0);
-  const int64_t biases = (c.attention_bias ? q + 2 * kv : 0) +
-                         (c.attention_out_bias ? hidden : 0) +
+  const int64_t biases = (c.attention_bias ? q + 2 * kv : 0) + (c.attention_out_bias ? hidden : 0) +
                          (c.mlp_bias ? 2 * inner + hidden : 0);
   return matrices + norms + biases;
 }

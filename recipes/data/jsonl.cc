@@ -74,8 +74,7 @@ std::string JsonlFile::fingerprint() const {
 std::string JsonlFile::fingerprint(const std::function<bool()>& stop) const {
   const std::lock_guard lock(impl_->hashing);
   if (!impl_->hash.empty()) return impl_->hash;
-  const auto hash =
-      detail::content_hash(impl_->plain_path, impl_->file.text(), impl_->cache, stop);
+  const auto hash = detail::content_hash(impl_->plain_path, impl_->file.text(), impl_->cache, stop);
   if (!hash)
     throw Error(ErrorCode::kCancelled,
                 impl_->path.string() + ": its SHA-256 was stopped before it was made");

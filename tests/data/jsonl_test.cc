@@ -12,8 +12,8 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "recipes/data/detail/content_hash.h"
-#include "recipes/data/detail/line_index.h"
 #include "recipes/data/detail/keep_hashes.h"
+#include "recipes/data/detail/line_index.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/thrown.h"
 

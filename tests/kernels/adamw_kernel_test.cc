@@ -41,15 +41,15 @@ void check(int64_t first, int64_t second, int64_t shift, const float* scale) {
       [&](EmulatedKernels& kernels, auto& master, auto& avg, auto& square, auto& narrowed) {
         const auto tensor = [&](int64_t at, int64_t count, Bf16* to, float decay) {
           return AdamwTensor{master.data() + at,
-                        avg.data() + at,
-                        square.data() + at,
-                        grad.data() + at,
-                        to,
-                        count,
-                        decay};
+                             avg.data() + at,
+                             square.data() + at,
+                             grad.data() + at,
+                             to,
+                             count,
+                             decay};
         };
         const AdamwTensor table[] = {tensor(shift, first, narrowed.data() + shift, kDecay),
-                                tensor(shift + first, second, nullptr, 0)};
+                                     tensor(shift + first, second, nullptr, 0)};
         const AdamwTensor* tensors = table;
         launch(kernels, "retort_adamw", {.grid_x = std::ssize(chunks), .block = 64}, tensors,
                chunks.data(), kChunkSize, scale, kRate, kBeta1, kBeta2, kEps, kBias1, kBias2Sqrt);

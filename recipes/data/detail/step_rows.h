@@ -127,9 +127,9 @@ std::unique_ptr<typename StepStream<MicroBatch>::Source> steps_of_rows(
 BatchOptions end_to_end(const BatchOptions& options, int64_t max_length, const std::string& what,
                         int64_t sequences);
 
-// Evaluation: the usable rows of the set in file order, number i of them on rank i mod dp_size, with
-// `budget` tokens (0: options.rows_per_micro_batch items) in a micro-batch. Every rank gets the
-// same number of micro-batches.
+// Evaluation: the usable rows of the set in file order, number i of them on rank i mod dp_size,
+// with `budget` tokens (0: options.rows_per_micro_batch items) in a micro-batch. Every rank gets
+// the same number of micro-batches.
 template <class Item, class Set>
 std::vector<std::vector<Item>> eval_items(const Set& set, const BatchOptions& options,
                                           int64_t budget) {

@@ -30,8 +30,8 @@ class HeldRows : public data::RowSet {
  public:
   HeldRows(const std::string& path, models::Tokenizer tokenizer, std::shared_future<void> allowed,
            std::string failure, const std::filesystem::path& cache = {})
-      : RowSet(std::vector<data::Source>{{.path = path}}, data::DataOptions{},
-               std::move(tokenizer), test::chat_template(), cache),
+      : RowSet(std::vector<data::Source>{{.path = path}}, data::DataOptions{}, std::move(tokenizer),
+               test::chat_template(), cache),
         allowed_(std::move(allowed)),
         failure_(std::move(failure)) {}
   bool usable(int64_t) const override { return true; }
@@ -82,7 +82,7 @@ class RowDigestTest : public testing::Test {
 };
 
 TEST_F(RowDigestTest, IsMadeBesideStepsAndIsInEachCheckpoint) {
-  for (const std::string& error : errors_of([&](RowDigest& digest, const data::RowSet& rows) {
+  for (const std::string& error : errors_of([&](RowDigest&digest, const data::RowSet&rows) {
          digest.wait_before_training(Duration(0));
          digest.after_step();
          digest.after_step();
@@ -102,7 +102,7 @@ TEST_F(RowDigestTest, IsMadeBesideStepsAndIsInEachCheckpoint) {
 TEST_F(RowDigestTest, IsComparedBeforeTheFirstStepWhereItIsMade) {
   allow();
   for (const std::string& error :
-       errors_of("{\"text\": \"w3\"}\n", "", [](RowDigest& digest, const data::RowSet&) {
+       errors_of("{\"text\": \"w3\"}\n", "", [](RowDigest&digest, const data::RowSet&) {
          digest.wait_before_training(std::chrono::minutes(1));
        }))
     EXPECT_TRUE(error.starts_with("student/1 read other training data")) << error;
@@ -110,7 +110,7 @@ TEST_F(RowDigestTest, IsComparedBeforeTheFirstStepWhereItIsMade) {
 
 TEST_F(RowDigestTest, NoCheckpointIsOfRanksThatReadOtherRows) {
   for (const std::string& error :
-       errors_of("{\"text\": \"w3\"}\n", "", [&](RowDigest& digest, const data::RowSet&) {
+       errors_of("{\"text\": \"w3\"}\n", "", [&](RowDigest&digest, const data::RowSet&) {
          digest.wait_before_training(Duration(0));
          digest.after_step();
          allow();
@@ -123,7 +123,7 @@ TEST_F(RowDigestTest, NoCheckpointIsOfRanksThatReadOtherRows) {
 // The step behind which all have it ends the run, long before a checkpoint.
 TEST_F(RowDigestTest, AStepFindsThatRanksReadOtherRows) {
   for (const std::string& error :
-       errors_of("{\"text\": \"w3\"}\n", "", [&](RowDigest& digest, const data::RowSet&) {
+       errors_of("{\"text\": \"w3\"}\n", "", [&](RowDigest&digest, const data::RowSet&) {
          digest.wait_before_training(Duration(0));
          allow();
          for (;;)
@@ -134,12 +134,11 @@ TEST_F(RowDigestTest, AStepFindsThatRanksReadOtherRows) {
 
 TEST_F(RowDigestTest, AFailureOfOneRankIsEveryRanks) {
   for (const std::string& error :
-       errors_of(kRows, "b.jsonl: was changed",
-                 [&](RowDigest& digest, const data::RowSet&) {
-                   digest.wait_before_training(Duration(0));
-                   allow();
-                   digest.finish();
-                 }))
+       errors_of(kRows, "b.jsonl: was changed", [&](RowDigest&digest, const data::RowSet&) {
+         digest.wait_before_training(Duration(0));
+         allow();
+         digest.finish();
+       }))
     EXPECT_NE(error.find("b.jsonl: was changed"), std::string::npos) << error;
 }
 
