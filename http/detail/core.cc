@@ -5,6 +5,7 @@
 
 #include "http/detail/call.h"
 #include "http/detail/request_head.h"
+#include "http/detail/tls.h"
 
 namespace retort::http::detail {
 

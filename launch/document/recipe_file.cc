@@ -1,12 +1,13 @@
 #include "launch/document/recipe_file.h"
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
+#include "base/near_file.h"
 #include "base/options.h"
 #include "base/piped_file.h"
-#include "launch/document/home_paths.h"
 #include "launch/document/key_paths.h"
 #include "launch/document/places.h"
 #include "launch/kubernetes/check.h"
@@ -67,6 +68,44 @@ class RunLauncher : public recipes::Launcher {
     launch::check_pods(recipe, places);
   }
 };
+
+void expand(std::string& path) { path = home_expanded(path); }
+
+void expand(std::optional<std::string>& path) {
+  if (path) path = home_expanded(*path);
+}
+
+// "~" and "~/..." become the home folder of this environment (base/near_file.h) in what the recipe
+// reads and writes: models, adapters, data, tokenizers, certificates, keys, templates, caches and
+// output_dir. Not with backend: kubernetes, whose pods have another home.
+void expand_home(recipes::Recipe& recipe) {
+  if (recipe.launch.backend == recipes::Backend::kKubernetes) return;
+  expand(recipe.output_dir);
+  expand(recipe.launch.secret_file);
+  expand(recipe.launch.ssh.identity_file);
+  for (auto& [name, role] : recipe.roles) {
+    expand(role.model);
+    if (role.lora) expand(role.lora->adapter);
+    if (!role.external) continue;
+    expand(role.external->weights.folder);
+    expand(role.external->tokenizer);
+    expand(role.external->api_key_file);
+    expand(role.external->ca_file);
+  }
+
+  for (auto* sources : {&recipe.data.train, &recipe.data.eval})
+    for (data::Source& source : *sources)
+      expand(source.path);
+  expand(recipe.data.tokenized_cache);
+  expand(recipe.data.chat_template);
+  if (recipe.dpo) expand(recipe.dpo->reference_cache);
+  if (recipe.kto) expand(recipe.kto->reference_cache);
+  for (rewards::RewardOptions& reward : recipe.rewards)
+    expand(reward.template_file);
+  if (!recipe.distill) return;
+  for (auto& teacher : recipe.distill->teachers)
+    expand(teacher.cache);
+}
 
 recipes::Recipe checked_recipe(YamlNode root, const RoleValues& known, const LoadOptions& options,
                                std::vector<std::string>* warnings) {

@@ -8,7 +8,6 @@
 #include "recipes/distill/cache_manifest.h"
 #include "recipes/distill/cached_teacher.h"
 #include "recipes/distill/checks.h"
-#include "recipes/distill/input_checks.h"
 #include "recipes/distill/objective.h"
 #include "recipes/distill/on_policy.h"
 #include "recipes/distill/plan.h"

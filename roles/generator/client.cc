@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -11,7 +12,7 @@
 #include "base/log.h"
 #include "models/decoder/merged_weights.h"
 #include "models/generation/request.h"
-#include "roles/generator/compatibility.h"
+#include "roles/generator/methods.h"
 #include "roles/generator/weight_buckets.h"
 #include "roles/generator/weight_checksum.h"
 #include "rpc/archive.h"
@@ -31,6 +32,33 @@ const WeightBucket* bucket_at(const std::vector<std::vector<WeightBucket>>& buck
                               size_t index) {
   const bool there = rank < buckets.size() && index < buckets[rank].size();
   return there ? &buckets[rank][index] : nullptr;
+}
+
+// What GeneratorInfo has to say; the student's own.
+struct ExpectedGenerator {
+  std::string vocabulary_fingerprint, parameters, base_weights;
+  bool adapter_alone = false;  // is pushed
+};
+
+// Whether the student's weights can be sent to this generator, and token ids exchanged with it:
+// kMismatch saying what differs and what to do.
+void check_matches(const GeneratorInfo& info, const ExpectedGenerator& student) {
+  const auto refuse = [](const std::string& what) { throw Error(ErrorCode::kMismatch, what); };
+  if (info.vocabulary_fingerprint != student.vocabulary_fingerprint)
+    refuse("student and generator tokenizers differ; the generator must have the student's");
+  if (info.parameters != student.parameters)
+    refuse(
+        "student and generator differ in the names, shapes or dtypes of their parameters, or in "
+        "config values that change the function (rope_theta, rms_norm_eps, sliding_window, ...); " +
+        std::string(student.adapter_alone
+                        ? "the generator adds the student's adapter to its own model, so give both "
+                          "the same model, dtype and roles.student.lora"
+                        : "the generator takes over the student's weights, so give both the same "
+                          "model and dtype"));
+  if (info.base_weights != student.base_weights)
+    refuse(
+        "the generator's model has other weights than the student's, beside which the adapter that "
+        "it is sent means nothing; give both the same files");
 }
 
 }  // namespace

@@ -23,7 +23,25 @@ const Rules kKept{
     .rent = true,
     .one_source_of_a_class = true,
     .public_headers = true,
-    .rent_exceptions = {},
+    .rent_exceptions =
+        {
+            {"engines/kserve/requests.h", "what a server is asked has its file in every engine's"},
+            {"models/config/classifier.h", "with it config.cc would come to 480 lines"},
+            {"models/config/rope_keys.h", "with it config.cc would be longer than 500 lines"},
+            {"models/config/windows.h", "with it config.cc would be longer than 500 lines"},
+            {"parallel/detail/sockets.h", "hides the system's sockets from a file about keys"},
+            {"recipes/data/detail/answer_phrase.h", "reads a formula; its user finds where one is"},
+            {"recipes/data/detail/plain_text.h", "with it answer_tokens.cc would pass 500 lines"},
+            {"recipes/distill/plan.h", "the recipes' folders have the same names"},
+            {"recipes/distill/self_check.h", "the recipes' folders have the same names"},
+            {"recipes/distill/write_cache.h", "with it setup.cc would be longer than 500 lines"},
+            {"recipes/document/sft_options.h", "every block of a recipe has its file"},
+            {"recipes/grpo/checks.h", "the recipes' folders have the same names"},
+            {"recipes/grpo/self_check.h", "the recipes' folders have the same names"},
+            {"recipes/kto/audit.h", "the recipes' folders have the same names"},
+            {"recipes/kto/self_check.h", "the recipes' folders have the same names"},
+            {"recipes/reward_model/self_check.h", "the recipes' folders have the same names"},
+        },
 };
 
 // With RETORT_UPDATE_DOCS=1 the block is written first, unless rooms include each other.
