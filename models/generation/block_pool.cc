@@ -14,6 +14,8 @@ BlockPool::BlockPool(int64_t num_blocks, int64_t block_tokens, bool share_prefix
 
 int32_t BlockPool::take() {
   int32_t id = 0;
+  // A block without contents goes first. Else the cached block that was released first is
+  // forgotten.
   if (!free_.empty()) {
     id = free_.back();
     free_.pop_back();
@@ -28,6 +30,7 @@ int32_t BlockPool::take() {
 
 void BlockPool::retain(int32_t id) {
   Block& block = blocks_[static_cast<size_t>(id)];
+  // A cached block that is used again may no longer be taken for something else.
   if (block.uses++ == 0) unused_.erase(block.released);
 }
 
@@ -35,6 +38,7 @@ void BlockPool::drop(int32_t id) {
   Block& block = blocks_[static_cast<size_t>(id)];
   RETORT_CHECK(block.uses > 0) << "block " << id << " is released twice";
   if (--block.uses > 0) return;
+  // A published block keeps its contents until its place is needed.
   if (block.serial == 0) {
     free_.push_back(id);
   } else {
@@ -53,6 +57,8 @@ bool BlockPool::extend(CachedTokens& cached, int64_t tokens) {
 
 void BlockPool::match(CachedTokens& cached, const std::vector<int32_t>& tokens) {
   if (!share_) return;
+  // A block is found by the contents before it and its own tokens, so a match ends at the first
+  // block that differs. The last token is never taken over: its state is needed for the draw.
   for (int64_t end = block_tokens_; end < static_cast<int64_t>(tokens.size());
        end += block_tokens_) {
     const auto found = published_.find(
@@ -74,6 +80,8 @@ void BlockPool::publish(CachedTokens& cached, const std::vector<int32_t>& tokens
     Block& block = blocks_[static_cast<size_t>(id)];
     const auto [place, added] =
         published_.try_emplace({cached.chain, {begin, begin + block_tokens_}}, id);
+    // If another block has published the same contents, this one stays private, and the chain goes
+    // on with the name of the other.
     if (added) {
       block.serial = next_serial_++;
       block.key = place->first;
@@ -83,13 +91,15 @@ void BlockPool::publish(CachedTokens& cached, const std::vector<int32_t>& tokens
 }
 
 void BlockPool::release(CachedTokens& cached) {
-  // later blocks are of use to fewer
+  // What is released first is reused first, and the later blocks of a sequence are of use to fewer
+  // prompts.
   for (auto id = cached.table.rbegin(); id != cached.table.rend(); ++id)
     drop(*id);
   cached = {};
 }
 
 CachedTokens BlockPool::share(const CachedTokens& cached) {
+  // Only full blocks are shared: each owner will write to the partly filled one.
   CachedTokens other = cached;
   other.computed = cached.computed / block_tokens_ * block_tokens_;
   other.table.resize(static_cast<size_t>(other.computed / block_tokens_));

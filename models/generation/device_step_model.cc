@@ -34,8 +34,8 @@ using at::Tensor;
 
 constexpr int64_t kHeadRows = 8192;  // of the head, cast to fp32 at once
 
-// With capped scores, which no kernel knows: queries [.., Q, d], keys and values [.., K, d], `seen`
-// [.., Q, K].
+// Attends with capped scores, which at::scaled_dot_product_attention cannot do. Queries are [.., Q,
+// d], keys and values [.., K, d], `seen` is [.., Q, K].
 Tensor capped_attention(const Tensor& queries, const Tensor& keys, const Tensor& values,
                         const Tensor& seen, const ModelConfig& config) {
   const Tensor scores = at::matmul(queries, keys.transpose(-1, -2)) * config.score_scale();
@@ -46,7 +46,8 @@ Tensor capped_attention(const Tensor& queries, const Tensor& keys, const Tensor&
 
 }  // namespace
 
-// The numbers of a step, which go to the device in one copy.
+// Gathers all index numbers of a step in one vector, so that they go to the device in a single
+// copy: ids, positions and slots of all rows, then the rows, positions and slots of each part.
 class DeviceStepModel::Plan {
  public:
   Plan(const std::vector<int32_t>& ids, const std::vector<StepSpan>& spans, int64_t block_tokens)
@@ -59,7 +60,8 @@ class DeviceStepModel::Plan {
       for (int64_t i = 0; i < span.count; ++i)
         numbers_.push_back(slot(span, span.first_position + i));
 
-    // Sequences that draw have one row each: they are one part. A prompt is one by itself.
+    // All spans of one row form one part, because their queries have the same shape. A longer span
+    // is a part by itself.
     std::vector<const StepSpan*> drawing;
     for (const StepSpan& span : spans)
       if (span.count == 1) drawing.push_back(&span);
@@ -73,7 +75,7 @@ class DeviceStepModel::Plan {
                          at::TensorOptions().dtype(at::kLong))
                .to(device, /*non_blocking=*/false, /*copy=*/true);
   }
-  // After send().
+  // These are views of what send() copied.
   Tensor ids() const { return all_.narrow(0, 0, rows_); }
   Tensor positions() const { return all_.narrow(0, rows_, rows_); }
   Tensor slots() const { return all_.narrow(0, 2 * rows_, rows_); }
@@ -107,7 +109,8 @@ class DeviceStepModel::Plan {
     return span.table[position / block_tokens_] * block_tokens_ + position % block_tokens_;
   }
 
-  // Spans of equal count.
+  // Adds a part of spans of equal count. A sequence that is shorter than the longest repeats the
+  // slot of its first key for what it lacks; the mask hides those.
   void add_part(const std::vector<const StepSpan*>& spans) {
     Shape shape{
         .sequences = static_cast<int64_t>(spans.size()), .queries = spans[0]->count, .keys = 0};
@@ -156,7 +159,7 @@ void DeviceStepModel::bind(const Decoder& decoder) {
     const std::string prefix = "model.layers." + std::to_string(i) + ".";
     for (size_t t = 0; t < static_cast<size_t>(LayerTensor::kCount); ++t) {
       const auto tensor = static_cast<LayerTensor>(t);
-      layers_[i].weights[tensor].reset();  // before the next one is formed
+      layers_[i].weights[tensor].reset();  // a merged weight is new: never hold two
       layers_[i].weights[tensor] = weights.find(prefix + layer_tensor_name(tensor));
     }
     layers_[i].window = config_.sliding_window[i];
@@ -179,7 +182,7 @@ int64_t DeviceStepModel::kv_bytes() const {
 
 Tensor DeviceStepModel::sum_over_ranks(const Tensor& part) const {
   if (placement_.tp_size() == 1) return part;
-  // In rank order, so that all ranks have the same bits.
+  // Every rank adds the parts in rank order, so that all ranks have the same bits.
   const Tensor parts = placement_.tp->all_gather(part.contiguous());
   Tensor sum = parts.select(0, 0);
   for (int64_t rank = 1; rank < parts.size(0); ++rank)
@@ -187,7 +190,8 @@ Tensor DeviceStepModel::sum_over_ranks(const Tensor& part) const {
   return sum;
 }
 
-// Each rank looks up the ids whose rows it holds.
+// Each rank looks up the ids whose rows it holds and gives zeros for the others, so that the sum
+// over the ranks has every row.
 Tensor DeviceStepModel::looked_up(const Tensor& ids) const {
   if (placement_.tp_size() == 1) return embedding_.index_select(0, ids);
   const int64_t begin =
@@ -204,6 +208,7 @@ Tensor DeviceStepModel::norm(const Tensor& x, const Tensor& weight) const {
 
 Tensor DeviceStepModel::attend_part(const Layer& layer, Part& part, const Tensor& q) const {
   const int64_t group = heads_ / kv_heads_, dim = config_.head_dim;
+  // The mask depends on the positions and the window alone: layers of one window share it.
   Tensor& mask = part.masks[layer.window];
   if (!mask.defined()) {
     const Tensor keys = at::arange(part.keys, part.positions.options());
@@ -213,7 +218,8 @@ Tensor DeviceStepModel::attend_part(const Layer& layer, Part& part, const Tensor
     mask = mask.unsqueeze(1);
   }
 
-  // The query heads of one kv head stand beside its queries: no key is copied for them.
+  // The query heads of one kv head become further queries of that head, so that no key is copied
+  // for them.
   const Tensor queries = q.view({part.sequences, part.queries, kv_heads_, group, dim})
                              .permute({0, 2, 3, 1, 4})
                              .reshape({part.sequences, kv_heads_, group * part.queries, dim});
@@ -251,6 +257,9 @@ Tensor DeviceStepModel::attend(Layer& layer, const Tensor& h) {
                         .unit_offset = config_.norm_unit_offset};
   const auto [q, k] = normed_rotated_heads(q_product, k_product, norms,
                                            layer.window > 0 ? sliding_rope_ : rope_, dim);
+
+  // All new keys and values are stored before any part attends, because a row sees its own key and
+  // a prompt's rows see one another's.
   layer.keys.index_copy_(0, slots_, k);
   layer.values.index_copy_(0, slots_, v);
 
@@ -261,7 +270,7 @@ Tensor DeviceStepModel::attend(Layer& layer, const Tensor& h) {
 }
 
 Tensor DeviceStepModel::run_layer(Layer& layer, const Tensor& x) {
-  // The bias of a product over all ranks is the first rank's.
+  // The ranks' products are summed, so only the first rank adds the bias.
   const auto close = [&](const Tensor& input, const Tensor& weight, const Tensor& bias) {
     return sum_over_ranks(
         parallel::linear_forward(input, weight, placement_.tp_rank() == 0 ? bias : Tensor()));
@@ -315,12 +324,14 @@ void DeviceStepModel::logits(const float* states, int64_t rows, float* out) {
   const Tensor h = at::from_blob(const_cast<float*>(states), {rows, config_.hidden_size}, floats)
                        .to(device_, /*non_blocking=*/false, /*copy=*/true);
   Tensor mine = at::empty({rows, head_.size(0)}, floats.device(device_));
+  // The head is cast to fp32 a piece at a time, so that no fp32 copy of all of it is ever held.
   for (int64_t begin = 0; begin < head_.size(0); begin += kHeadRows) {
     const int64_t count = std::min(kHeadRows, head_.size(0) - begin);
     mine.narrow(1, begin, count).copy_(at::mm(h, head_.narrow(0, begin, count).to(at::kFloat).t()));
   }
 
-  // The ranks' rows of the vocabulary one after the other; each part is as wide as the widest.
+  // An all-gather takes parts of one size, so each rank pads its columns to the widest part. The
+  // padding is cut off where the parts are joined in rank order.
   if (placement_.tp_size() > 1) {
     const int64_t ranks = placement_.tp_size();
     const int64_t each = parallel::vocab_rows_per_rank(config_.vocab_size, ranks);

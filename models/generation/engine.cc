@@ -30,7 +30,8 @@ int64_t count_blocks(const Decoder& decoder, const EngineOptions& options) {
   return blocks;
 }
 
-// Ids that end a completion, each once, of those that can be drawn.
+// Lists the ids that end a completion and can be drawn at all, each once. They are barred for the
+// first min_new_tokens, and the sampler expects distinct ids below num_ids.
 std::vector<int32_t> drawable_ends(const DrawOptions& draw, int64_t vocab_size) {
   if (draw.min_new_tokens == 0) return {};
   if (draw.sampling.num_ids > 0) vocab_size = std::min(vocab_size, draw.sampling.num_ids);
@@ -51,9 +52,9 @@ void count_token(std::vector<TokenCount>& counts, int32_t token) {
     counts.insert(place, {.id = token, .count = 1});
 }
 
-// Whether a stop string ends in the newest token. A token may be one byte of a character, or
-// nothing at the beginning, so some tokens more than the string has characters are looked at. None
-// may end within the first min_new_tokens.
+// Tells whether a stop string ends in the newest token. A token may be one byte of a character, or
+// no text at all at the beginning, so a few more tokens are read than the longest string has bytes.
+// A string that ends within the first min_new_tokens does not count.
 bool contains_stop(const Sequence& sequence, const Detokenizer& detokenizer) {
   const DrawOptions& draw = sequence.group->request->request.draw;
   const std::vector<int32_t>& ids = sequence.result.token_ids;
@@ -70,9 +71,9 @@ bool contains_stop(const Sequence& sequence, const Detokenizer& detokenizer) {
   return find_stop(detokenizer(newest), draw.stop, early) != std::string::npos;
 }
 
-// Why the sequence ends with its newest token; nothing when it goes on. An end token comes before a
-// stop token, that before a stop string, a stop string before the length. `detokenizer` is used for
-// stop strings only.
+// Returns why the sequence ends with its newest token, or nothing when it goes on. An end token
+// ranks before a stop token, a stop token before a stop string, and a stop string before the
+// length. `detokenizer` is used for stop strings only.
 std::optional<FinishReason> finish_reason_of(const Sequence& sequence,
                                              const Detokenizer& detokenizer) {
   const DrawOptions& draw = sequence.group->request->request.draw;
@@ -127,7 +128,7 @@ struct Engine::Impl {
   std::map<uint64_t, std::unique_ptr<RequestState>> requests;
   uint64_t next_id = 1;
   bool stepping = false;
-  // Of the current step:
+  // The current step alone uses these:
   std::vector<int32_t> ids;
   std::vector<StepSpan> spans;
   std::vector<Draw> draws;
@@ -138,9 +139,9 @@ struct Engine::Impl {
   std::vector<SamplerScratch> scratch;
 };
 
-// The states of all last tokens, and who draws from them.
+// Collects the states of all last tokens, and the sequences that draw from them.
 void Engine::Impl::collect_draws() {
-  // States lie one after the other; samples of one prompt share theirs.
+  // The states lie one after the other; the samples of one prompt share theirs.
   const auto width = static_cast<size_t>(model->config().hidden_size);
   draws.clear();
   rows_of_states.clear();
@@ -166,7 +167,8 @@ void Engine::Impl::collect_draws() {
     state += width;
   }
 
-  // The samples that start now draw their first token.
+  // The samples that start now draw their first token. Those of one prompt share a row, so that its
+  // logits are formed once.
   const SampleGroup* group = nullptr;
   int64_t row = 0;
   for (Sequence* sequence :
@@ -179,7 +181,7 @@ void Engine::Impl::collect_draws() {
   }
 }
 
-// A token for every draw.
+// Chooses a token for every draw.
 void Engine::Impl::choose() {
   // Logits are formed for as many rows at once as a buffer of bounded size takes.
   constexpr int64_t kLogits = int64_t{1} << 24;  // fp32 values
@@ -190,7 +192,8 @@ void Engine::Impl::choose() {
   scratch.resize(static_cast<size_t>(model->pool().threads()));
   logits.resize(static_cast<size_t>(std::min(rows, at_once) * vocab_size));
 
-  // Draws are in the order of their rows.
+  // The draws are in the order of their rows, so each batch of rows serves a contiguous run of
+  // them.
   size_t next = 0;
   for (int64_t first = 0; first < rows; first += at_once) {
     const int64_t end = std::min(rows, first + at_once);
@@ -207,7 +210,8 @@ void Engine::Impl::choose() {
   }
 }
 
-// From its row of `logits`, which begin with row `first` of the states.
+// Chooses from the row of `logits` that belongs to the draw. The first row of `logits` is row
+// `first` of the states.
 void Engine::Impl::choose(Draw& draw, int64_t first, SamplerScratch& mine) const {
   const int64_t vocab_size = model->config().vocab_size;
   const Sequence& sequence = *draw.sequence;
@@ -224,7 +228,7 @@ void Engine::Impl::accept(const Draw& draw) {
   Sequence& sequence = *draw.sequence;
   RequestState& request = *sequence.group->request;
 
-  // What the completion reports of the token.
+  // The completion records the token, and the histories that the penalties look at grow with it.
   const int32_t token = draw.choice.token;
   sequence.tokens.push_back(token);
   sequence.result.token_ids.push_back(token);
@@ -238,13 +242,15 @@ void Engine::Impl::accept(const Draw& draw) {
   if (request.callbacks.on_token)
     request.callbacks.on_token(sequence.completion, token, draw.choice.logp);
 
-  // A cancelled request is delivered at the end of the step.
+  // on_token may have cancelled this very request. It is delivered at the end of the step, because
+  // later draws of this step may still point to its sequences.
   if (request.cancelled) return;
   const std::optional<FinishReason> reason = finish_reason_of(sequence, detokenizer);
   if (!reason) return;
   sequence.result.finish_reason = *reason;
 
-  // Its blocks are free before the callback runs.
+  // finish() destroys the sequence, so its result is moved out first. Its blocks are free before
+  // the callback runs.
   const size_t completion = sequence.completion;
   Completion result = std::move(sequence.result);
   scheduler.finish(sequence);
@@ -261,6 +267,8 @@ void Engine::Impl::deliver(RequestState& request, size_t completion, Completion 
 }
 
 void Engine::Impl::cancel(RequestState& request) {
+  // remove() destroys the sequences, so their tokens are saved first. A sample that never started
+  // is delivered without tokens.
   for (Sequence* sequence : scheduler.sequences_of(request))
     request.completions[sequence->completion] = std::move(sequence->result);
   scheduler.remove(request);
@@ -273,8 +281,9 @@ void Engine::Impl::cancel(RequestState& request) {
 }
 
 void Engine::Impl::step() {
-  // Keys, values and states of what is due: `ids` and `spans`. Both are empty in a step that only
-  // starts samples of prompts computed before, for which no place was free until now.
+  // The forward computes keys, values and states of the rows that are due, `ids` and `spans`. Both
+  // are empty in a step that only starts samples of prompts computed before, for which no place was
+  // free until now.
   scheduler.plan(ids, spans);
   stats.peak_used_blocks = std::max(stats.peak_used_blocks, pool.used());
   if (!ids.empty()) {
@@ -284,7 +293,7 @@ void Engine::Impl::step() {
   }
   scheduler.mark_computed();
 
-  // A token for each sequence that is complete up to its last token.
+  // Every sequence that is computed up to its last token draws the next one.
   collect_draws();
   RETORT_CHECK(!ids.empty() || !draws.empty())
       << "nothing can be computed, and the engine is not idle";
@@ -293,7 +302,8 @@ void Engine::Impl::step() {
   for (const Draw& draw : draws)
     accept(draw);
 
-  // Requests that a callback cancelled.
+  // Requests that a callback cancelled end here, where no draw points to their sequences any more.
+  // They are gathered first, because the callbacks of cancel() may submit new requests.
   std::vector<RequestState*> cancelled;
   for (const auto& [id, request] : requests) {
     if (request->cancelled && request->unfinished > 0) cancelled.push_back(request.get());
@@ -310,6 +320,8 @@ Engine::Engine(Engine&&) noexcept = default;
 uint64_t Engine::submit(GenerationRequest request, GenerationCallbacks callbacks) {
   check_request(request, impl_->model->config(), impl_->options, impl_->pool.num_blocks(),
                 static_cast<bool>(impl_->detokenizer));
+
+  // The state keeps one address, because its groups and the scheduler point to it.
   auto state = std::make_unique<RequestState>();
   state->id = impl_->next_id++;
   state->request = std::move(request);
@@ -382,6 +394,7 @@ void Engine::weights_changed() {
         ErrorCode::kUnavailable,
         "generation: the weights may change only when no sequence is in flight; step until idle");
   }
+  // Cached keys and values come from the old weights, so no later prompt may take them over.
   impl_->pool.forget();
   impl_->model->bind(*impl_->decoder);
 }

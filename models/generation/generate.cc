@@ -12,7 +12,8 @@ std::vector<Completion> generate(const Decoder& decoder,
                                  const std::function<void(size_t, int32_t)>& on_token) {
   if (prompts.empty()) return {};
 
-  // An engine with room for every sequence of a batch at its full length.
+  // The cache has room for every sequence of a batch at its full length, so that none gives up its
+  // blocks.
   int64_t longest = 0;
   for (const auto& prompt : prompts)
     longest = std::max(longest, static_cast<int64_t>(prompt.size()));

@@ -19,12 +19,12 @@ void HostLayerWeights::bind(const StepWeights& weights, const ModelConfig& confi
   const auto matrix = [&](const std::string& name) {
     return Matrix(tensor(name + ".weight"), tensor(name + ".bias"));
   };
-  // Closes a block: the ranks' results are summed, so only the first rank has the bias.
+  // This matrix closes a block: the ranks' results are summed, so only the first rank has the bias.
   const auto last_matrix = [&](const std::string& name) {
     return rank == 0 ? matrix(name) : Matrix(tensor(name + ".weight"), {});
   };
 
-  // The norms are small: they are kept in fp32. The matrices are read as they lie.
+  // The norms are small, so they are kept in fp32. The matrices are read where they lie.
   q = matrix("self_attn.q_proj");
   k = matrix("self_attn.k_proj");
   v = matrix("self_attn.v_proj");

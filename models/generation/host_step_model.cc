@@ -37,7 +37,8 @@ HostStepModel::HostStepModel(const Decoder& decoder, int64_t num_blocks, int64_t
   for (Layer& layer : layers_) {
     layer.keys = at::empty({num_blocks, kv_heads_, padded_dim_ * block_tokens}, options);
     layer.values = at::empty({num_blocks, kv_heads_, padded_dim_ * block_tokens}, options);
-    if (padded_dim_ != config_.head_dim) layer.values.zero_();  // the lanes that nothing writes
+    if (padded_dim_ != config_.head_dim)
+      layer.values.zero_();  // attention reads the unwritten lanes
   }
 }
 
@@ -78,7 +79,7 @@ int64_t HostStepModel::kv_bytes() const {
   return bytes;
 }
 
-// Each rank looks up the ids whose rows it holds.
+// Looks up the embedding of each id, on the rank that holds its row.
 void HostStepModel::embed(const std::vector<int32_t>& ids) {
   const int64_t width = config_.hidden_size;
   const int64_t count = static_cast<int64_t>(ids.size()) * width;
@@ -86,7 +87,8 @@ void HostStepModel::embed(const std::vector<int32_t>& ids) {
   const int64_t rows = embedding_.size(0);
   float* const out = ranks_.active() ? ranks_.own_part(count) : x_.data();
 
-  // The rows that this rank has, zeros for the others.
+  // A rank writes the rows that it has and zeros for the others, so that the sum over the ranks has
+  // every row.
   for (size_t r = 0; r < ids.size(); ++r) {
     float* to = out + static_cast<int64_t>(r) * width;
     const int64_t id = ids[r] - begin;
@@ -115,6 +117,7 @@ void HostStepModel::embed(const std::vector<int32_t>& ids) {
     x_[static_cast<size_t>(i)] *= scale;
 }
 
+// Adds the cosines and sines of positions up to `length`. Those of earlier steps are kept.
 void HostStepModel::Rotations::extend(int64_t length) {
   const at::Tensor& frequencies = embedding.inverse_frequencies();
   const int64_t half = frequencies.numel();
@@ -129,6 +132,7 @@ void HostStepModel::Rotations::extend(int64_t length) {
   }
 }
 
+// Cuts the step into attention tasks: some queries of one span with the heads of one kv head.
 void HostStepModel::plan_attention(const std::vector<StepSpan>& spans) {
   tasks_.clear();
   span_of_row_.clear();
@@ -169,7 +173,7 @@ void HostStepModel::store(Layer& layer, const StepSpan& span, int64_t row) {
   float* k = k_.data() + row * kv_heads * dim;
   const float* v = v_.data() + row * kv_heads * dim;
 
-  // Norms over each head (Qwen3), before the rotation.
+  // Qwen3 normalises each head before the rotation.
   if (layer.q_norm.defined()) {
     const auto eps = static_cast<float>(config_.rms_norm_eps);
     for (int64_t i = 0; i < heads; ++i)
@@ -185,7 +189,8 @@ void HostStepModel::store(Layer& layer, const StepSpan& span, int64_t row) {
   kernels.rotate(q, cos, sin, heads, dim, half);
   kernels.rotate(k, cos, sin, kv_heads, dim, half);
 
-  // A block has keys by dimension, [dim, token], and values by token: both as attention reads them.
+  // Within a block keys lie by dimension, [dim, token], and values by token, because attention
+  // reads several tokens of one dimension at once, but whole rows of values.
   const int64_t offset = position % block_tokens_;
   const int64_t head_size = padded_dim_ * block_tokens_;
   const int64_t at = span.table[position / block_tokens_] * kv_heads * head_size;
@@ -225,8 +230,8 @@ AttendTask HostStepModel::attend_task(const Layer& layer, const StepSpan& span,
           .softcap = static_cast<float>(config_.attn_logit_softcapping)};
 }
 
-// Attention of all rows of the step over the blocks of their sequences. Tasks write to different
-// rows and heads of mixed_.
+// Attends with all rows of the step over the blocks of their sequences. No two tasks write to the
+// same row and head of mixed_.
 void HostStepModel::attend(const Layer& layer, const std::vector<StepSpan>& spans) {
   scratch_.resize(static_cast<size_t>(pool_.threads()));
   pool_.run(static_cast<int64_t>(tasks_.size()), 2, [&](int64_t begin, int64_t end, int thread) {
@@ -255,7 +260,8 @@ void HostStepModel::add_normed(const float* input, const at::Tensor& weight, int
   });
 }
 
-// x += input matrix^T + bias, over all ranks; with an output norm that of it.
+// Adds the last product of a block to the residual stream: x += input matrix^T + bias, summed over
+// all ranks. With an output norm it adds the norm of that sum instead.
 void HostStepModel::close_block(const Matrix& matrix, const float* input, int64_t rows,
                                 const at::Tensor& output_norm) {
   const int64_t width = config_.hidden_size;
@@ -263,6 +269,7 @@ void HostStepModel::close_block(const Matrix& matrix, const float* input, int64_
   if (normed) grow(closed_, rows * width);
   float* const out = normed ? closed_.data() : x_.data();
 
+  // add_parts() adds to what is there, so a buffer that is to hold the sum alone begins with zeros.
   if (ranks_.active()) {
     multiply(pool_, input, matrix.in, rows, {{&matrix, ranks_.own_part(rows * width), width}});
     if (normed) std::fill(out, out + rows * width, 0.0f);
@@ -282,6 +289,8 @@ void HostStepModel::run_layer(Layer& layer, const std::vector<StepSpan>& spans, 
            {{&layer.q, q_.data(), layer.q.out},
             {&layer.k, k_.data(), kv_width},
             {&layer.v, v_.data(), kv_width}});
+  // All keys and values of the step are stored before any row attends, because the rows of a prompt
+  // see one another's.
   pool_.run(rows, 4, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
       store(layer, spans[static_cast<size_t>(span_of_row_[static_cast<size_t>(row)])], row);
@@ -298,6 +307,7 @@ void HostStepModel::run_layer(Layer& layer, const std::vector<StepSpan>& spans, 
 void HostStepModel::forward(const std::vector<int32_t>& ids, const std::vector<StepSpan>& spans) {
   const c10::InferenceMode inference;
   const auto rows = static_cast<int64_t>(ids.size());
+  // The buffers grow to the largest step so far and are kept.
   grow(x_, rows * config_.hidden_size);
   grow(h_, rows * config_.hidden_size);
   grow(q_, rows * layers_[0].q.out);
@@ -306,6 +316,8 @@ void HostStepModel::forward(const std::vector<int32_t>& ids, const std::vector<S
   grow(v_, rows * layers_[0].k.out);
   grow(gate_, rows * layers_[0].gate.out);
   grow(up_, rows * layers_[0].gate.out);
+
+  // The rotations must reach the longest sequence, which plan_attention() finds.
   plan_attention(spans);
   rotations_.extend(longest_);
   if (sliding_rotations_) sliding_rotations_->extend(longest_);
@@ -334,12 +346,15 @@ void HostStepModel::logits(const float* states, int64_t rows, float* out) {
   });
 }
 
-// The head's, of all ranks: [rows, H] -> [rows, V].
+// Multiplies states with the head of all ranks: [rows, H] -> [rows, V].
 void HostStepModel::products(const float* states, int64_t rows, float* out) {
   if (!ranks_.active()) {
     multiply(pool_, states, config_.hidden_size, rows, {{&head_, out, head_.out}});
     return;
   }
+
+  // An all-gather takes parts of one size, so each part is as wide as the widest; a rank with fewer
+  // columns fills up with zeros.
   const int64_t total = config_.vocab_size;
   const int64_t ranks = ranks_.size();
   const int64_t each = parallel::vocab_rows_per_rank(total, ranks);
@@ -347,6 +362,8 @@ void HostStepModel::products(const float* states, int64_t rows, float* out) {
   multiply(pool_, states, config_.hidden_size, rows, {{&head_, own, each}});
   for (int64_t row = 0; row < rows; ++row)
     std::fill(own + row * each + head_.out, own + (row + 1) * each, 0.0f);
+
+  // The parts are joined in rank order, without what filled them up.
   const float* const parts = ranks_.gather_parts(rows * each);
   for (int64_t rank = 0; rank < ranks; ++rank) {
     const int64_t begin = parallel::vocab_begin(total, ranks, rank);

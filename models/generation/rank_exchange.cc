@@ -24,7 +24,7 @@ const float* RankExchange::gather_parts(int64_t count) {
 
 void RankExchange::add_parts(float* sums, int64_t count) {
   const float* parts = gather_parts(count);
-  constexpr int64_t kPiece = 1024;  // that stays near while the ranks are summed
+  constexpr int64_t kPiece = 1024;  // stays in the cache while the ranks are summed
   float total[kPiece];
   for (int64_t begin = 0; begin < count; begin += kPiece) {
     const int64_t size_here = count - begin < kPiece ? count - begin : kPiece;

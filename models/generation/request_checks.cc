@@ -8,7 +8,7 @@
 namespace retort::models {
 namespace {
 
-// More than any cache holds; a sum with it does not overflow.
+// This is more than any cache holds, and a sum with it does not overflow.
 constexpr int64_t kMaxNewTokens = int64_t{1} << 60;
 
 template <class Value>
@@ -61,7 +61,8 @@ void check_prompt(const GenerationRequest& request, size_t index, const ModelCon
     too_long("the model's max_position_embeddings", config.max_position_embeddings,
              "shorten it or lower max_new_tokens");
   }
-  // Keys in the cache keep the rotation that they came in with.
+  // Keys in the cache keep the rotation that they came in with, so a rotary embedding that changes
+  // with the length would make them wrong.
   for (const Rope* rope : {&config.rope, config.sliding_rope ? &*config.sliding_rope : nullptr})
     if (rope != nullptr && rope->fixed_length() > 0 && tokens > rope->fixed_length())
       too_long(("the length up to which rope type '" + rope->type + "' rotates alike,").c_str(),

@@ -50,6 +50,7 @@ void drop_after(const Row& row, int32_t last) {
   }
 }
 
+// Sums pieces of 4096 in fp32 and the pieces in fp64, as VectorKernels::exponentials does.
 double total_weight(const Row& row) {
   double total = 0;
   for (int64_t begin = 0; begin < row.size; begin += 4096) {
@@ -63,6 +64,8 @@ double total_weight(const Row& row) {
   return total;
 }
 
+// Keeps the `count` most likely tokens. A histogram of the scores finds the bin in which the count
+// is reached, so that only this bin is sorted.
 void keep_most_likely(const Row& row, int64_t count, SamplerScratch& scratch) {
   scratch.counts.assign(kBins, 0);
   for (int64_t i = 0; i < row.size; ++i)
@@ -77,7 +80,8 @@ void keep_most_likely(const Row& row, int64_t count, SamplerScratch& scratch) {
   drop_after(row, scratch.ids[static_cast<size_t>(count - before - 1)]);
 }
 
-// Keeps the tokens before which less than `share` of the mass stands.
+// Keeps the tokens before which less than `share` of the mass stands. As in keep_most_likely, only
+// the bin in which the mass is reached is sorted.
 void keep_mass(const Row& row, double share, SamplerScratch& scratch) {
   scratch.mass.assign(kBins, 0.0);
   double total = 0;
@@ -101,9 +105,9 @@ void keep_mass(const Row& row, double share, SamplerScratch& scratch) {
   drop_after(row, scratch.ids[kept - 1]);
 }
 
-// Keeps the tokens whose -log p is nearest to the entropy, until they have `share` of the mass; of
-// those that are as near as the last one all. Source: Meister et al. 2022, "Locally Typical
-// Sampling", section 4.2, as transformers' TypicalLogitsWarper computes it.
+// Keeps the tokens whose -log p is nearest to the entropy, until they have `share` of the mass; all
+// tokens as near as the last one stay. Source: Meister et al. 2022, "Locally Typical Sampling",
+// section 4.2, as transformers' TypicalLogitsWarper computes it.
 void keep_typical(const Row& row, double temperature, double share, SamplerScratch& scratch) {
   const double total = total_weight(row);
   const double log_total = std::log(total);
@@ -115,7 +119,8 @@ void keep_typical(const Row& row, double temperature, double share, SamplerScrat
   for (int64_t i = 0; i < row.size; ++i)
     if (row.weights[i] > 0) entropy += static_cast<double>(row.weights[i]) / total * information(i);
 
-  // How far each is from it, -1 for what is no candidate, and the mass of pieces of that distance.
+  // Each candidate has a distance from the entropy (-1 marks what is none), and each bin of
+  // distances a mass.
   std::vector<double>& distances = scratch.distances;
   distances.assign(static_cast<size_t>(row.size), -1.0);
   double farthest = 0;
@@ -135,7 +140,8 @@ void keep_typical(const Row& row, double temperature, double share, SamplerScrat
       scratch.mass[static_cast<size_t>(bin_of(distances[static_cast<size_t>(i)]))] +=
           static_cast<double>(row.weights[i]);
 
-  // The piece in which the mass is reached, sorted; the last one is never empty.
+  // Only the bin in which the mass is reached is sorted. The last bin is never empty, because the
+  // farthest candidate lies in it.
   const double wanted = share * total;
   double before = 0;
   int64_t bin = 0;
@@ -162,7 +168,7 @@ void keep_typical(const Row& row, double temperature, double share, SamplerScrat
     if (distances[static_cast<size_t>(i)] > limit) row.weights[i] = 0;
 }
 
-// A copy of the logits, with the penalties of what the sequence has.
+// Returns a copy of the logits, changed by the penalties for the tokens that the sequence has.
 const float* penalised(const float* logits, int64_t size, const SamplingOptions& options,
                        const DrawHistory& history, std::vector<float>& scores) {
   scores.assign(logits, logits + size);
@@ -179,7 +185,8 @@ const float* penalised(const float* logits, int64_t size, const SamplingOptions&
   return scores.data();
 }
 
-// Nothing is less likely than they are, so that they move neither the largest score nor the bins.
+// Gives the barred tokens the least score, so that they move neither the largest score nor the
+// bins.
 void put_last(std::vector<float>& scores, int64_t size, std::span<const int32_t> barred,
               bool greedy) {
   float largest = 0;
@@ -189,7 +196,8 @@ void put_last(std::vector<float>& scores, int64_t size, std::span<const int32_t>
     scores[static_cast<size_t>(id)] = least;
 }
 
-// The weights of what may not be drawn become 0. Whether there may be any such.
+// Sets the weights of tokens that may not be drawn to 0. True when there may be such tokens: then
+// the total has to be formed again.
 bool cut(const Row& row, const SamplingOptions& options, std::span<const int32_t> barred,
          SamplerScratch& scratch) {
   for (const int32_t id : barred)
@@ -212,7 +220,8 @@ bool cut(const Row& row, const SamplingOptions& options, std::span<const int32_t
 Choice choose_token(const float* logits, int64_t vocab_size, const SamplingOptions& options,
                     const DrawHistory& history, uint64_t sample, uint64_t position,
                     SamplerScratch& scratch) {
-  // The log-probability that is reported: temperature 1, whole vocabulary, no penalty.
+  // The reported log-probability is that of temperature 1 over the whole vocabulary, without
+  // penalties.
   const VectorKernels& kernels = vector_kernels();
   Row row{logits, nullptr, vocab_size, 0, 0};
   kernels.range(logits, vocab_size, &row.largest, &row.smallest);
@@ -230,7 +239,8 @@ Choice choose_token(const float* logits, int64_t vocab_size, const SamplingOptio
                   static_cast<float>(sampling_logp)};
   };
 
-  // The scores that are drawn from.
+  // Penalties and barred ids change a copy of the scores, because the reported log-probability
+  // needs the logits as they are.
   if (options.repetition_penalty != 1.0 || !history.generated.empty() || !history.barred.empty())
     row.scores = penalised(logits, vocab_size, options, history, scratch.scores);
   if (options.num_ids > 0) {
@@ -242,7 +252,8 @@ Choice choose_token(const float* logits, int64_t vocab_size, const SamplingOptio
   kernels.range(row.scores, vocab_size, &row.largest, &row.smallest);
   if (options.temperature == 0) return choice(kernels.find(row.scores, vocab_size, row.largest), 0);
 
-  // Temperature.
+  // The weights are exponentials relative to the largest score: the largest weight is 1, and none
+  // overflows.
   scratch.weights.resize(static_cast<size_t>(vocab_size));
   row.weights = scratch.weights.data();
   double total = kernels.exponentials(row.scores, row.weights, vocab_size, row.largest,
@@ -250,7 +261,8 @@ Choice choose_token(const float* logits, int64_t vocab_size, const SamplingOptio
 
   if (cut(row, options, history.barred, scratch)) total = total_weight(row);
 
-  // The Gumbel maximum, found as an exponential race.
+  // The token is the Gumbel maximum, found as an exponential race (VectorKernels::race). Its noise
+  // depends on seed, sample, position and id alone.
   const int64_t token =
       kernels.race(row.weights, vocab_size, noise_key(options.seed, sample, position));
   const double scaled =

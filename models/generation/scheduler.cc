@@ -9,7 +9,7 @@ namespace retort::models {
 const std::vector<int32_t>& SampleGroup::tokens() const { return request->request.prompts[prompt]; }
 int64_t SampleGroup::pending() const { return request->request.num_generations - started; }
 
-// Places in flight that neither a sequence has nor a sample that is to start will take.
+// Counts the places in flight that no sequence has and that no sample about to start will take.
 int64_t Scheduler::free_places() const {
   int64_t places =
       options_.max_sequences - static_cast<int64_t>(running_.size() + preempted_.size());
@@ -18,8 +18,9 @@ int64_t Scheduler::free_places() const {
   return places;
 }
 
-// Frees the blocks of the prompt that came last, or where no prompt has any, of the sequence that
-// was started last, to be computed again. False when that is `keep`.
+// Takes the blocks of the prompt that came last or, when no prompt has any, of the sequence that
+// was started last; what loses its blocks is computed again. Earlier work never gives way to later
+// work, so the oldest sequence always goes on. False when `keep` itself was the last.
 bool Scheduler::reclaim(const Sequence* keep) {
   for (auto group = open_.rbegin(); group != open_.rend(); ++group) {
     if (!(*group)->has_blocks()) continue;
@@ -47,6 +48,8 @@ void Scheduler::add_piece(Sequence* sequence, SampleGroup* group, int64_t count)
 bool Scheduler::plan_sequence(Sequence& sequence, int64_t rows) {
   const int64_t count =
       std::min(rows, static_cast<int64_t>(sequence.tokens.size()) - sequence.cached.computed);
+  // When the cache is full, later work gives up its blocks, or this sequence does if it is the
+  // last.
   while (!pool_.extend(sequence.cached, sequence.cached.computed + count)) {
     if (!reclaim(&sequence)) return false;
   }
@@ -54,11 +57,13 @@ bool Scheduler::plan_sequence(Sequence& sequence, int64_t rows) {
   return true;
 }
 
-// Blocks for all of `tokens`, those that are cached taken over.
+// Takes over the cached blocks of the beginning of `tokens` and gets new ones for the rest. False,
+// with nothing held, when too few are available.
 bool Scheduler::admit(CachedTokens& cached, const std::vector<int32_t>& tokens) {
   pool_.match(cached, tokens);
   const int64_t reused = cached.computed;
-  // One block more for each running sequence, so that a start does not drive another out at once.
+  // One block for each running sequence must stay available, so that a start does not drive another
+  // sequence out at once.
   const int64_t missing = pool_.blocks_for(static_cast<int64_t>(tokens.size())) -
                           static_cast<int64_t>(cached.table.size());
   if (missing + static_cast<int64_t>(running_.size()) > pool_.available() ||
@@ -70,7 +75,8 @@ bool Scheduler::admit(CachedTokens& cached, const std::vector<int32_t>& tokens) 
   return true;
 }
 
-// False when one of them has to wait: then nothing may overtake it.
+// Resumes preempted sequences in their order. False when one of them has to wait, because then
+// nothing may overtake it.
 bool Scheduler::resume_preempted(int64_t& budget) {
   while (!preempted_.empty()) {
     if (budget <= 0 || !admit(preempted_.front()->cached, preempted_.front()->tokens)) return false;
@@ -83,7 +89,8 @@ bool Scheduler::resume_preempted(int64_t& budget) {
   return true;
 }
 
-// The next prompt without blocks: one that lost them, else a new one.
+// Returns the next prompt without blocks: one that lost them, else a new one; null when there is
+// none.
 SampleGroup* Scheduler::next_group() {
   for (SampleGroup* group : open_) {
     if (!group->has_blocks()) return group;
@@ -121,18 +128,18 @@ void Scheduler::plan(std::vector<int32_t>& ids, std::vector<StepSpan>& spans) {
   pieces_.clear();
   rows_ = 0;
   const int64_t preempted_before = preemptions_;
-  // A row for each running sequence at least; the first ones take what the others leave.
+  // Every running sequence gets at least one row; the first ones take what the others leave.
   for (size_t i = 0; i < running_.size(); ++i) {
     const auto later = static_cast<int64_t>(running_.size() - i - 1);
     if (!plan_sequence(*running_[i], options_.max_tokens_per_step - rows_ - later)) break;
   }
 
-  // What is left of the step goes to preempted sequences, then to prompts; not when blocks have
-  // just run out.
+  // What is left of the step goes to preempted sequences, then to prompts. When blocks have just
+  // run out, nothing else starts in this step.
   int64_t budget = options_.max_tokens_per_step - rows_;
   if (preemptions_ == preempted_before && resume_preempted(budget)) plan_groups(budget);
 
-  // The tokens of the rows, and where their keys and values go.
+  // The model needs the tokens of the rows and the blocks where their keys and values go.
   ids.clear();
   spans.clear();
   for (const Piece& piece : pieces_) {
@@ -149,6 +156,7 @@ void Scheduler::mark_computed() {
   for (const Piece& piece : pieces_) {
     CachedTokens& cached = piece.sequence ? piece.sequence->cached : piece.group->cached;
     cached.computed += piece.count;
+    // Only now are the blocks filled, so that others may take them over.
     pool_.publish(cached, piece.sequence ? piece.sequence->tokens : piece.group->tokens());
     if (piece.group != nullptr && piece.last) {
       piece.group->ready = true;
@@ -169,6 +177,8 @@ std::unique_ptr<Sequence> Scheduler::make_sequence(SampleGroup& group) const {
                                  ? request.draw.max_new_tokens
                                  : request.max_new_tokens_of_prompt[group.prompt];
   sequence->tokens = group.tokens();
+
+  // The repetition penalty applies to tokens of the prompt too, so the history begins with them.
   if (request.draw.sampling.repetition_penalty != 1.0) {
     sequence->seen = sequence->tokens;
     std::sort(sequence->seen.begin(), sequence->seen.end());
@@ -178,11 +188,14 @@ std::unique_ptr<Sequence> Scheduler::make_sequence(SampleGroup& group) const {
   return sequence;
 }
 
-// The prompt's blocks for a sample: the last sample takes them, others share the full ones and copy
-// the last.
+// Gives a sample the prompt's blocks. The last sample takes them; the others share the full blocks
+// and copy the partly filled one, since each of them will write to it. False when there is no block
+// for the copy.
 bool Scheduler::give_blocks(SampleGroup& group, Sequence& sequence,
                             const std::function<void(int32_t, int32_t)>& copy_block) {
   const auto length = static_cast<int64_t>(group.tokens().size());
+  // When nothing runs and no block is left for the copy, a sample takes the blocks as well:
+  // otherwise no sample would ever start.
   const bool take = group.pending() == 1 || (running_.empty() && pool_.available() == 0 &&
                                              length % pool_.block_tokens() != 0);
   if (take) {

@@ -42,7 +42,7 @@ struct LogSum {
   double largest = -INFINITY;
   double sum = 0;
   void add(double other_largest, double other_sum) {
-    if (other_sum == 0) return;  // of no rows
+    if (other_sum == 0) return;  // it is over no rows
     if (other_largest > largest) {
       sum = sum * std::exp(largest - other_largest) + other_sum;
       largest = other_largest;
@@ -60,8 +60,9 @@ void add_logits(const float* row, int64_t size, LogSum& sum) {
   sum.add(largest, kernels.exponentials(row, nullptr, size, largest, 1.0f));
 }
 
-// The sums and the targets' logits over the whole vocabulary, from those over each rank's rows of
-// it: merged in rank order, so that every rank has the same bits.
+// Merges the sums and target logits over each rank's rows of the vocabulary into those over all of
+// it. Every rank merges in rank order, so that all have the same bits; a target lies on one rank,
+// and the others have 0 for it.
 void merge_ranks(parallel::Group& group, std::vector<LogSum>& sums, std::vector<double>& chosen) {
   const c10::InferenceMode ordinary(false);
   const auto count = static_cast<int64_t>(sums.size());
@@ -83,7 +84,7 @@ void merge_ranks(parallel::Group& group, std::vector<LogSum>& sums, std::vector<
     }
 }
 
-// log p(target) of rows of `states` [count, H].
+// Computes log p(target) for the rows of `states` [count, H].
 void score_rows(WorkerPool& pool, const float* states, const int32_t* targets, int64_t count,
                 const Head& local, int64_t vocab_chunk, std::vector<float>& logits, float* out) {
   const at::Tensor& head = local.weight;
@@ -92,7 +93,8 @@ void score_rows(WorkerPool& pool, const float* states, const int32_t* targets, i
   std::vector<LogSum> sums(static_cast<size_t>(count));
   std::vector<double> chosen(static_cast<size_t>(count), 0.0);
 
-  // This rank's rows of the vocabulary, a chunk at a time: no [count, V] logits.
+  // This rank's rows of the vocabulary are multiplied a chunk at a time, so that logits [count, V]
+  // never exist.
   for (int64_t first = 0; first < vocab_size; first += vocab_chunk) {
     const int64_t size = std::min(vocab_chunk, vocab_size - first);
     const Matrix part(head.narrow(0, first, size), {});
@@ -110,7 +112,7 @@ void score_rows(WorkerPool& pool, const float* states, const int32_t* targets, i
     });
   }
 
-  // log p = the target's logit less the log-sum over the whole vocabulary.
+  // log p is the logit of the target less the log-sum over the whole vocabulary.
   if (!local.vocab.whole()) merge_ranks(*local.vocab.group, sums, chosen);
   for (size_t r = 0; r < sums.size(); ++r)
     out[r] = static_cast<float>(chosen[r] - (sums[r].largest + std::log(sums[r].sum)));
@@ -134,7 +136,7 @@ struct Targets {
   }
 };
 
-// Scores of sequences [begin, end), which are one pack.
+// Scores sequences [begin, end), which are one pack.
 void score_pack(WorkerPool& pool, const Decoder& decoder, const ScoreRequest& request, size_t begin,
                 size_t end, const ScoreOptions& options, std::vector<std::vector<float>>& scores) {
   const Targets targets(request, begin, end);
@@ -149,7 +151,7 @@ void score_pack(WorkerPool& pool, const Decoder& decoder, const ScoreRequest& re
                                 request.sequences.begin() + static_cast<std::ptrdiff_t>(end)}));
   const at::Tensor states = at::index_select(hidden, 0, index).to(at::kFloat).contiguous();
 
-  // The head, row_chunk states at a time.
+  // The head takes row_chunk states at a time, which bounds the buffer of logits.
   std::vector<float> logits;
   std::vector<float> values(targets.ids.size());
   const auto count = static_cast<int64_t>(targets.ids.size());
@@ -159,7 +161,7 @@ void score_pack(WorkerPool& pool, const Decoder& decoder, const ScoreRequest& re
                options.vocab_chunk, logits, values.data() + row);
   }
 
-  // Back to their sequences.
+  // The scores go back to their sequences.
   auto next = values.begin();
   for (size_t s = begin; s < end; ++s) {
     const auto size =

@@ -7,8 +7,8 @@
 namespace retort::models {
 namespace {
 
-// Left out of texts, as the tokenizer marks it. An ordinary token may be no text by itself either
-// (a space that decoders strip), but then it is none with special tokens kept.
+// Tells whether the tokenizer leaves the token out of texts. An ordinary token may be no text by
+// itself either (a space that decoders strip), but then it is none with special tokens kept.
 bool is_special(const Tokenizer& tokenizer, int32_t id) {
   const std::vector<int32_t> one{id};
   return tokenizer.decode(one, /*skip_special_tokens=*/true).empty() &&
@@ -64,7 +64,8 @@ std::string completion_text(const Tokenizer& tokenizer, std::span<const int32_t>
   std::string text = tokenizer.decode(token_ids, /*skip_special_tokens=*/true);
   if (reason != FinishReason::kStop) return text;
 
-  // One within the first tokens ended nothing.
+  // A stop text that ends within the first min_new_tokens ended nothing, so it is not looked for
+  // there.
   size_t early = 0;
   if (rule.min_new_tokens > 0 && !rule.texts.empty()) {
     const size_t count = std::min(token_ids.size(), static_cast<size_t>(rule.min_new_tokens));

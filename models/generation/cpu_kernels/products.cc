@@ -46,6 +46,7 @@ Matrix::Matrix(const at::Tensor& w, const at::Tensor& b)
 
 void multiply(WorkerPool& pool, const float* x, int64_t x_stride, int64_t rows,
               std::initializer_list<Product> products) {
+  // The columns of all products are numbered through, so that one parallel run covers them all.
   int64_t units = 0;
   int64_t in = 0;
   for (const Product& product : products) {

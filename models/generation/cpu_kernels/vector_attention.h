@@ -67,14 +67,14 @@ struct QueryRow {
 template <int kRows>
 RETORT_INLINE void score_rows(const AttendTask& task, const QueryRow* rows, int64_t low,
                               int64_t high) {
-  // 16 tokens at a time: they lie together in one block.
+  // Groups of 16 tokens never cross a block, because block sizes are multiples of 16.
   for (int64_t t = low / 16 * 16; t < high; t += 16) {
     const int64_t offset = t % task.block_tokens;
     const int64_t block = task.table[t / task.block_tokens] * task.block_stride;
     const float* keys = task.keys + block + offset;
 
-    // Soon needed: these tokens' values and the next tokens' keys, which a gather over blocks hides
-    // from the hardware.
+    // The values of these tokens and the keys of the next ones are needed soon, but the gather over
+    // blocks hides them from the hardware prefetcher.
     const float* values = task.values + block + offset * task.padded_dim;
     const int64_t next = t + 16 < high ? t + 16 : t;
     const float* next_keys = task.keys + task.table[next / task.block_tokens] * task.block_stride +
@@ -84,7 +84,7 @@ RETORT_INLINE void score_rows(const AttendTask& task, const QueryRow* rows, int6
       __builtin_prefetch(values + d * 16);
     }
 
-    // Every query row's sum over d is in the order of d.
+    // The sum of every query row runs in the order of d, however many rows share the pass.
     for (int part = 0; part < 16; part += kLanes) {
       Vec acc[kRows] = {};
       for (int64_t d = 0; d < task.head_dim; ++d) {
@@ -98,8 +98,8 @@ RETORT_INLINE void score_rows(const AttendTask& task, const QueryRow* rows, int6
   }
 }
 
-// Scores become e^(scale * (score - largest)), 0 at the positions of [low, high) that the row does
-// not see. The sum.
+// Turns scores into e^(scale * (score - largest)), and into 0 at the positions of [low, high) that
+// the row does not see. Returns their sum.
 RETORT_INLINE float softmax_row(const QueryRow& row, int64_t low, int64_t high, float scale) {
   float* scores = row.scores;
   float largest = -__builtin_inff();
@@ -171,7 +171,8 @@ RETORT_INLINE void attend_rows(const AttendTask& task, const QueryRow* rows, flo
   }
 }
 
-// Up to four query rows share a pass over keys and values.
+// Up to four query rows share a pass over keys and values, which are read from memory once for all
+// of them.
 void attend(const AttendTask& task) {
   const int64_t last = task.first_position + task.num_queries;
   const int64_t stride = (last + 15) / 16 * 16;
@@ -191,7 +192,7 @@ void attend(const AttendTask& task) {
     pending = 0;
   };
 
-  // A query of each head of the group, position by position.
+  // Rows are queued by position and then by head of the group.
   for (int64_t i = 0; i < task.num_queries; ++i) {
     const int64_t high = task.first_position + i + 1;
     const int64_t low = task.window > 0 && high > task.window ? high - task.window : 0;

@@ -53,12 +53,14 @@ struct Number {
   static constexpr int value = kValue;
 };
 
-// kAhead: asks for the next tile's weights, which lie behind this one's.
+// Multiplies kRows rows with one tile of columns. kAhead asks for the weights of the next tile,
+// which lie behind those of this one.
 template <int kRows, bool kAhead, class Weight>
 RETORT_INLINE void product_tile(const float* x, int64_t ldx, const Weight* w, int64_t inner,
                                 int64_t columns, const float* bias, float* y, int64_t ldy,
                                 bool add) {
-  // Columns beyond the last repeat it; their sums are not written.
+  // Columns beyond the last one repeat it, so that the loops need no condition; their sums are not
+  // written.
   const Weight* row[kColumnTile];
   for (int j = 0; j < kColumnTile; ++j)
     row[j] = w + (j < columns ? j : columns - 1) * inner;
@@ -81,7 +83,7 @@ RETORT_INLINE void product_tile(const float* x, int64_t ldx, const Weight* w, in
     }
   }
 
-  // The rest of it, filled up with zeros.
+  // What is left of the inner dimension is filled up with zeros.
   if (whole < inner) {
     Vec b[kColumnTile];
     for (int j = 0; j < kColumnTile; ++j)
@@ -93,7 +95,7 @@ RETORT_INLINE void product_tile(const float* x, int64_t ldx, const Weight* w, in
     }
   }
 
-  // The lanes' sums, in a fixed order.
+  // The lanes are summed in a fixed order, so that a row has the same bits in every tile.
   float sums[16];
   lane_sums(acc, sums);
   for (int i = 0; i < kRows; ++i) {
@@ -104,12 +106,13 @@ RETORT_INLINE void product_tile(const float* x, int64_t ldx, const Weight* w, in
   }
 }
 
-// Panels of weights that stay in the second cache, chunks of rows that stay in the first.
+// Multiplies panels of weights that stay in the second cache with chunks of rows that stay in the
+// first.
 template <class Weight>
 RETORT_INLINE void product(const float* x, int64_t ldx, const Weight* w, int64_t inner,
                            const float* bias, float* y, int64_t ldy, int64_t rows, int64_t begin,
                            int64_t end, bool add) {
-  // Sizes from the bytes of a row in fp32.
+  // The sizes follow from the bytes of a row in fp32.
   const int64_t inner_bytes = inner * 4;
   int64_t panel = (384 << 10) / inner_bytes / kColumnTile * kColumnTile;
   int64_t chunk = (24 << 10) / inner_bytes / kRowTile * kRowTile;
@@ -125,7 +128,8 @@ RETORT_INLINE void product(const float* x, int64_t ldx, const Weight* w, int64_t
         const int64_t columns = n1 - n < kColumnTile ? n1 - n : kColumnTile;
         const float* b = bias != nullptr ? bias + n : nullptr;
 
-        // The first tile of rows asks for the next weights.
+        // Only the first tile of rows asks for the next weights: later tiles find them in the
+        // cache.
         const auto tile = [&](int64_t r, auto count, auto ahead) __attribute__((always_inline)) {
           product_tile<count.value, ahead.value>(x + r * ldx, ldx, w + n * inner, inner, columns, b,
                                                  y + r * ldy + n, ldy, add);
@@ -138,7 +142,7 @@ RETORT_INLINE void product(const float* x, int64_t ldx, const Weight* w, int64_t
           }
         };
 
-        // Row tiles, then what is left.
+        // Whole tiles of rows come first, then what is left of the chunk.
         int64_t r = r0;
         for (; r + kRowTile <= r1; r += kRowTile)
           tiles(r, Number<kRowTile>());

@@ -27,6 +27,7 @@ WorkerPool::WorkerPool(int threads) {
 WorkerPool::~WorkerPool() {
   for (std::jthread& worker : workers_)
     worker.request_stop();
+  // Workers sleep while chunks_left_ is 0: any other value wakes them.
   chunks_left_.store(kStop);
   chunks_left_.notify_all();
 }
