@@ -34,7 +34,8 @@ constexpr uint64_t kAdapterNoise = 0x6c6f7261;
 
 bool is_factor_a(const std::string& name) { return name.ends_with(".lora_A.weight"); }
 
-// The whole A [r, in], number `index` of the model's tensors: PEFT's kaiming_uniform_(a = sqrt(5)).
+// Draws the whole A [r, in], which is number `index` of the adapter's tensors, as PEFT's
+// kaiming_uniform_(a = sqrt(5)) does.
 at::Tensor random_factor(const std::vector<int64_t>& shape, uint64_t seed, uint64_t index) {
   at::Tensor tensor = at::empty(shape, at::TensorOptions().dtype(at::kFloat));
   auto* values = tensor.mutable_data_ptr<float>();
@@ -46,7 +47,7 @@ at::Tensor random_factor(const std::vector<int64_t>& shape, uint64_t seed, uint6
   return tensor;
 }
 
-// This rank's slice of a whole tensor, as one of its own.
+// Copies this rank's slice of a whole tensor, so that the whole one is not kept alive.
 at::Tensor own_slice(const at::Tensor& whole, const ParameterSpec& spec, const Decoder& decoder) {
   const int64_t size = spec.shape[static_cast<size_t>(spec.shard.dim)];
   at::Tensor slice =
@@ -57,7 +58,7 @@ at::Tensor own_slice(const at::Tensor& whole, const ParameterSpec& spec, const D
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-// Every tensor of the adapter, whichever this rank reads, and no other.
+// Every tensor of the adapter must be there, whichever of them this rank reads, and no other.
 void check_adapter_file(const SafetensorsReader& reader, const std::vector<TensorInfo>& expected,
                         const fs::path& file) {
   const auto refuse = [&](const std::string& tensor, const std::string& what) {
@@ -80,7 +81,7 @@ void check_adapter_file(const SafetensorsReader& reader, const std::vector<Tenso
       refuse(name, "belongs to no layer that adapter_config.json names as adapted");
 }
 
-// A whole factor as it lies in the file, maybe among the rows of a fused one.
+// Returns a whole factor as it lies in the file, maybe among the rows of a fused one.
 at::Tensor read_factor(const SafetensorsReader& reader, const ModelConfig& config,
                        const ParameterSpec& spec) {
   const CheckpointTensor tensor = adapter_tensor(config, spec.name, spec.shard.shape);
@@ -89,7 +90,7 @@ at::Tensor read_factor(const SafetensorsReader& reader, const ModelConfig& confi
                                   : whole.narrow(0, tensor.first_row, spec.shard.shape.at(0));
 }
 
-// What a rank writes of its factor.
+// Returns what a rank writes of its factor.
 parallel::TensorPiece factor_piece(const ModelConfig& config,
                                    const parallel::NamedParameter& factor) {
   parallel::TensorPiece piece = parameter_piece(factor);
@@ -103,7 +104,7 @@ parallel::TensorPiece factor_piece(const ModelConfig& config,
   return piece;
 }
 
-// This rank's slices of a folder's adapter.
+// Reads this rank's slices of the adapter in a folder.
 NamedTensors read_factors(const Decoder& decoder, const LoraConfig& lora, const fs::path& folder) {
   const fs::path file = folder / kAdapterWeightsFile;
   const SafetensorsReader reader = open_weights(file);
@@ -124,7 +125,8 @@ void attach_new_adapter(Decoder& decoder, const LoraConfig& lora, uint64_t seed)
   for (const ParameterSpec& spec : lora_specs(decoder.config(), lora, {}))
     index.emplace(spec.name, index.size());
 
-  // What is trained whole begins as it is in the model.
+  // A parameter that is trained whole begins as it is in the model. An A is random and a B is zero,
+  // so that the adapted model begins as the model.
   std::map<std::string, at::Tensor> own;
   for (const parallel::NamedParameter& parameter : decoder.parameters())
     own.emplace(parameter.name, parameter.value);

@@ -48,8 +48,8 @@ void expect_floating(const SafetensorsReader& reader, const ModelConfig& config,
       .with("tensor", spec.name);
 }
 
-// Columns of the file's tensor, some rows at a time on the CPU, so that what was compared with its
-// checksum is copied while it is in the cache.
+// Copies columns of the file's tensor, on the CPU some rows at a time, so that what was compared
+// with its checksum is copied while it is in the cache.
 void copy_columns(const SafetensorsReader& reader, const ModelConfig& config,
                   const ParameterSpec& spec, at::Tensor& to) {
   constexpr int64_t kBytesOfAThread = 1 << 20;
@@ -69,7 +69,7 @@ void copy_columns(const SafetensorsReader& reader, const ModelConfig& config,
   }
 }
 
-// This rank's slice of a parameter.
+// Copies this rank's slice of a parameter.
 void copy_slice(const SafetensorsReader& reader, const ModelConfig& config,
                 const ParameterSpec& spec, at::Tensor& to) {
   const parallel::ParameterShard& shard = spec.shard;
@@ -92,7 +92,7 @@ ModelConfig read_config_to_load(const fs::path& folder) {
   return config;
 }
 
-// This rank's slices, copied one by one.
+// Reads this rank's slices, one parameter after the other.
 std::vector<std::pair<std::string, at::Tensor>> read_parameters(
     const SafetensorsReader& reader, const ModelConfig& config,
     const std::vector<ParameterSpec>& specs, at::ScalarType dtype, at::Device device,
@@ -160,7 +160,8 @@ Decoder load_classifier(const fs::path& folder, at::ScalarType dtype,
                            : as_classifier(stored, options.num_labels, options.pad_token_id);
   config.pad_token_id = options.padding_row;
 
-  // A new head is the last tensor where the pipeline ends.
+  // A language model has no such head, so the head is drawn. It is the last tensor where the
+  // pipeline ends.
   std::vector<ParameterSpec> specs = parameter_specs(config, placement);
   const bool draws = !stored.classifies() && !specs.empty() && specs.back().name == kScoreHead;
   if (draws) specs.pop_back();
@@ -187,7 +188,7 @@ std::vector<std::pair<std::string, at::Tensor>> checkpoint_tensors(const Decoder
     const at::Tensor value = parameter.value.detach();
     const CheckpointTensor tensor =
         checkpoint_tensor(decoder.config(), parameter.name, value.sizes().vec());
-    if (tensor.first_row > 0) {  // behind the part that stands before it
+    if (tensor.first_row > 0) {  // a later part of a fused tensor
       at::Tensor& fused = tensors.back().second;
       fused = at::cat({fused, value});
     } else {
@@ -227,6 +228,7 @@ void save_decoder(const Decoder& decoder, at::ScalarType file_dtype,
   for (const parallel::TensorPiece& piece : part.pieces)
     writer.write(piece);
   writer.finish();
+  // A rank that has a part of the model would leave holes in the file without a word.
   RETORT_CHECK(writer.num_elements() == part.files.num_elements())
       << "a part of a model is saved as if it were the whole";
   write_decoder_description(decoder, file_dtype, tokenizer_source, folder);

@@ -20,7 +20,8 @@ namespace {
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kHead = "lm_head.weight";
 
-// Buffers of old checkpoints and the second copy of a tied head: recomputed or shared, so not read.
+// Old checkpoints hold buffers, and some a second copy of a tied head. The former are computed anew
+// and the latter is shared, so neither is read.
 bool is_redundant(const std::string& name, const ModelConfig& config) {
   return name.ends_with(".rotary_emb.inv_freq") || (config.tie_word_embeddings && name == kHead);
 }
@@ -28,12 +29,12 @@ bool is_redundant(const std::string& name, const ModelConfig& config) {
 bool same_values(const at::Tensor& a, const at::Tensor& b) {
   if (a.sizes() != b.sizes()) return false;
   if (a.scalar_type() != b.scalar_type()) return at::equal(a.to(at::kDouble), b.to(at::kDouble));
-  // NaN is no number to at::equal, but two copies of it are.
+  // NaN differs from itself for at::equal, but two copies of the same bits are the same.
   return std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0 || at::equal(a, b);
 }
 
-// The tensor of the files whose name differs from `name` by what stands before it, as a wrapper
-// (torch.compile, DDP, PEFT) or a base model without a head leaves it; "" if there is none.
+// Finds the tensor of the files whose name differs from `name` by what stands before it, as a
+// wrapper (torch.compile, DDP, PEFT) or a base model without a head leaves it; "" if there is none.
 std::string prefixed_name(const SafetensorsReader& reader, const std::string& name) {
   for (const std::string& other : reader.names())
     if (other.ends_with("." + name) || name.ends_with("." + other)) return other;
@@ -42,7 +43,8 @@ std::string prefixed_name(const SafetensorsReader& reader, const std::string& na
 
 using Mismatch = std::function<Error(const std::string& name, const std::string& what)>;
 
-// Programs that tie by config.json alone lose a head that was trained on its own without a word.
+// A program that ties by config.json alone would drop a head that was trained on its own, and say
+// nothing.
 void check_tied_head(const SafetensorsReader& reader, const ModelConfig& config,
                      const Mismatch& mismatch) {
   if (!config.tie_word_embeddings || !reader.contains(kHead)) return;
@@ -90,7 +92,7 @@ SafetensorsReader open_weights(const std::filesystem::path& path) {
   try {
     return SafetensorsReader(path);
   } catch (const Error& e) {
-    // What was a checkpoint is no wrong input, but a damaged one.
+    // A file that is no checkpoint is wrong input; only one that was a checkpoint is a damaged one.
     if (e.code() != ErrorCode::kCorrupt || is_damage(e)) throw;
     throw Error(ErrorCode::kInvalidArgument, e.message(), e.origin(), e.context());
   }

@@ -25,6 +25,7 @@ at::Tensor converted(const std::string& name, const at::Tensor& value, at::Scala
                                                  ", expected floating-point numbers")
         .with("tensor", name);
   const at::Tensor out = value.to(dtype).contiguous();
+  // A number beyond the range of the new dtype would become infinite, and the model useless.
   const bool lost =
       at::isfinite(out).logical_not().logical_and(at::isfinite(value)).any().item<bool>();
   if (lost)
@@ -42,7 +43,7 @@ void rewrite_checkpoint(const fs::path& source, const fs::path& folder,
   const SafetensorsReader reader = open_checkpoint(read_model_config(source), source);
   const at::ScalarType dtype = parse_dtype(options.config.torch_dtype);
 
-  // Everything is laid out before the first tensor is read.
+  // Everything is laid out before the first tensor is read, so that one tensor at a time is held.
   const std::vector<TensorInfo> infos = checkpoint_infos(options.config, dtype);
   const SafetensorsFiles files =
       SafetensorsFiles::model(infos, {.max_shard_bytes = options.max_shard_bytes});

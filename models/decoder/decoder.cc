@@ -39,7 +39,8 @@ namespace {
 
 using at::Tensor;
 
-// Rounded up to a row count that kernels know, by rows that are cut off at the end.
+// Pads the indices to a row count that kernels know (parallel::padded_rows). The rows that this
+// adds are cut off at the end.
 Tensor padded_indices(const Tensor& rows) {
   const int64_t padding = parallel::padded_rows(rows.numel()) - rows.numel();
   return padding > 0 ? at::constant_pad_nd(rows, {0, padding}) : rows;
@@ -47,7 +48,7 @@ Tensor padded_indices(const Tensor& rows) {
 
 Tensor residual_sum(const Residual& x) { return x.delta.defined() ? x.sum + x.delta : x.sum; }
 
-// The ends with what an adapter has in their places.
+// Returns the ends with the tensors that an adapter has in their places.
 template <class Ends>
 Ends adapted_ends(Ends ends, const std::vector<parallel::NamedParameter>& tensors) {
   for (const parallel::NamedParameter& tensor : tensors) {
@@ -150,8 +151,11 @@ void Decoder::Impl::bind() {
     sliding_rope = RotaryEmbedding(*config.sliding_rope, config.head_dim, device());
 }
 
-// Gives the layers what is trained of them, which follows one another as in the model.
+// Binds the adapter's tensors to the layers. They come in the model's order, so each layer takes
+// the next ones.
 void Decoder::Impl::bind_adapter() {
+  // On the first stage tensors that belong to no layer stand before the layers, if there are any.
+  // On another stage they belong behind them.
   before_layers = 0;
   while (before_layers < adapter.size() && layer_of(adapter[before_layers].name) < 0)
     ++before_layers;
@@ -165,6 +169,9 @@ void Decoder::Impl::bind_adapter() {
       layer.weights = adapted_layer(layer.own, adapter, layer.index, lora->scaling(), next);
       layer.end = next;
     }
+
+  // Behind the layers nothing may be left but the ends: a tensor of another layer would never be
+  // read.
   after_layers = next;
   own_ends = ends;
   ends = adapted_ends(own_ends, adapter);
@@ -182,7 +189,7 @@ void Decoder::Impl::bind_first_adapter() {
   first_ends = adapted_ends(own_ends, first_adapter);
 }
 
-// The layer's weights as they are trained, or as they were before anything was.
+// Returns the weights of the state that use_adapter() chose. Without an adapter there is one state.
 const LayerWeights& Decoder::Impl::weights_of(const Layer& layer) const {
   if (!lora || adapter_state == AdapterState::kTrained) return layer.weights;
   return adapter_state == AdapterState::kFirst ? layer.first : layer.own;
@@ -193,7 +200,8 @@ const Decoder::Impl::Ends& Decoder::Impl::ends_of_state() const {
   return adapter_state == AdapterState::kFirst ? first_ends : own_ends;
 }
 
-// Nothing is dropped where nothing is trained: in evaluation, of references, while drawing.
+// Nothing is dropped where nothing is trained: in evaluation, in passes of a reference, and while
+// samples are drawn.
 DropoutRows Decoder::Impl::dropout_of(const PackedTokens& tokens) const {
   const bool trains = adapter_state == AdapterState::kTrained && c10::GradMode::is_enabled();
   if (!lora || !trains) return {};
@@ -219,12 +227,12 @@ Tensor Decoder::Impl::embed(const PackedTokens& tokens) const {
       vocab_rows(ends_of_state().embedding, tokens.input_ids, padding, config, tp), config);
   if (tokens.noise.alpha == 0) return x;
 
-  // Of the rows that this rank has of the residual stream.
+  // The noise is formed for the rows of the residual stream that this rank has, and for no others.
   const int64_t first = tp.sequence ? placement.tp_rank() * x.size(0) : 0;
   return x + embedding_noise(tokens, first, x.size(0), x.size(1)).to(x.device(), x.scalar_type());
 }
 
-// Of this rank's heads.
+// Returns the shape of this rank's heads.
 HeadShape Decoder::Impl::head_shape() const {
   const int64_t ranks = placement.tp_size();
   return {.heads = config.num_attention_heads / ranks,
@@ -234,14 +242,14 @@ HeadShape Decoder::Impl::head_shape() const {
           .softcap = config.attn_logit_softcapping};
 }
 
-// Whether backward computes the layer again.
+// Tells whether backward computes the layer again.
 bool Decoder::Impl::recomputes(const Layer& layer) const {
   return checkpointing_every > 0 && layer.index % checkpointing_every == 0 &&
          c10::GradMode::is_enabled();
 }
 
 Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& given, const Tensor& input) const {
-  // The tokens where the parameters are. The gate waits for parameters that arrive late.
+  // The tokens go to the device of the parameters. The gate waits for parameters that arrive late.
   const PackedTokens tokens{given.input_ids.to(device()),
                             given.positions.to(device()),
                             given.cu_seqlens,
@@ -265,8 +273,8 @@ Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& given, const Te
   LayerInputs inputs{&config, table, {}, tp, {}};
   inputs.dropout = inputs.dropout_behind = dropout_of(given);
 
-  // Where the last layer ends only the rows go on that are wanted. With sequence parallelism a rank
-  // has but some of all rows there, so that they are chosen behind it.
+  // Behind the last layer's attention only the wanted rows go on. With sequence parallelism a rank
+  // has only some of the rows there, so they are chosen after the final norm instead.
   const std::vector<Layer>& layers = chunks.at(static_cast<size_t>(chunk));
   const bool chooses = placement.last(chunk) && tokens.wanted.defined();
   const bool last_layer_chooses = chooses && !tp.sequence && !layers.empty();
@@ -293,7 +301,8 @@ Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& given, const Te
   }
   if (!placement.last(chunk)) return residual_sum(x);
 
-  // The end of the pipeline: the final norm, on every rank, without the padding.
+  // The last stage norms the stream. Behind enter_block() every rank has all rows, and the padding
+  // is cut off.
   use(after_layers, lora ? adapter.size() : parameters.size());
   const Tensor out = enter_block(norm_residual(x, ends_of_state().final_norm, config).second, tp);
   const int64_t rows = last_layer_chooses ? tokens.wanted.numel() : count;
@@ -316,6 +325,7 @@ Decoder& Decoder::operator=(Decoder&&) noexcept = default;
 
 Decoder Decoder::random(ModelConfig config, uint64_t seed, at::ScalarType dtype,
                         Placement placement, at::Device device) {
+  // The parameters are to be trained, which tensors made in inference mode cannot be.
   const c10::InferenceMode ordinary(false);
   auto tensors = random_parameters(config, placement, seed, dtype, device);
   return Decoder(std::move(config), std::move(tensors), placement);
@@ -384,7 +394,7 @@ void Decoder::attach_first_adapter(const std::vector<std::pair<std::string, at::
 
 bool Decoder::has_first_adapter() const { return !impl_->first_adapter.empty(); }
 
-// Layers are bound to their parameters again, as at first.
+// The layers are bound to their parameters again, as they were at first.
 void Decoder::detach_adapter() {
   impl_->lora.reset();
   impl_->adapter.clear();

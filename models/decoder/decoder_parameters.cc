@@ -51,7 +51,7 @@ Tensor take_tensor(std::map<std::string, Tensor>& given, const ParameterSpec& sp
   return value;
 }
 
-// N(0, std) from the counter-based generator (Box-Muller), element i of tensor `index`.
+// Draws N(0, std) from the counter-based generator (Box-Muller): element i of tensor `index`.
 Tensor random_normal(const std::vector<int64_t>& shape, double std, uint64_t seed, uint64_t index) {
   Tensor tensor = at::empty(shape, at::TensorOptions().dtype(at::kFloat));
   auto* out = tensor.mutable_data_ptr<float>();
@@ -79,7 +79,7 @@ std::vector<parallel::NamedParameter> match_specs(const std::vector<ParameterSpe
   std::vector<parallel::NamedParameter> parameters;
   std::map<std::string, Tensor> given = by_name(tensors);
 
-  // Every tensor of the placement is there, in its shape and in the dtype of the first.
+  // Every tensor of the placement must be there, in its shape and in the dtype of the first.
   at::ScalarType dtype = at::kFloat;
   for (const ParameterSpec& spec : specs) {
     const Tensor value = take_tensor(given, spec, what);
@@ -92,7 +92,7 @@ std::vector<parallel::NamedParameter> match_specs(const std::vector<ParameterSpe
     parameters.push_back({spec.name, value.contiguous(), spec.shard});
   }
 
-  // And no other.
+  // No other tensor may be there.
   if (!given.empty()) {
     throw Error(ErrorCode::kMismatch,
                 "tensor '" + given.begin()->first + "' does not belong to this " + what)
@@ -122,7 +122,8 @@ NamedTensorList random_parameters(const ModelConfig& config, const Placement& pl
   for (const ParameterSpec& spec : parameter_specs(config))
     index.emplace(spec.name, index.size());
 
-  // In fp32 on the CPU, then converted: the same values for every dtype and device.
+  // Values are drawn in fp32 on the CPU and then converted, so that they are the same for every
+  // dtype and device.
   const auto options = at::TensorOptions().dtype(at::kFloat);
   NamedTensorList tensors;
   for (const ParameterSpec& spec : parameter_specs(config, placement)) {

@@ -12,12 +12,12 @@
 namespace retort::models {
 namespace {
 
-// In (-1, 1), from 32 random bits.
+// Maps 32 random bits to a number in (-1, 1).
 float centred(uint64_t bits) {
   return static_cast<float>((static_cast<double>(bits) + 0.5) * 0x1.0p-31 - 1);
 }
 
-// A draw has the bits of two columns.
+// One draw gives the bits of two columns.
 void fill_row(uint64_t key, int64_t position, float bound, float* row, int64_t width) {
   for (int64_t column = 0; column < width; column += 2) {
     const uint64_t bits =
@@ -36,6 +36,8 @@ at::Tensor embedding_noise(const PackedTokens& tokens, int64_t first, int64_t ro
   at::Tensor noise = at::zeros({rows, width}, at::TensorOptions().dtype(at::kFloat));
   float* values = noise.mutable_data_ptr<float>();
 
+  // Each sequence has the bound of NEFTune, alpha / sqrt(length * width), by its own length; only
+  // the rows of [first, first + rows) are filled.
   for (size_t s = 0; s < tokens.noise.keys.size(); ++s) {
     const int64_t begin = std::max(cu[s], first), end = std::min(cu[s + 1], first + rows);
     const double elements = static_cast<double>(cu[s + 1] - cu[s]) * static_cast<double>(width);

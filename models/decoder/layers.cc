@@ -31,7 +31,7 @@ Tensor chosen_rows(const Tensor& x, const LayerInputs& inputs) {
   return inputs.rows.defined() ? x.index_select(0, inputs.rows) : x;
 }
 
-// Column-parallel layers of one input, adapted where they are.
+// Runs the column-parallel layers of one input together, with the adapter of each if it has one.
 std::vector<Tensor> column_layers(const LayerWeights& w, const LayerInputs& inputs, const Tensor& x,
                                   std::initializer_list<LayerTensor> matrices,
                                   std::initializer_list<LayerTensor> their_biases,
@@ -49,7 +49,7 @@ std::vector<Tensor> column_layers(const LayerWeights& w, const LayerInputs& inpu
                                dropout);
 }
 
-// A row-parallel layer likewise.
+// Runs a row-parallel layer likewise.
 Tensor row_layer(const LayerWeights& w, const LayerInputs& inputs, const Tensor& x,
                  LayerTensor matrix, LayerTensor bias) {
   const LoraFactors& factors = w.factors_of(matrix);
@@ -119,7 +119,7 @@ LayerWeights adapted_layer(const LayerWeights& own,
       const std::string matrix = prefix + layer_tensor_name(static_cast<LayerTensor>(t));
       if (name == matrix) weights.tensors[t] = value;
       if (name != lora_factor_name(matrix, "lora_B")) continue;
-      // The first matrix of an A is its module's number in the layer.
+      // The first matrix of an A gives the A its module number, from which dropout draws.
       if (before.place.module == 0)
         before.place.module = static_cast<uint64_t>(index) * weights.tensors.size() + t + 1;
       weights.factors[t] = {before.a, value, before.place};
@@ -133,7 +133,7 @@ std::vector<Tensor> LayerWeights::list() const {
   for (const Tensor& tensor : tensors) {
     if (tensor.defined()) list.push_back(tensor);
   }
-  Tensor shared;  // an A of several matrices is there once
+  Tensor shared;  // an A that several matrices share is listed once
   for (const LoraFactors& one : factors) {
     if (!one.defined()) continue;
     if (!one.a.is_same(shared)) list.push_back(one.a);
@@ -171,6 +171,9 @@ std::pair<Tensor, Tensor> norm_residual(const Residual& x, const Tensor& weight,
 Residual layer_forward(const LayerWeights& weights, const LayerInputs& inputs, const Residual& x) {
   const ModelConfig& config = *inputs.config;
   const auto [before, normed] = norm_residual(x, weights[kInputNorm], config);
+
+  // Gemma norms what a block returns before it is added. There kPostNorm is that norm, and the MLP
+  // has a norm of its own before it; elsewhere kPostNorm is the norm before the MLP.
   Tensor attended = attention_block(weights, inputs, normed);
   if (config.output_norms) attended = norm(attended, weights[kPostNorm], config);
   const auto [after, normed_after] =
@@ -182,6 +185,8 @@ Residual layer_forward(const LayerWeights& weights, const LayerInputs& inputs, c
 
 Tensor layer_forward_checkpointed(const LayerWeights& weights, const LayerInputs& inputs,
                                   const Tensor& x) {
+  // Autograd sees the weights as arguments of the body, so that their gradients are found when
+  // backward runs it again.
   const LayerBody body = [weights, inputs](const Tensor& input,
                                            const std::vector<Tensor>& parameters) {
     const Residual y = layer_forward(weights.with(parameters), inputs, {input, {}});

@@ -12,7 +12,7 @@ MergedWeights::MergedWeights(const Decoder& decoder) {
   if (!decoder.lora()) return;
   scaling_ = decoder.lora()->scaling();
 
-  // An A stands before the B's that it belongs to.
+  // An A stands before the B's that it belongs to, so the last A seen is theirs.
   constexpr std::string_view kFactorA = ".lora_A.weight";
   constexpr std::string_view kFactorB = ".lora_B.weight";
   at::Tensor a;
@@ -36,7 +36,8 @@ at::Tensor MergedWeights::of(const parallel::NamedParameter& parameter) const {
   const auto found = factors_.find(parameter.name);
   if (found == factors_.end()) return own;
 
-  // The slices of A and B that a rank has are those that make its slice of W.
+  // The slices of A and B that a rank has are those that make its slice of W, so no rank needs
+  // another. The sum is formed in fp32 and rounded once.
   const at::NoGradGuard no_grad;
   const auto& [a, b] = found->second;
   at::Tensor sum = own.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);

@@ -15,7 +15,8 @@ int64_t score_position(std::span<const int32_t> ids, int64_t pad_token_id) {
 }
 
 at::Tensor sequence_scores(const Head& head, const at::Tensor& rows) {
-  // Backward sums the rows' gradient over the ranks: every rank takes part, one of them counts.
+  // Every rank has the whole head, but backward sums the gradient of the rows over the ranks. So
+  // every rank takes part, and only the first one counts: the others add a product with 0.
   const bool counts = head.copies == nullptr || head.copies->rank() == 0;
   const at::Tensor own = counts ? rows : rows.detach() + rows * 0;
   return at::matmul(own.to(at::kFloat), head.weight.to(at::kFloat).t());

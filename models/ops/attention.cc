@@ -33,8 +33,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-// Runs f(s) for each sequence: sequences in parallel where there are many, else each uses all
-// threads inside.
+// Runs f(s) for each sequence. Where there are many, sequences run in parallel; else they run one
+// by one, and each uses all threads inside.
 template <class F>
 void for_each_sequence(int64_t count, const F& f) {
   if (count < 2 * at::get_num_threads() || at::get_num_threads() == 1) {
@@ -43,7 +43,7 @@ void for_each_sequence(int64_t count, const F& f) {
     return;
   }
   at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
-    // the calling thread's guard does not reach pool threads
+    // The calling thread's guard does not reach the threads of the pool.
     at::AutoDispatchBelowADInplaceOrView guard;
     for (int64_t s = begin; s < end; ++s)
       f(s);
@@ -59,7 +59,8 @@ Tensor query_view(const Tensor& rows, int64_t first, int64_t count, const HeadSh
                          rows.storage_offset() + first * width);
 }
 
-// Keys of each kv head repeated over its group with stride 0.
+// Returns the keys of each kv head, repeated over its group with stride 0, so that nothing is
+// copied.
 Tensor key_view(const Tensor& rows, int64_t first, int64_t count, const HeadShape& shape) {
   const int64_t width = shape.kv_heads * shape.head_dim;
   return rows.as_strided({shape.kv_heads, shape.group(), count, shape.head_dim},
@@ -219,10 +220,12 @@ Tensor plain_block(const Tensor& q, const Tensor& k, const Tensor& v, const Atte
   return y.squeeze(0).transpose(0, 1).reshape({block.num_queries, shape.heads * shape.head_dim});
 }
 
-// One block with capped scores, made of operators: shapes as plain_block.
+// Attends with capped scores, which no kernel here knows, by operators; shapes are those of
+// plain_block.
 Tensor capped_block(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionBlock& block,
                     const HeadShape& shape) {
-  // The query heads of one kv head stand beside its queries: no key is copied for them.
+  // The query heads of one kv head become further queries of that head, so that no key is copied
+  // for them.
   const int64_t queries = block.num_queries;
   const int64_t keys = k.size(0);
   const Tensor rows = q.reshape({queries, shape.kv_heads, shape.group(), shape.head_dim})
@@ -232,7 +235,7 @@ Tensor capped_block(const Tensor& q, const Tensor& k, const Tensor& v, const Att
   Tensor capped = softcapped(scores, shape.softcap);
   capped = capped.view({shape.kv_heads, shape.group(), queries, keys});
 
-  // The softmax is in fp32 at least, as that of the kernels.
+  // The softmax is in fp32 at least, as in the kernels.
   const Tensor mask =
       block.causal ? at::full({queries, keys}, -INFINITY, capped.options()).triu(1) : block.mask;
   if (mask.defined()) capped = capped + mask;
@@ -267,7 +270,8 @@ Tensor plain_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
                              block, shape));
     }
   }
-  // Of no tokens: backward still reaches the weights, whose gradients tensor-parallel ranks sum.
+  // Without tokens backward must still reach the weights, because tensor-parallel ranks sum their
+  // gradients.
   if (parts.empty()) return q * 0 + (k.sum() + v.sum()) * 0;
   return concatenate(std::move(parts), q, plan->num_tokens());
 }

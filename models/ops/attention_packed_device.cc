@@ -39,8 +39,8 @@ Tensor flash(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionP
       /*is_causal=*/true, /*return_debug_mask=*/false, scale, before, after));
 }
 
-// One head of keys for each head of queries: the kernel knows no groups. Autograd sums the
-// gradients of the copies.
+// Copies keys to one head for each head of queries, because the kernel knows no groups. Autograd
+// sums the gradients of the copies.
 Tensor repeat_heads(const Tensor& x, int64_t group) {
   if (group == 1) return x;
   return x.unsqueeze(2)

@@ -13,12 +13,13 @@ namespace {
 
 using at::Tensor;
 
-// A mask where the queries are, in their dtype: as attention reads it, so that no call copies it.
+// Puts a mask on the device of the queries and in their dtype, as attention reads it, so that no
+// call copies it.
 Tensor in_dtype_of(const at::TensorOptions& queries, const Tensor& mask) {
   return mask.to(queries.device(), c10::typeMetaToScalarType(queries.dtype()));
 }
 
-// The ends of what stands before the branches of a sequence, and of each branch.
+// Returns the end of what stands before the branches of a sequence, and of each branch.
 std::vector<int64_t> ends_of(const Fork& fork, int64_t length) {
   std::vector<int64_t> ends = fork.begins;
   ends.push_back(length);
@@ -68,7 +69,8 @@ const Tensor& AttentionPlan::cu_seqlens_on(const at::Device& device) {
   return device_cu_seqlens_;
 }
 
-// Queries [begin, end) over the first `prefix` tokens and themselves, as far as the window reaches.
+// Cuts queries [begin, end), which see the first `prefix` tokens and themselves as far as the
+// window reaches.
 void AttentionPlan::add_cut(int64_t prefix, int64_t begin, int64_t end) {
   const int64_t step = block_queries(end - begin);
   for (int64_t offset = 0; begin + offset < end; offset += step) {
@@ -76,7 +78,8 @@ void AttentionPlan::add_cut(int64_t prefix, int64_t begin, int64_t end) {
     const int64_t position = prefix + offset;  // of the first query
     const int64_t oldest = window_ > 0 ? std::max<int64_t>(0, position - window_ + 1) : 0;
 
-    // Keys from position `oldest` on: the last of the prefix, and their own.
+    // The block's keys begin at position `oldest`: first the last ones of the prefix, then their
+    // own.
     const int64_t first_own = std::max<int64_t>(0, oldest - prefix);
     AttentionBlock block{begin + offset, queries, begin + first_own, offset + queries - first_own};
     block.prefix_begin = std::min(oldest, prefix);
@@ -87,8 +90,8 @@ void AttentionPlan::add_cut(int64_t prefix, int64_t begin, int64_t end) {
   }
 }
 
-// Row i sees column c if key c is not behind query i and inside its window, where column
-// late_keys_before_ is the key of query 0.
+// Makes the one mask that all late blocks are parts of: row i sees column c if key c is not behind
+// query i and inside its window, where column late_keys_before_ is the key of query 0.
 void AttentionPlan::make_late_mask(const std::vector<Fork>& forks,
                                    const at::TensorOptions& options) {
   int64_t rows = 0;
@@ -117,7 +120,7 @@ void AttentionPlan::make_late_mask(const std::vector<Fork>& forks,
   late_mask_ = in_dtype_of(options, made);
 }
 
-// For queries of which the first sees `keys_before` keys before its own.
+// Returns the part of it for queries of which the first sees `keys_before` keys before its own.
 Tensor AttentionPlan::late_mask(int64_t num_queries, int64_t keys_before) const {
   const Tensor part = late_mask_.narrow(0, 0, num_queries)
                           .narrow(1, late_keys_before_ - keys_before, keys_before + num_queries);
@@ -131,6 +134,9 @@ void AttentionPlan::add_blocks(int64_t length, const at::TensorOptions& options)
     blocks.push_back({0, length, 0, length, true, {}});
     return;
   }
+
+  // A block of so many queries sees less than a window of keys beyond its own, so that time grows
+  // with length * window.
   const int64_t step = std::max<int64_t>(window_, 128);
   for (int64_t begin = 0; begin < length; begin += step) {
     const int64_t end = std::min(begin + step, length);
@@ -144,6 +150,7 @@ void AttentionPlan::add_blocks(int64_t length, const at::TensorOptions& options)
 
 Tensor AttentionPlan::mask(int64_t num_queries, int64_t num_keys, int64_t offset,
                            const at::TensorOptions& options) {
+  // Blocks of one shape share a mask: all but the first and the last of a sequence have the same.
   Tensor& cached = masks_[{num_queries, num_keys, offset}];
   if (cached.defined()) return cached;
   Tensor made = at::full({num_queries, num_keys}, -INFINITY, at::TensorOptions().dtype(at::kFloat));

@@ -32,7 +32,7 @@ constexpr int64_t kMaxNormWidth = 8192;  // of the gradient, whose threads have 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 float offset_of(bool unit_offset) { return unit_offset ? 1.0f : 0.0f; }
 
-// "retort_<name>_bf16" or "_f32", by the dtype of x.
+// Launches "retort_<name>_bf16" or "_f32", by the dtype of x.
 template <class... Arguments>
 void launch(const char* name, const Tensor& x, Launch shape, const Arguments&... arguments) {
   kernels::launch_kernel_for(x.scalar_type(), std::string("retort_") + name, x.device(), shape,
@@ -67,7 +67,8 @@ void norm_forward(const Tensor& a, const Tensor& b, const Tensor& weight, Tensor
          offset_of(unit_offset), static_cast<int32_t>(shape.threads));
 }
 
-// dx, and the gradient by the weight in its dtype.
+// Returns dx, and the gradient by the weight in its dtype. Blocks write partial sums of the latter
+// to rows of their own, which a second kernel adds, so that the order does not depend on time.
 std::pair<Tensor, Tensor> norm_backward(const Tensor& dy, const Tensor& s, const Tensor& weight,
                                         const Tensor& rstd, const Tensor& dsum, bool unit_offset) {
   const int64_t width = s.size(-1);
@@ -163,7 +164,7 @@ class DeviceGated : public Function<DeviceGated> {
   }
 
  private:
-  // A block for a tile of its elements.
+  // A block has a tile of the elements.
   static Launch shape_of(const Tensor& x) {
     constexpr int64_t kThreads = 256;
     const int64_t tile = kThreads * (x.element_size() == 2 ? 16 : 8);
@@ -205,7 +206,7 @@ class DeviceHeads : public Function<DeviceHeads> {
            heads.k_stride(), heads.q_stride(), heads.k_stride(), static_cast<float>(eps),
            offset_of(unit_offset), kHeadPasses);
 
-    // Without norms the gradient needs the angles alone.
+    // Without norms the gradient needs the angles alone, so q and k are not kept.
     const bool is_normed = q_norm.defined();
     ctx->save_for_backward(
         {is_normed ? q : Tensor(), is_normed ? k : Tensor(), q_norm, k_norm, cos, sin});
@@ -300,7 +301,7 @@ std::pair<Tensor, Tensor> normed_rotated_heads(const Tensor& q, const Tensor& k,
 
   const Tensor cos = table.cos.to(at::kFloat).contiguous();
   const Tensor sin = table.sin.to(at::kFloat).contiguous();
-  // Function takes no undefined tensor but as a missing one.
+  // Function takes an undefined tensor only as a missing one.
   const auto if_defined = [](const Tensor& weight) {
     return weight.defined() ? std::optional(weight) : std::nullopt;
   };

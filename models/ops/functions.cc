@@ -45,15 +45,16 @@ class ColumnLinear : public Function<ColumnLinear> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    // The input and the weights, in the order of forward's arguments.
+    // The input and the weights were saved in the order of the arguments. The gathered input was
+    // not kept: it is gathered again.
     const variable_list saved = ctx->get_saved_variables();
     const size_t count = saved.size() - 1;
     const auto biases = static_cast<size_t>(ctx->saved_data["biases"].toInt());
     const TensorParallel tp = saved_tensor_parallel(ctx);
     const Tensor input = tp.active() && tp.sequence ? gather_rows(saved[0], tp) : saved[0];
 
-    // One place for each argument of forward: x, weights, biases, tp. dx is the sum over the
-    // layers.
+    // The result has a place for each argument of forward: x, weights, biases, tp. dx is the sum
+    // over the layers.
     variable_list result(1 + count + biases + 1);
     for (size_t i = 0; i < count; ++i) {
       if (!grads[i].defined()) continue;
@@ -64,7 +65,7 @@ class ColumnLinear : public Function<ColumnLinear> {
       if (i < biases && ctx->needs_input_grad(1 + count + i)) result[1 + count + i] = grad.sum(0);
     }
 
-    // The other ranks' rows of the weights contribute to dx too.
+    // The other ranks' rows of the weights contribute to dx too, so their parts are summed.
     if (tp.active() && ctx->needs_input_grad(0)) result[0] = sum_input_gradient(result[0], tp);
     return result;
   }
@@ -138,7 +139,7 @@ class AddRmsNorm : public Function<AddRmsNorm> {
   }
 };
 
-// By the kernels of one activation.
+// Runs the kernels of one activation.
 template <auto Forward, auto Backward>
 class Gated : public Function<Gated<Forward, Backward>> {
  public:
@@ -161,7 +162,7 @@ class Gated : public Function<Gated<Forward, Backward>> {
 using SwiGlu = Gated<swiglu_forward, swiglu_backward>;
 using GeGlu = Gated<geglu_forward, geglu_backward>;
 
-// By one kernel of CUDA where there is one for the dtypes: the result is rounded once.
+// Uses one kernel of CUDA where there is one for the dtypes; it rounds the result once.
 Tensor operator_rms_norm(const Tensor& x, const Tensor& weight, double eps, bool unit_offset) {
   if (x.is_cuda() && x.scalar_type() == weight.scalar_type() && !unit_offset)
     return std::get<0>(at::_fused_rms_norm(x, {x.size(-1)}, weight, eps));
@@ -195,7 +196,8 @@ class Checkpointed : public Function<Checkpointed> {
     const auto holder =
         c10::static_intrusive_pointer_cast<BodyHolder>(ctx->saved_data["body"].toCapsule());
 
-    // The arguments again as leaves, cut off from the graph outside.
+    // The arguments become leaves, cut off from the graph outside, so that the gradient below ends
+    // at them.
     variable_list inputs;
     variable_list wanted;
     std::vector<size_t> position;
@@ -209,7 +211,7 @@ class Checkpointed : public Function<Checkpointed> {
       inputs.push_back(leaf);
     }
 
-    // The body a second time, now with gradients.
+    // The body runs a second time, now with gradients.
     at::AutoGradMode with_grad(true);
     const Tensor y = holder->body(inputs[0], variable_list(inputs.begin() + 1, inputs.end()));
     const variable_list found =
@@ -238,6 +240,8 @@ std::vector<Tensor> column_linear(const Tensor& x, const std::vector<Tensor>& we
 Tensor row_linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
                   const TensorParallel& tp) {
   std::vector<Tensor> biases;
+  // With several ranks the products are summed first: a bias inside would be added once for each
+  // rank.
   if (bias.defined() && !tp.active()) biases.push_back(bias);
   const Tensor y =
       ColumnLinear::apply(x, at::TensorList(weight), at::TensorList(biases), TensorParallel{})[0];

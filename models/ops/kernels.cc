@@ -9,8 +9,8 @@
 
 #include "models/ops/exp_float.h"
 
-// A function compiled for each vector width, chosen when the program is loaded: before the thread
-// sanitizer, which would watch the choice, has begun.
+// Compiles a function for each vector width. The loader chooses, before the thread sanitizer has
+// begun, which would watch the choice: there the attribute is off.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 #define RETORT_VECTOR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
@@ -52,6 +52,7 @@ RETORT_VECTOR_CLONES
 void norm_row_backward(const float* __restrict dy, const float* __restrict x,
                        const float* __restrict w, float rstd, const float* __restrict extra,
                        float* __restrict dx, float* __restrict dw, int64_t width) {
+  // With r = rstd and n = width: dx = r (dy w - x r^2 dot / n), dot = sum(dy w x); dw += dy x r.
   float dot = 0;
 #pragma omp simd reduction(+ : dot)
   for (int64_t i = 0; i < width; ++i)
@@ -167,7 +168,7 @@ void add_rms_norm_forward(const float* a, const float* b, const float* w, float*
 
 void rms_norm_backward(const float* dy, const float* x, const float* w, const float* rstd,
                        const float* extra, float* dx, float* dw, int64_t rows, int64_t width) {
-  // One partial sum of dw for each thread, added in thread order.
+  // Each thread sums dw for its rows; the sums are added in thread order.
   const auto threads = static_cast<size_t>(at::get_num_threads());
   std::vector<float> partial(threads * static_cast<size_t>(width), 0.0f);
   at::parallel_for(0, rows, row_grain(width), [&](int64_t begin, int64_t end) {

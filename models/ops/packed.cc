@@ -68,7 +68,7 @@ void check_packed_tokens(const PackedTokens& tokens, int64_t vocab_size) {
     throw refusal_of_tokens("cu_seqlens must start with 0 and not decrease");
   }
 
-  // What is given for each token, and which of them are wanted.
+  // Each token has an id, and the wanted rows are numbers of tokens.
   if (tokens.input_ids.dim() != 1 || tokens.input_ids.scalar_type() != at::kLong ||
       tokens.input_ids.size(0) != cu.back()) {
     throw refusal_of_tokens("input_ids must be int64 of shape [" + std::to_string(cu.back()) +
@@ -79,7 +79,7 @@ void check_packed_tokens(const PackedTokens& tokens, int64_t vocab_size) {
     throw refusal_of_tokens("the wanted rows must be a vector of int64");
   }
 
-  // The ids themselves; on a device nobody waits to see them.
+  // Ids on a device are not looked at, because that would wait for the device.
   if (tokens.input_ids.is_cpu()) check_token_ids(tokens.input_ids.contiguous(), vocab_size);
   if (tokens.positions.dim() != 1 || tokens.positions.size(0) != tokens.num_tokens())
     throw refusal_of_tokens("positions must have the shape of input_ids");

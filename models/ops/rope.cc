@@ -32,8 +32,7 @@ Tensor periods(double theta, int64_t dim) {
   return at::pow(at::Scalar(theta), exponents);
 }
 
-// Llama 3: long wavelengths are slowed down by `factor`, short ones kept, those between are
-// interpolated.
+// Llama 3 slows long wavelengths down by `factor`, keeps short ones and interpolates between.
 Tensor llama3_frequencies(const Rope& rope, const Tensor& frequencies) {
   const auto context = static_cast<double>(rope.original_max_position_embeddings);
   const double longest_kept = context / rope.high_freq_factor;
@@ -48,8 +47,8 @@ Tensor llama3_frequencies(const Rope& rope, const Tensor& frequencies) {
                    slowed);
 }
 
-// YaRN: dimensions that turn more than beta_fast times within the original context are kept, those
-// that turn less than beta_slow times are slowed down, with a ramp between.
+// YaRN keeps dimensions that turn more than beta_fast times within the original context, slows
+// those down that turn less than beta_slow times, and has a ramp between.
 Tensor yarn_frequencies(const Rope& rope, int64_t dim) {
   const auto context = static_cast<double>(rope.original_max_position_embeddings);
   const auto dimension_of = [&](double turns) {
@@ -72,7 +71,7 @@ Tensor yarn_frequencies(const Rope& rope, int64_t dim) {
   return at::reciprocal(period * rope.factor) * (1.0 - kept) + at::reciprocal(period) * kept;
 }
 
-// Dynamic NTK: the base grows with what the sequence has beyond the model's context.
+// Dynamic NTK lets the base grow with what the sequence has beyond the context of the model.
 Tensor dynamic_frequencies(const Rope& rope, int64_t dim, int64_t length) {
   const auto context = static_cast<double>(rope.original_max_position_embeddings);
   const double tokens = std::max(static_cast<double>(length), context);
@@ -109,7 +108,7 @@ Tensor turned(const Tensor& x, const Tensor& cos, const Tensor& sin, double sign
   return y;
 }
 
-// rotate() on a device: one node of autograd, whose gradient is turned back.
+// Rotates on a device, as one node of autograd. The gradient of a rotation is the rotation back.
 class Rotation : public torch::autograd::Function<Rotation> {
  public:
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x, const Tensor& cos,
@@ -152,7 +151,8 @@ RopeTable RotaryEmbedding::table(const Tensor& positions) const {
   return table_of(at::outer(positions.to(at::kFloat), inverse_frequencies_));
 }
 
-// The length that decides a sequence's frequencies; 0: those of all sequences within the limit.
+// Returns the length that decides the frequencies of a sequence, or 0 within the limit, where all
+// sequences have the same.
 int64_t RotaryEmbedding::scaled_length(const PackedTokens& tokens, int64_t sequence) const {
   const auto s = static_cast<size_t>(sequence);
   const int64_t limit = rope_.fixed_length();
@@ -163,7 +163,8 @@ int64_t RotaryEmbedding::scaled_length(const PackedTokens& tokens, int64_t seque
   };
   if (tokens.forks.empty() || tokens.forks[s].begins.empty()) return scaled(length);
 
-  // What stands before the branches, and each branch behind the prefix.
+  // All parts of a sequence share one rotation, so what stands before the branches and each branch
+  // behind the prefix must have the same frequencies.
   const Fork& fork = tokens.forks[s];
   const int64_t first = scaled(fork.begins.front());
   for (size_t branch = 0; branch < fork.begins.size(); ++branch) {
@@ -182,7 +183,8 @@ int64_t RotaryEmbedding::scaled_length(const PackedTokens& tokens, int64_t seque
 RopeTable RotaryEmbedding::table(const Tensor& positions, const PackedTokens& tokens) const {
   if (rope_.fixed_length() == 0) return table(positions);
 
-  // One product for each sequence, whose length may differ; the padding is as a short one.
+  // Each sequence has a product of its own, because its length decides the frequencies; the padding
+  // counts as a short one.
   std::vector<Tensor> angles;
   const Tensor rows = positions.to(at::kFloat);
   for (int64_t s = 0; s < tokens.num_sequences(); ++s) {

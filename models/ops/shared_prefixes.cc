@@ -10,7 +10,7 @@
 namespace retort::models {
 namespace {
 
-// How many tokens each sequence shares with the one before it; 0 if too few.
+// Counts the tokens that each sequence shares with the one before it; 0 if they are too few.
 std::vector<int64_t> shared_with_previous(const int64_t* ids, const std::vector<int64_t>& cu) {
   std::vector<int64_t> shared(cu.size() - 1, 0);
   for (size_t s = 1; s < shared.size(); ++s) {
@@ -30,8 +30,8 @@ struct Run {
   int64_t prefix = 0;
 };
 
-// The division into runs that saves most. Of the first n sequences a best one ends with a run
-// [b, n), behind a best one of the first b.
+// Finds the division into runs that saves most, by dynamic programming: a best division of the
+// first n sequences ends with a run [b, n), behind a best one of the first b.
 std::vector<Run> best_runs(const std::vector<int64_t>& shared) {
   std::vector<Run> last(shared.size() + 1);
   std::vector<int64_t> saved(shared.size() + 1, 0);
@@ -75,7 +75,8 @@ SharedPrefixes share_prefixes(const PackedTokens& given) {
   std::vector<int64_t> rows;
 
   for (const Run& run : best_runs(shared_with_previous(ids.const_data_ptr<int64_t>(), cu))) {
-    // The first sequence stands whole, of the others what they do not share with it.
+    // The first sequence of a run stands whole; of the others only what they do not share with it
+    // is kept.
     const auto begin = static_cast<int64_t>(kept.size());
     Fork fork{.prefix = run.prefix, .begins = {}};
     for (size_t s = run.begin; s < run.end; ++s) {
@@ -92,7 +93,7 @@ SharedPrefixes share_prefixes(const PackedTokens& given) {
     shared.tokens.cu_seqlens.push_back(static_cast<int64_t>(kept.size()));
   }
 
-  // Nothing to share: the tokens as they were given.
+  // Where nothing is shared, the tokens stay as they were given.
   shared.rows = int64_tensor(rows);
   if (kept.size() == rows.size()) {
     shared.tokens = given;

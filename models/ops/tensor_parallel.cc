@@ -57,6 +57,7 @@ Tensor gather_rows(const Tensor& x, const TensorParallel& tp) {
 Tensor sum_and_scatter_rows(const Tensor& x, const TensorParallel& tp) {
   RETORT_CHECK(x.size(0) % tp.group->size() == 0)
       << x.size(0) << " rows over " << tp.group->size() << " ranks";
+  // The sum over the ranks is formed in fp32 and rounded once.
   const Tensor parts = x.detach().to(at::kFloat).contiguous();
   Tensor sum = at::empty({x.size(0) / tp.group->size(), x.size(1)}, parts.options());
   Tensor flat = sum.view({-1});

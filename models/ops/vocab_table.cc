@@ -24,8 +24,8 @@ at::Tensor vocab_rows(const at::Tensor& table, const at::Tensor& ids, int64_t pa
   };
   if (!tp.active()) return pad(at::embedding(table, ids, config.pad_token_id));
 
-  // A rank without rows still depends on its empty weight: every rank takes part in the backward
-  // pass.
+  // A rank without rows still depends on its empty weight, because every rank takes part in the
+  // collectives of the backward pass.
   const int64_t begin =
       parallel::vocab_begin(config.vocab_size, tp.group->size(), tp.group->rank());
   const int64_t rows = table.size(0);
@@ -33,7 +33,8 @@ at::Tensor vocab_rows(const at::Tensor& table, const at::Tensor& ids, int64_t pa
     return leave_block(
         pad(at::zeros({ids.size(0), config.hidden_size}, table.options()) + table.sum()), tp);
 
-  // Each id is one rank's; the others give zeros, and the sum over the ranks is the embedding.
+  // One rank has the row of an id and the others give zeros, so that the sum over the ranks is the
+  // embedding.
   const at::Tensor local = ids - begin;
   const at::Tensor elsewhere = (local < 0).logical_or(local >= rows);
   const bool pads_here = config.pad_token_id >= begin && config.pad_token_id < begin + rows;
