@@ -22,7 +22,8 @@ namespace {
 constexpr uint64_t kDropoutNoise = 0x64726f70;
 constexpr int64_t kOperatorElements = int64_t{1} << 22;  // of a temporary tensor
 
-// One draw of 64 bits is for two columns, an even one and the next.
+// One draw of 64 bits serves two columns, an even one and the next, so a rank whose columns begin
+// at an odd one skips the first half.
 struct DropoutColumns {
   uint64_t first_pair, pairs;
   int64_t skipped;  // of the first pair
@@ -33,14 +34,15 @@ struct DropoutColumns {
         skipped(place.column % 2) {}
 };
 
-// 32 bits below this drop an element.
+// Returns the limit below which 32 bits drop an element.
 uint64_t threshold_of(double p) { return static_cast<uint64_t>(std::llround(p * 0x1.0p32)); }
 
 uint64_t module_seed(const DropoutRows& rows, const DropoutPlace& place) {
   return random_bits(rows.seed, place.module, kDropoutNoise);
 }
 
-// Keys of a sequence's tokens, which go on from `key`.
+// Chains the keys of a sequence's tokens on from `key`: a key depends on its token and all before
+// it.
 void chain_keys(const int64_t* ids, int64_t begin, int64_t end, uint64_t key, int64_t* keys) {
   for (int64_t i = begin; i < end; ++i) {
     key = random_bits(key, static_cast<uint64_t>(ids[i]));
@@ -48,7 +50,8 @@ void chain_keys(const int64_t* ids, int64_t begin, int64_t end, uint64_t key, in
   }
 }
 
-// random_mix of int64 elements, whose products wrap and whose shifts fill up with zeros.
+// Computes random_mix of int64 elements, whose products wrap and whose shifts must be made to fill
+// up with zeros.
 at::Tensor mixed_bits(const at::Tensor& bits) {
   const auto shifted = [](const at::Tensor& z, int64_t by) {
     return z.bitwise_right_shift(by).bitwise_and_((int64_t{1} << (64 - by)) - 1);
@@ -81,7 +84,8 @@ DropoutRows dropout_rows(const PackedTokens& tokens, int64_t rows, double p, uin
     const int64_t trunk = fork.begins.empty() ? end : begin + fork.begins.front();
     chain_keys(id, begin, trunk, 0, key);
 
-    // A branch continues the prefix, as in a sequence of its own.
+    // A branch continues the keys of the prefix, so that it drops what it would in a sequence of
+    // its own.
     const uint64_t from = fork.prefix > 0 ? static_cast<uint64_t>(key[begin + fork.prefix - 1]) : 0;
     for (size_t b = 0; b < fork.begins.size(); ++b) {
       const bool last = b + 1 == fork.begins.size();
@@ -100,7 +104,7 @@ at::Tensor dropout_kept(const DropoutRows& rows, const DropoutPlace& place, int6
   const int64_t* keys = rows.keys.const_data_ptr<int64_t>();
   const uint64_t seed = module_seed(rows, place), threshold = threshold_of(rows.p);
 
-  // The columns' keys are the same for all rows, so that an element takes one mixing.
+  // The keys of the columns are the same for all rows, so each element takes a single mixing.
   const DropoutColumns pairs(place, columns);
   std::vector<uint64_t> column_keys(pairs.pairs);
   for (uint64_t i = 0; i < pairs.pairs; ++i)
@@ -127,7 +131,7 @@ at::Tensor dropout_kept_by_operators(const DropoutRows& rows, const DropoutPlace
   const auto threshold = static_cast<int64_t>(threshold_of(rows.p));
   const int64_t count = rows.keys.numel();
 
-  // The keys of rows and columns are few, and made on the host.
+  // The keys of rows and columns are few, so they are made on the host.
   const DropoutColumns pairs(place, columns);
   at::Tensor column_keys = at::empty({static_cast<int64_t>(pairs.pairs)}, host);
   for (uint64_t i = 0; i < pairs.pairs; ++i)
@@ -141,6 +145,7 @@ at::Tensor dropout_kept_by_operators(const DropoutRows& rows, const DropoutPlace
   column_keys = column_keys.to(device);
   row_keys = row_keys.to(device);
 
+  // Some rows at a time are mixed, so that temporary tensors stay below kOperatorElements.
   constexpr int64_t kLow = 0xffffffff;
   const int64_t step =
       std::max<int64_t>(1, kOperatorElements / std::max<int64_t>(column_keys.numel(), 1));

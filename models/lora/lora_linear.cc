@@ -18,8 +18,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-// How the arguments of AdaptedLinear belong together. Weights that the model's files hold as one
-// share an A.
+// Says how the arguments of AdaptedLinear belong together. Weights that the model's files hold as
+// one share an A.
 struct AdaptedPlan {
   std::vector<int> a, b;             // of each weight: its factors' places among the factors; -1
   std::vector<DropoutPlace> places;  // of each weight
@@ -27,7 +27,7 @@ struct AdaptedPlan {
   TensorParallel tp;  // enter_block is done inside; inactive: it is not
   DropoutRows dropout;
 
-  // Whether no later weight has this one's A.
+  // Tells whether no later weight has the A of this one.
   bool is_last_of_a(size_t weight) const {
     return std::find(a.begin() + static_cast<std::ptrdiff_t>(weight) + 1, a.end(), a[weight]) ==
            a.end();
@@ -58,7 +58,8 @@ class AdaptedLinear : public Function<AdaptedLinear> {
     saved.insert(saved.end(), weights.begin(), weights.end());
     saved.insert(saved.end(), factors.begin(), factors.end());
 
-    // What A makes of the input is kept for the gradient by B.
+    // What A makes of the input is formed once for all weights that share it, and kept for the
+    // gradient by B.
     variable_list outputs, reduced(factors.size());
     for (size_t i = 0; i < weights.size(); ++i) {
       Tensor y = parallel::linear_forward(input, weights[i], biases.empty() ? Tensor() : biases[i]);
@@ -88,8 +89,8 @@ class AdaptedLinear : public Function<AdaptedLinear> {
     const auto num_biases = static_cast<size_t>(ctx->saved_data["biases"].toInt());
     const auto num_factors = static_cast<size_t>(ctx->saved_data["factors"].toInt());
 
-    // Saved: the input, the weights, the factors, and in the place of each A what it made of the
-    // input.
+    // Forward saved the input, the weights, the factors, and in the place of each A what it made of
+    // the input. A gathered input is gathered again.
     const variable_list saved = ctx->get_saved_variables();
     const size_t num_weights = plan.a.size();
     const size_t first_factor = 1 + num_weights;
@@ -97,7 +98,7 @@ class AdaptedLinear : public Function<AdaptedLinear> {
     const bool gathers = plan.tp.active() && plan.tp.sequence;
     const Tensor input = gathers ? gather_rows(saved[0], plan.tp) : saved[0];
 
-    // One place for each argument of forward: x, weights, biases, factors, plan.
+    // The result has a place for each argument of forward: x, weights, biases, factors, plan.
     const size_t factor_results = 1 + num_weights + num_biases;
     variable_list result(factor_results + num_factors + 1);
     variable_list through(num_factors);  // the gradient by what an A made, of all its B's
@@ -134,7 +135,7 @@ class AdaptedLinear : public Function<AdaptedLinear> {
                                plan.dropout, plan.places[i]));
     }
 
-    // The other ranks' rows of the weights contribute to dx too.
+    // The other ranks' rows of the weights contribute to dx too, so their parts are summed.
     if (plan.tp.active() && wants_input) result[0] = sum_input_gradient(result[0], plan.tp);
     return result;
   }

@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::string_view kWeightSuffix = ".weight";
 
-// A tensor that every tensor-parallel rank has whole and computes a part of the gradient of.
+// Describes a tensor that every tensor-parallel rank has whole, and of whose gradient each computes
+// a part.
 parallel::ParameterShard whole_with_partial_gradient(std::vector<int64_t> shape,
                                                      const Placement& placement) {
   return {.shape = std::move(shape),
@@ -20,7 +21,7 @@ parallel::ParameterShard whole_with_partial_gradient(std::vector<int64_t> shape,
           .counted = placement.tp_rank() == 0};
 }
 
-// Split like a matrix along `dim`.
+// Describes a tensor that is split like a matrix, along the same dimension.
 parallel::ParameterShard split_like(const parallel::ParameterShard& matrix,
                                     std::vector<int64_t> shape) {
   parallel::ParameterShard shard = matrix;
@@ -106,7 +107,7 @@ std::vector<ParameterSpec> lora_specs(const ModelConfig& config, const LoraConfi
 
 CheckpointTensor adapter_tensor(const ModelConfig& config, const std::string& factor,
                                 const std::vector<int64_t>& shape) {
-  // The rows of B lie in a fused one as those of its matrix do.
+  // The rows of B lie in a fused B as those of its matrix lie in the fused matrix.
   constexpr std::string_view kFactor = ".lora_B.weight";
   if (!factor.ends_with(kFactor)) return {factor, shape, 0};
   const std::string matrix =

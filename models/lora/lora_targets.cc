@@ -12,13 +12,14 @@
 namespace retort::models {
 namespace {
 
-// PEFT's rule for a name in a list: the layer's whole name, or its end from a dot on.
+// Follows PEFT's rule for a name in a list: it is the whole name of a layer, or its end from a dot
+// on.
 bool names_module(std::string_view target, std::string_view module) {
   if (!module.ends_with(target)) return false;
   return module.size() == target.size() || module[module.size() - target.size() - 1] == '.';
 }
 
-// The linear layers of the model, by the names of its files.
+// Lists the linear layers of the model, by the names of its files.
 std::vector<AdaptedModule> all_modules(const ModelConfig& config) {
   std::vector<AdaptedModule> modules;
   for (const ParameterSpec& spec : parameter_specs(config)) {
@@ -31,7 +32,7 @@ std::vector<AdaptedModule> all_modules(const ModelConfig& config) {
   return modules;
 }
 
-// The name of the module that has a parameter.
+// Returns the name of the module that has a parameter.
 std::string owner_of(const std::string& parameter) {
   return parameter.substr(0, parameter.rfind('.'));
 }
@@ -43,7 +44,7 @@ std::string owner_of(const std::string& parameter) {
 
 std::string last_word(const std::string& name) { return name.substr(name.rfind('.') + 1); }
 
-// "o_proj, qkv_proj": what stands in a layer of the model.
+// Lists what stands in a layer of the model: "o_proj, qkv_proj".
 std::string module_words(const std::vector<AdaptedModule>& modules) {
   std::string text;
   for (const AdaptedModule& module : modules)

@@ -15,7 +15,8 @@
 namespace retort::models {
 namespace {
 
-// The rank's share of what goes into and comes out of the parts of a linear layer.
+// Returns the rank's share of what goes into and comes out of the parts of a linear layer, on which
+// the sizes of its factors depend.
 int64_t sides_of(const ModelConfig& config, const AdaptedModule& module, int64_t tp) {
   const int64_t hidden = config.hidden_size, inner = config.intermediate_size / tp;
   const int64_t q = config.num_attention_heads / tp * config.head_dim;

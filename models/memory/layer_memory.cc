@@ -11,12 +11,13 @@
 namespace retort::models {
 namespace {
 
-// Of an element times 1 / rms, which a norm made of operators keeps: with an offset in fp32.
+// Returns the bytes of an element times 1 / rms, which a norm made of operators keeps; with an
+// offset it is in fp32.
 int64_t normed_bytes(const ModelConfig& config, int64_t dtype_bytes) {
   return config.norm_unit_offset ? kFloatBytes : dtype_bytes;
 }
 
-// One for layers with a window and one for those without, where these differ.
+// Counts the tables: one for layers with a window and one for those without, where these differ.
 int64_t rotary_tables(const ModelConfig& config) {
   const std::vector<int64_t>& windows = config.sliding_window;
   const bool both = std::any_of(windows.begin(), windows.end(), [](int64_t w) { return w > 0; }) &&
@@ -102,8 +103,8 @@ bool made_of_operators(const TrainingSizes& sizes) {
   return sizes.layout.device != parallel::Device::kCpu || sizes.dtype_bytes != kFloatBytes;
 }
 
-// Its input in fp32, and that times 1 / rms. CUDA's kernel, which knows no offset, keeps the input
-// itself.
+// A norm keeps its input in fp32, and that times 1 / rms. CUDA's kernel, which knows no offset,
+// keeps the input itself.
 int64_t norm_input_bytes(const ModelConfig& config, const TrainingSizes& sizes) {
   if (sizes.layout.device == parallel::Device::kCuda && !config.norm_unit_offset)
     return sizes.dtype_bytes;
@@ -140,7 +141,7 @@ int64_t rotary_table_bytes(const ModelConfig& config, const RankSlice& slice,
   return rotary_tables(config) * rows.all * slice.head_dim * kFloatBytes;
 }
 
-// A mask for each window that there is; forks need one without a window, too.
+// There is a mask for each window; forks need one without a window, too.
 int64_t mask_elements(const ModelConfig& config, const TrainingSizes& sizes) {
   int64_t elements = 0;
   for (const int64_t window :

@@ -18,8 +18,8 @@ namespace {
 constexpr int64_t kDeviceLogitsBytes = 512 << 20;
 constexpr int64_t kMaxScatters = 4;  // reductions of GradBuckets that may be in flight at once
 
-// Chunks of layers whose micro-batches are between forward and backward, of virtual_pp a stage:
-// docs/parallel.md.
+// Counts the chunks of layers, of virtual_pp a stage, whose micro-batches are between forward and
+// backward: docs/parallel.md.
 int64_t chunks_in_flight(const TrainingSizes& sizes) {
   const parallel::Layout& l = sizes.layout;
   if (l.pp == 1) return 1;
@@ -77,8 +77,8 @@ class Estimate {
  private:
   int64_t bytes(int64_t elements) const { return elements * sizes_.dtype_bytes; }
   int64_t residual() const { return bytes(rows_.residual * slice_.hidden); }
-  // What the final norm keeps beside its result: its input, and made of operators that in fp32
-  // and times 1 / rms.
+  // The final norm keeps its input beside its result; made of operators it keeps that in fp32 and
+  // times 1 / rms.
   int64_t final_norm() const {
     const int64_t elements = end_.residual * slice_.hidden;
     return made_of_operators(sizes_) ? elements * norm_input_bytes(config_, sizes_)
@@ -93,12 +93,13 @@ class Estimate {
         sizes_.lora ? bytes(rows_.all * sizes_.lora->r) * factors_.most_modules : 0;
     return layer_bytes(config_, slice_, rows_, sizes_) + reduced;
   }
-  // What layer() has of rows that do not go on behind the attention of the model's last layer.
+  // Returns what layer() counts of rows that do not go on behind the attention of the last layer of
+  // the model.
   int64_t left_out(int64_t index) const {
     if (!last_ || index != layers_ - 1) return 0;
     return (rows_.all - end_.all) * bytes_behind_attention(config_, slice_, sizes_);
   }
-  // Of one micro-batch, with the first `layers` not yet through backward.
+  // Returns what one micro-batch keeps when the first `layers` are not yet through backward.
   int64_t kept(int64_t layers) const {
     const int64_t again = std::accumulate(again_.begin(), again_.begin() + layers, int64_t{0});
     const bool keeps_last = layers > 0 && again_[static_cast<size_t>(layers - 1)] == 0;
@@ -113,7 +114,7 @@ class Estimate {
                        !sizes_.layout.sequence_parallel && !made_of_operators(sizes_);
     return keeps ? bytes(end_.all * slice_.q) : 0;
   }
-  // What dropout makes of an adapter's input, and of the gradient by it.
+  // Returns what dropout makes of the input of an adapter, and of the gradient by it.
   int64_t dropped() const {
     if (!sizes_.lora || sizes_.lora->lora_dropout == 0) return 0;
     return rows_.all * std::max(slice_.hidden, slice_.inner) * (2 * sizes_.dtype_bytes + 1);
@@ -140,7 +141,7 @@ class Estimate {
   bool last_ = false;
 };
 
-// What sharded reductions of so many gradient elements have received and not yet summed.
+// Returns what sharded reductions of so many gradient elements have received and not yet summed.
 int64_t Estimate::arrivals(int64_t gradient_elements) const {
   const parallel::Layout& l = sizes_.layout;
   if (!l.distributed_optimizer || l.dp == 1) return 0;
@@ -148,8 +149,8 @@ int64_t Estimate::arrivals(int64_t gradient_elements) const {
          (l.dp - 1);
 }
 
-// In forward, while the last part's chunks run; behind it, when the gradients of all parts are
-// added up.
+// Returns the most that the loss takes: in forward, while the chunks of its last part run, or
+// behind it, when the gradients of all parts are added up.
 int64_t Estimate::in_loss() const {
   // A classifier forms a few numbers from its rows.
   if (config_.classifies()) return bytes(end_.all * slice_.hidden);
@@ -161,14 +162,14 @@ int64_t Estimate::in_loss() const {
   const int64_t weight_gradient = trains_head ? table : 0;
   const int64_t rows = bytes(sizes_.tokens * slice_.hidden);
 
-  // Hidden states of rows with a target, and what the parts have formed. With sequence parallelism
-  // those rows are chosen behind the model, and lie there twice.
+  // The hidden states of rows with a target are there, and what the parts have formed. With
+  // sequence parallelism those rows are chosen behind the model, and lie there twice.
   const int64_t chosen_behind = sizes_.layout.sequence_parallel ? rows : 0;
   const int64_t kept_rows = sizes_.float16 ? sizes_.tokens * slice_.hidden * kFloatBytes : rows;
   const int64_t given = bytes(rows_.all * slice_.hidden) + chosen_behind;
   const int64_t formed = given + loss.parts * (kept_rows + weight_gradient);
 
-  // A chunk's buffers, and weights that are not fp32 once more.
+  // To them come the buffers of a chunk, and weights that are not fp32 once more in it.
   const int64_t most = on_device ? kDeviceLogitsBytes : loss.logits_bytes;
   const int64_t all = sizes_.tokens * slice_.vocab * kFloatBytes;
   const bool operators = sizes_.layout.tp > 1 || on_device;
@@ -181,16 +182,17 @@ int64_t Estimate::in_loss() const {
   if (loss.teacher_dtype_bytes < kFloatBytes && widens)
     running += loss.widened_teacher_heads * kFloatBytes;
 
-  // Each gradient in the weights' dtype, where that is not its own or another factor comes to it.
+  // Each gradient is there in the dtype of the weights too, where that is not its own or another
+  // factor comes to it.
   const int64_t scaled = loss.parts > 1 ? weight_gradient : 0;
   const bool adds_up = trains_head && (half || loss.parts > 1);
   const int64_t sum = adds_up ? bytes(slice_.vocab * slice_.hidden) : 0;
   return std::max(given + loss.naming, formed + std::max(running, scaled + sum));
 }
 
-// Behind the swiglu: the gradients of the residual stream, of gate and up. Of a layer computed
-// again also all that it keeps and the gradients of its parameters, which come out together: those
-// of down_proj then, all at its end.
+// Behind the swiglu there are the gradients of the residual stream, of gate and up. A layer that is
+// computed again has also all that it keeps, and the gradients of its parameters, which come out
+// together: that of down_proj then, all of them at its end.
 int64_t Estimate::in_layer_backward(int64_t index) const {
   const int64_t mlp = residual() + bytes(2 * rows_.all * slice_.inner) + dropped();
   if (again_[static_cast<size_t>(index)] == 0) return mlp;
@@ -204,7 +206,7 @@ int64_t Estimate::in_layer_backward(int64_t index) const {
 }
 
 TrainingMemory Estimate::result() const {
-  // All the time, and between forward and backward.
+  // These are there all the time, or between forward and backward.
   const parallel::Layout& l = sizes_.layout;
   const int64_t count = parameters();
   TrainingMemory memory;
@@ -217,11 +219,13 @@ TrainingMemory Estimate::result() const {
   const int64_t chunks = chunks_in_flight(sizes_);
   memory.activations = kept(layers_) * chunks / l.virtual_pp;
 
-  // The largest of the moments of a step: in the loss, in the backward pass of the last layer.
+  // The temporary memory is that of the largest moment of a step: in the loss, or in the backward
+  // pass of a layer.
   int64_t most = memory.activations + (last_ ? in_loss() : 0);
   if (layers_ > 0) most = std::max(most, memory.activations + in_layer_backward(layers_ - 1));
 
-  // The last micro-batch, whose backward pass sends gradients while it frees activations.
+  // The backward pass of the last micro-batch sends gradients while it frees activations, so each
+  // of its layers may be the largest moment.
   for (int64_t done = 0; done < layers_; ++done)
     most = std::max(most, kept(layers_ - done) + in_layer_backward(layers_ - done - 1) +
                               arrivals(trained_after_layers_ + done * layer_trained_));
@@ -248,7 +252,7 @@ int64_t estimate_forward_memory(const ModelConfig& config, const TrainingSizes& 
   const RankSlice slice(config, sizes.layout.tp);
   const MicroBatchRows rows(sizes);
 
-  // The last product of a layer is formed while its input is there; before it, silu(gate).
+  // The last product of a layer is formed while its input is there; before it, silu(gate) is.
   const int64_t residual = rows.residual * slice.hidden;
   const int64_t inner = rows.all * slice.inner;
   int64_t most = 8 * residual + 3 * inner;

@@ -6,7 +6,7 @@
 namespace retort::models {
 namespace {
 
-// One of the parts of a fused tensor, which lie one behind the other.
+// The parts of a fused tensor lie one behind the other; this is one of them.
 struct FusedPart {
   std::string_view part;   // inside the layer
   std::string_view fused;  // the same

@@ -75,7 +75,8 @@ void SpecList::cut(ParameterSpec& spec, Split split) const {
     }
   }
 
-  // Of copies of the same slice one rank counts, so that norms and checkpoints take each once.
+  // One rank of those with the same slice counts, so that norms and checkpoints take each slice
+  // once.
   shard.counted = rank % shard.copies == 0;
 }
 
@@ -86,7 +87,8 @@ void SpecList::add_layer(int64_t layer) {
   const int64_t q_size = config_.num_attention_heads * config_.head_dim;
   const int64_t kv_size = config_.num_key_value_heads * config_.head_dim;
 
-  // By their names inside the layer. The bias of a row-parallel layer is whole on every rank.
+  // Parameters are added by their names inside the layer. The bias of a row-parallel layer is whole
+  // on every rank, because it is added after the sum.
   const auto norm = [&](const std::string& name, int64_t size, Split split) {
     add(prefix + name + ".weight", {size}, ParameterKind::kNorm, split);
   };
@@ -98,7 +100,7 @@ void SpecList::add_layer(int64_t layer) {
           split == Split::kColumns ? Split::kNone : split);
   };
 
-  // Attention: column-parallel q, k and v, row-parallel o_proj (Shoeybi et al. 2019).
+  // Attention has column-parallel q, k and v and a row-parallel o_proj (Shoeybi et al. 2019).
   norm("input_layernorm", hidden, Split::kNone);
   linear("self_attn.q_proj", q_size, hidden, config_.attention_bias, Split::kRows);
   linear("self_attn.k_proj", kv_size, hidden, config_.attention_bias, Split::kKeyValue);
@@ -109,7 +111,7 @@ void SpecList::add_layer(int64_t layer) {
   }
   linear("self_attn.o_proj", hidden, q_size, config_.attention_out_bias, Split::kColumns);
 
-  // MLP: column-parallel gate and up, row-parallel down_proj.
+  // The MLP has column-parallel gate and up and a row-parallel down_proj.
   norm("post_attention_layernorm", hidden, Split::kNone);
   if (config_.output_norms) {
     norm("pre_feedforward_layernorm", hidden, Split::kNone);
@@ -130,7 +132,7 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& config, const Plac
   const bool table_on_two_stages = config.tie_word_embeddings && placement.pp > 1;
   SpecList list(config, placement);
 
-  // In the order of Decoder::parameters().
+  // The list has the order of Decoder::parameters().
   if (placement.first()) {
     list.add(embedding, table, ParameterKind::kMatrix, Split::kVocab);
     list.back().shard.tied_stages = table_on_two_stages;
@@ -141,8 +143,8 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& config, const Plac
       list.add_layer(layer);
   }
 
-  // The end of the pipeline. Of a table on two stages the first one's copy counts: in norms, sums,
-  // and what is saved.
+  // The last stage has the final norm and the head. If a table is on two stages, the copy of the
+  // first counts: in norms, in sums, and in what is saved.
   if (placement.last(placement.virtual_pp - 1)) {
     list.add("model.norm.weight", {config.hidden_size}, ParameterKind::kNorm, Split::kNone);
     if (config.classifies()) {

@@ -30,7 +30,7 @@ void Placement::validate(const ModelConfig& config) const {
 }
 
 void check_layout(const parallel::Layout& layout, const ModelConfig& config) {
-  // Tensor parallelism: each rank takes as many heads and as much of the MLP as the others.
+  // In tensor parallelism each rank takes as many heads and as much of the MLP as the others.
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorCode::kInvalidArgument, "world.tp " + std::to_string(layout.tp) + " " + what);
   };
@@ -46,7 +46,7 @@ void check_layout(const parallel::Layout& layout, const ModelConfig& config) {
     refuse("and num_key_value_heads " + std::to_string(kv) +
            " of the model: one must be a multiple of the other");
 
-  // Pipeline parallelism: no stage without a layer.
+  // In pipeline parallelism no stage may be without a layer.
   if (config.num_hidden_layers < layout.pp * layout.virtual_pp)
     throw Error(
         ErrorCode::kInvalidArgument,

@@ -21,11 +21,11 @@ namespace {
 
 constexpr int kFormat = 1;
 constexpr const char* kDamagedKey = "damaged";
-// Before the bytes that damage() names.
+// In the text of damage() the named bytes follow these words; named_bytes() looks for them.
 constexpr std::string_view kBytesOf = "the checksum of its bytes ";
 
-// What the file held before it had checksums, "complete". Whoever writes it there again, or makes
-// it empty, by whatever editor, has the checkpoint taken as it is.
+// Before it had checksums the file held "complete". Whoever writes that there again, or makes it
+// empty, by whatever editor, has the checkpoint taken as it is.
 bool is_without_checksums(const std::string& text) {
   const size_t end = text.find_last_not_of(" \t\r\n");
   return end == std::string::npos || text.substr(0, end + 1) == "complete";
@@ -57,7 +57,7 @@ FileChecksums parse_checksums(const nlohmann::json& files) {
     const nlohmann::json& blocks = file.at("blocks");
     if (fs::path(name).is_absolute() || name.find("..") != std::string::npos)
       throw std::invalid_argument("'" + name + "' is no file of the checkpoint");
-    // Before room is made for them.
+    // The count is checked before memory is taken for it.
     if (!blocks.is_array() || blocks.size() != blocks_of(bytes))
       throw std::invalid_argument("'" + name + "' has not one checksum for each MiB");
     FileChecksum checksum(bytes);
@@ -70,13 +70,14 @@ FileChecksums parse_checksums(const nlohmann::json& files) {
 
 bool is_tensor_file(const std::string& name) { return name.ends_with(".safetensors"); }
 
-// Whether a run goes on with what is in it. The others it has from its recipe and the model.
+// Tells whether a run goes on with what is in the file. What the others hold it has from its recipe
+// and the model.
 bool is_needed(const std::string& name) {
   return name.starts_with("state/") || is_tensor_file(name) ||
          name.ends_with(".safetensors.index.json");
 }
 
-// Whether a run must be able to read it, whatever somebody changed in it.
+// Tells whether a run must be able to read the file, whatever somebody changed in it.
 bool is_config(const std::string& name) {
   return name == "config.json" || name == "adapter_config.json";
 }
@@ -113,7 +114,7 @@ MappedFile map_tensors(const fs::path& file) {
   }
 }
 
-// The bytes that a message about damage names; all of the file if it names none.
+// Returns the bytes that a message about damage names; all of the file if it names none.
 std::pair<uint64_t, uint64_t> named_bytes(const std::string& message, uint64_t file_bytes) {
   const std::pair<uint64_t, uint64_t> all(0, file_bytes);
   const size_t at = message.find(kBytesOf);
@@ -125,7 +126,7 @@ std::pair<uint64_t, uint64_t> named_bytes(const std::string& message, uint64_t f
   return {begin, std::min(begin + FileChecksum::kBlockBytes, file_bytes)};
 }
 
-// In parts, so that damage near the beginning of a large file is known soon.
+// Compares a file in parts, so that damage near the beginning of a large one is known soon.
 void compare_named(const fs::path& file, const FileChecksum& saved, const std::string& message) {
   constexpr uint64_t kPart = 256 * FileChecksum::kBlockBytes;
   const MappedFile mapped = map_tensors(file);
@@ -185,7 +186,7 @@ std::optional<FileChecksums> read_checksums(const fs::path& checkpoint) {
     throw Error(ErrorCode::kMismatch, path.string() + " has format " + std::to_string(format) +
                                           ", which a later version wrote; this one knows " +
                                           std::to_string(kFormat));
-  // A byte of it that changed shows, whichever it is.
+  // The text is compared as a whole, so that a changed byte shows, whichever it is.
   if (write_checksums(files) != text) throw damage(path, "its own checksum is another one");
   return files;
 }
@@ -210,7 +211,7 @@ bool is_damage(const Error& error) {
 }
 
 std::unique_ptr<BlockCheck> BlockCheck::of(const MappedFile& file) {
-  // A checkpoint's weights stand in it, the optimizer's state in its folder `state`.
+  // The weights lie in the checkpoint's folder, the state of the optimizer in its folder `state`.
   fs::path checkpoint = file.path().parent_path();
   std::string name = file.path().filename().string();
   if (checkpoint.filename() == "state") {
@@ -250,7 +251,8 @@ void BlockCheck::check(uint64_t begin, uint64_t end) {
   for (uint64_t block = begin / kBytes; block < blocks_of(std::min(end, saved_.bytes)); ++block)
     if (!knows(block)) wanted.push_back(block);
 
-  // Two threads may compare the same block, which harms nobody.
+  // The blocks are compared without the lock. Two threads may compare the same one, which harms
+  // nobody.
   std::vector<char> right(wanted.size(), 0);
   at::parallel_for(0, to_int64(wanted.size()), 1, [&](int64_t first, int64_t last) {
     for (size_t i = to_size(first); i < to_size(last); ++i)
@@ -302,7 +304,8 @@ bool is_still_damaged(const fs::path& checkpoint, const std::string& message) {
   try {
     const std::optional<FileChecksums> files = read_checksums(checkpoint);
     if (!files) return true;
-    // The longest name: "model.safetensors" is the beginning of its index's, too.
+    // The longest name counts, because "model.safetensors" is the beginning of the name of its
+    // index, too.
     const std::pair<const std::string, FileChecksum>* named = nullptr;
     for (const auto& file : *files) {
       if (message.find((checkpoint / file.first).string()) == std::string::npos) continue;

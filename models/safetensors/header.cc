@@ -137,7 +137,8 @@ json parse_json(std::string_view text, const std::filesystem::path& path) {
   return header;
 }
 
-// Whatever its length looks like, a file with a header has an object behind it.
+// Tells whether an object stands behind the length: then the file has a header, whatever its length
+// looks like.
 bool begins_with_object(std::string_view file) { return file.size() > 8 && file[8] == '{'; }
 
 // A file begins with its header's length as 8 bytes, little-endian.

@@ -55,7 +55,8 @@ SafetensorsLayout::SafetensorsLayout(std::vector<TensorInfo> tensors,
     offset = end;
   }
 
-  // The header's length as 8 bytes, little-endian, then the header, filled up to a multiple of 8.
+  // The file begins with the length of the header in 8 bytes, little-endian; then comes the header,
+  // filled up to a multiple of 8.
   std::string text = header.dump();
   text.append((8 - text.size() % 8) % 8, ' ');
   for (size_t i = 0; i < 8; ++i)
@@ -97,7 +98,7 @@ SafetensorsFiles SafetensorsFiles::model(const std::vector<TensorInfo>& tensors,
   if (shards.size() == 1 && !options.always_index)
     return one("model.safetensors", SafetensorsLayout(std::move(shards[0]), options.metadata));
 
-  // The shards, and an index of which tensor lies in which.
+  // Several shards need an index that says which tensor lies in which.
   SafetensorsFiles files;
   std::map<std::string, std::string> map;
   for (size_t i = 0; i < shards.size(); ++i) {

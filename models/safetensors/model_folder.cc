@@ -36,8 +36,8 @@ bool has_config(const fs::path& folder) {
   return fs::is_regular_file(folder / kConfig, ignored);
 }
 
-// The folder below this one that is a model, if there is exactly one; in the Hub's cache the
-// weights lie in snapshots/COMMIT.
+// Returns the folder below this one that is a model, if there is exactly one; in the cache of the
+// Hub the weights lie in snapshots/COMMIT.
 std::string model_below(const fs::path& folder) {
   for (const fs::path& place : {folder, folder / "snapshots"}) {
     std::vector<std::string> models;

@@ -63,7 +63,7 @@ std::vector<TensorInfo> infos_of(const NamedTensors& tensors) {
   return infos;
 }
 
-// One of `files`, under a temporary name first.
+// Writes a file under a temporary name first, so that no reader ever sees a part of it.
 void write_atomically(const std::filesystem::path& folder, const std::string& name,
                       const SafetensorsLayout& layout, const NamedTensors& tensors) {
   const std::string temporary = name + temporary_suffix();
@@ -132,7 +132,8 @@ void SafetensorsReader::Impl::open_shards(const std::filesystem::path& folder) {
         .with("folder", folder.string());
   }
 
-  // Of each shard the tensors that the index places there: another shard may have them too.
+  // From each shard only the tensors are taken that the index places there, because another shard
+  // may have them too.
   sharded = true;
   const std::map<std::string, std::string> map = read_index(index);
   std::set<std::string> files;
@@ -245,7 +246,7 @@ const std::map<std::string, std::string>& SafetensorsReader::metadata() const {
 bool SafetensorsReader::sharded() const { return impl_->sharded; }
 uint64_t SafetensorsReader::largest_shard_bytes() const { return impl_->largest_shard_bytes; }
 
-// The piece's shape is checked against the tensor's.
+// Checks the shape of a piece against that of its tensor, and returns the piece's runs in it.
 SliceRuns SafetensorsReader::Impl::runs_of(const parallel::TensorPiece& piece) const {
   const auto& [key, shard] = find(piece.name);
   const TensorEntry& entry = shard->header.tensors.at(key);
@@ -272,7 +273,8 @@ struct RunBatch {
   std::vector<Run> runs;
 };
 
-// A MiB for each thread, so that what was compared is copied while it is in a cache.
+// Gathers runs into batches of a MiB for each thread, so that what was compared is copied while it
+// is in a cache.
 template <class Use>
 void for_batches(const TensorEntry& entry, const SliceRuns& runs,
                  const parallel::TensorPiece& piece, const Use& use) {
@@ -294,7 +296,7 @@ void for_batches(const TensorEntry& entry, const SliceRuns& runs,
   if (!batch.runs.empty()) use(batch);
 }
 
-// Values of the file's dtype, without any LibTorch operation.
+// Copies values of the dtype of the file, without any LibTorch operation.
 void copy_piece(const SafetensorsShard& shard, const TensorEntry& entry, const SliceRuns& runs,
                 const parallel::TensorPiece& piece) {
   auto* const to = static_cast<std::byte*>(piece.values.mutable_data_ptr());
@@ -311,7 +313,7 @@ void copy_piece(const SafetensorsShard& shard, const TensorEntry& entry, const S
   });
 }
 
-// Another dtype or device: LibTorch converts.
+// Reads into another dtype or device, to which LibTorch converts.
 void convert_piece(const SafetensorsShard& shard, const TensorEntry& entry, const SliceRuns& runs,
                    const parallel::TensorPiece& piece) {
   for_batches(entry, runs, piece,

@@ -35,7 +35,7 @@ SafetensorsShard::SafetensorsShard(const std::filesystem::path& path)
   header = parse_safetensors_header(file->text(), path);
 }
 
-// Its length first, which says what else belongs to it.
+// The length is checked first, because it says what else belongs to the header.
 void SafetensorsShard::check_header() const {
   check(0, sizeof(uint64_t));
   uint64_t length = 0;
@@ -48,7 +48,8 @@ void SafetensorsShard::check(uint64_t begin, uint64_t end) const {
   if (saved && begin < end) saved->check(begin, end);
 }
 
-// A block of which only some bytes are asked for is compared as a whole first.
+// A block of which only some bytes are asked for must be compared as a whole before they are
+// copied.
 void SafetensorsShard::copy(uint64_t begin, uint64_t end, std::byte* to, CopyTo kind) const {
   for_blocks(begin, end, [&](uint64_t block, uint64_t from, uint64_t until) {
     const bool whole = from == block * kBlock && until == from + kBlock;
@@ -62,7 +63,7 @@ void SafetensorsShard::convert(at::ScalarType dtype, uint64_t begin, uint64_t en
                                const at::Tensor& to) const {
   const at::Tensor flat = to.view({-1});
   const uint64_t size = c10::elementSize(dtype);
-  // An element may lie across the border of two blocks.
+  // Where an element may lie across the border of two blocks, the whole range is checked first.
   if (begin % size != 0) {
     check(begin, end);
     flat.copy_(view(dtype, {flat.numel()}, begin, end));

@@ -22,9 +22,9 @@ namespace {
 
 constexpr int64_t kBufferElements = 32 << 10;
 
-// Within a turn, bytes after which they go to the disk and the writer gives a sign of life.
+// Within a turn so many bytes go to the disk before the writer gives a sign of life.
 constexpr uint64_t kTurnPart = 128 << 20;
-// How often a turn is asked for while another has it.
+// A turn is asked for again after this, while another writer has it.
 constexpr std::chrono::milliseconds kTurnPause{20};
 
 }  // namespace
@@ -92,7 +92,7 @@ SafetensorsSliceWriter::Target& SafetensorsSliceWriter::find(const parallel::Ten
 }
 
 void SafetensorsSliceWriter::write(const parallel::TensorPiece& piece) {
-  // Both checks come before the first byte.
+  // Both checks come before the first byte, so that a wrong piece leaves the file as it is.
   Target& target = find(piece);
   const SliceRuns runs = slice_runs(piece);
   const int64_t count = piece.values.numel();
@@ -112,7 +112,7 @@ void SafetensorsSliceWriter::write(const parallel::TensorPiece& piece) {
     });
   };
 
-  // Values of the file's dtype are written as they lie, others through a buffer.
+  // Values of the dtype of the file are written as they lie, others through a buffer of fixed size.
   if (piece.values.scalar_type() == entry.dtype && piece.values.is_cpu()) {
     put(piece.values, piece.begin, count);
   } else {
@@ -135,13 +135,15 @@ void SafetensorsSliceWriter::write(std::span<const parallel::TensorPiece> pieces
     return;
   }
 
-  // What belongs into each file. A turn without an element would be one for nothing.
+  // Pieces are sorted by file, so that each file needs one turn. A file without an element gets
+  // none: it would be a turn for nothing.
   std::map<Target*, std::vector<const parallel::TensorPiece*>> waiting;
   for (const parallel::TensorPiece& piece : pieces) {
     Target& target = find(piece);
     if (piece.values.numel() > 0) waiting[&target].push_back(&piece);
   }
 
+  // A writer that waits has no turn of its own (enter()), and takes the file that is free first.
   leave();
   TurnWatch watch(options_.patience);
   while (!waiting.empty()) {
@@ -161,8 +163,8 @@ void SafetensorsSliceWriter::write(std::span<const parallel::TensorPiece> pieces
   }
 }
 
-// Waits until this writer has the turn at `target`, and has no other one: two that wait for each
-// other's would wait for ever.
+// Waits until this writer has the turn at `target`. It gives its own turn back first: two writers
+// that wait for each other would wait for ever.
 void SafetensorsSliceWriter::enter(Target& target) {
   if (current_ == &target) return;
   leave();

@@ -24,24 +24,26 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Buckets of a rank of replicas that are sealed and not everywhere, where no copy is kept.
+// Where no copy is kept, so many buckets of a rank may be sealed before they are everywhere: it
+// bounds what is held at once.
 constexpr size_t kSealedAhead = 4 * WeightSpread::kOnTheirWay;
 
-// The one of the same place in an earlier push.
+// Returns the bucket of the same place in an earlier push, whose memory may serve again; null if
+// there is none.
 const WeightBucket* bucket_at(const std::vector<std::vector<WeightBucket>>& buckets, size_t rank,
                               size_t index) {
   const bool there = rank < buckets.size() && index < buckets[rank].size();
   return there ? &buckets[rank][index] : nullptr;
 }
 
-// What GeneratorInfo has to say; the student's own.
+// These are the student's own values, which GeneratorInfo must repeat.
 struct ExpectedGenerator {
   std::string vocabulary_fingerprint, parameters, base_weights;
   bool adapter_alone = false;  // is pushed
 };
 
-// Whether the student's weights can be sent to this generator, and token ids exchanged with it:
-// kMismatch saying what differs and what to do.
+// Refuses a generator to which the student's weights cannot be sent, or with which token ids cannot
+// be exchanged: kMismatch says what differs and what to do.
 void check_matches(const GeneratorInfo& info, const ExpectedGenerator& student) {
   const auto refuse = [](const std::string& what) { throw Error(ErrorCode::kMismatch, what); };
   if (info.vocabulary_fingerprint != student.vocabulary_fingerprint)
@@ -79,7 +81,7 @@ GeneratorClient::GeneratorClient(rpc::Agent& agent, Options options,
                                .timeout = options_.timeout,
                                .generation_timeout = options_.generation_timeout});
 
-  // Weights are sent to it and token ids exchanged, so both must mean the same there.
+  // A generator is sent weights and exchanges token ids, so both must mean the same there.
   const ExpectedGenerator expected{
       .vocabulary_fingerprint = tokenizer.vocabulary_fingerprint(),
       .parameters = parameters_hash(student, options_.adapter_alone ? student.lora() : nullptr),
@@ -96,7 +98,8 @@ GeneratorClient::GeneratorClient(rpc::Agent& agent, Options options,
       throw error.with("generator", peer);
     }
 
-    // Each replica is cut into ranks as the first one is.
+    // Every replica must be cut into ranks as the first one is, because a bucket is cut once for
+    // all of them.
     const size_t rank = i % static_cast<size_t>(options_.tp);
     if (rank == held_.size()) held_.push_back(info.slices);
     if (info.tp != options_.tp || info.tp_rank != static_cast<int64_t>(rank) ||
@@ -121,6 +124,8 @@ PendingSamples GeneratorClient::send(GenerateRequest request, SampleListener lis
 
 void GeneratorClient::dispatch(PendingSamples& pending) {
   pending.lost = false;
+  // Acceptance has a future of its own, so that a caller can wait for it without waiting for the
+  // samples.
   Promise<Empty> accepted;
   pending.accepted = accepted.future();
   pending.reply =
@@ -133,11 +138,12 @@ void GeneratorClient::dispatch(PendingSamples& pending) {
           });
 }
 
-// To the generator that had it if that is back, else to the next one that is there: it draws the
-// same tokens. Waits while all are away.
+// Sends a lost request to the generator that had it if that one is back, else to the next one that
+// is there, which draws the same tokens. Waits while all are away.
 void GeneratorClient::send_again(PendingSamples& pending) {
   const Deadline deadline = Deadline::after(options_.patience);
-  // One that says goodbye is up until it is gone.
+  // A generator that says goodbye counts as up until it is gone, so a request that was lost again
+  // waits a moment.
   if (pending.resent) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   const auto own =
       static_cast<int64_t>(pending.request.request_id % static_cast<uint64_t>(num_replicas()));
@@ -170,7 +176,8 @@ void GeneratorClient::wait_accepted(PendingSamples& pending) {
   }
 }
 
-// A generator that waits for weights which cannot be restored never answers.
+// Looks for other errors while it waits for an answer, because a generator that waits for weights
+// which cannot be restored never gives one.
 void GeneratorClient::watch(Future<Empty>& reply, const std::function<void()>& meanwhile) const {
   const std::chrono::milliseconds slice(meanwhile ? 20 : 1000);
   while ((pushed_ || meanwhile) && !reply.ready()) {
@@ -183,14 +190,15 @@ void GeneratorClient::watch(Future<Empty>& reply, const std::function<void()>& m
 // False when the request was lost with its generator.
 bool GeneratorClient::take(PendingSamples& pending, const std::function<void()>& meanwhile) const {
   if (pending.lost) return false;
-  // Its errors are of something else than this request.
+  // What watch() throws is about something else than this request, so it is not caught below.
   watch(pending.reply, meanwhile);
   try {
     pending.reply.get();
     return true;
   } catch (const Error& error) {
     if (options_.links && error.code() == ErrorCode::kPeerLost) return false;
-    // Also one that came to a generator which had lost its weights and got newer ones.
+    // The request may also have come to a generator that had lost its weights and got newer ones.
+    // Nobody can draw it any more.
     if (options_.links && error.code() == ErrorCode::kMismatch)
       throw Error(ErrorCode::kCancelled,
                   "the request was lost with its generator, and the weights "
@@ -217,7 +225,7 @@ SentWeights GeneratorClient::send_weights(const models::Decoder& decoder, uint64
                                           int64_t bucket_bytes, int64_t sender) {
   const auto start = std::chrono::steady_clock::now();
 
-  // Replicas get the same, so a bucket is cut and sealed once for each rank of a replica.
+  // All replicas get the same, so a bucket is cut and sealed once for each rank of a replica.
   if (pushed_) pushed_->check();
   SentWeights sent;
   WeightSpread::Buckets buckets;
@@ -230,7 +238,8 @@ SentWeights GeneratorClient::send_weights(const models::Decoder& decoder, uint64
                              .buckets = static_cast<int64_t>(buckets.back().size())});
   }
 
-  // Who is away now gets all of it when it is back.
+  // PushedWeights sends nothing while this push does, and the memory of the earlier push serves
+  // again. Who is away now gets all of this one when it is back.
   std::unique_lock<std::mutex> pause;
   WeightSpread::Buckets earlier;
   if (pushed_) {
@@ -250,11 +259,12 @@ SentWeights GeneratorClient::send_weights(const models::Decoder& decoder, uint64
 
   seal_and_send(spread, buckets, earlier, sent);
   spread.wait_all();
+  // PushedWeights brings the rest to those that were lost or left behind.
   missed_ = spread.missed();
   for (const std::string& peer : missed_)
     pushed_->restore(peer);
 
-  // Most of them slow: then it is not they.
+  // When most peers are slow, the cause is not in them, and none is put last.
   slow_.insert(spread.slow().begin(), spread.slow().end());
   if (2 * slow_.size() > options_.peers.size()) slow_.clear();
 
@@ -263,7 +273,7 @@ SentWeights GeneratorClient::send_weights(const models::Decoder& decoder, uint64
   return sent;
 }
 
-// The next bucket is sealed while this one travels.
+// Seals the next bucket while the ones before it travel.
 void GeneratorClient::seal_and_send(WeightSpread& spread, WeightSpread::Buckets& buckets,
                                     const WeightSpread::Buckets& earlier, SentWeights& sent) {
   size_t most = 0;
@@ -285,13 +295,14 @@ void GeneratorClient::seal_and_send(WeightSpread& spread, WeightSpread::Buckets&
       spread.advance();
       if (pushed_ || i < kSealedAhead) continue;
 
-      // Nothing is kept of what is everywhere.
+      // A bucket that is everywhere is not needed any more.
       spread.wait_for(rank, i + 1 - kSealedAhead);
       buckets[rank][i - kSealedAhead].parts.clear();
     }
 }
 
-// Who is there; those that kept others waiting come last, where nobody waits for them.
+// Returns the peers that are there. Those that kept others waiting come last, where nobody waits
+// for them.
 std::vector<WeightSpread::Peer> GeneratorClient::peers_in_order() const {
   std::vector<WeightSpread::Peer> peers;
   for (size_t i = 0; i < options_.peers.size(); ++i)
@@ -302,7 +313,7 @@ std::vector<WeightSpread::Peer> GeneratorClient::peers_in_order() const {
   return peers;
 }
 
-// With links, what passes by itself is left to PushedWeights.
+// Tells whether an error passes by itself. With links it is then left to PushedWeights.
 bool GeneratorClient::passes(const Error& error) const {
   const ErrorCode code = error.code();
   return pushed_ && (code == ErrorCode::kPeerLost || code == ErrorCode::kUnavailable ||
@@ -321,7 +332,7 @@ PendingPush GeneratorClient::commit(uint64_t version, const std::vector<SentWeig
   pending.checksum = weights_checksum(commit.receipts);
   if (pushed_) pushed_->keep(commit);
   for (int64_t replica = 0; replica < num_replicas(); ++replica) {
-    // Nobody waits for one that was left behind: it gets the commit after what it lacks.
+    // Nobody waits for a replica that was left behind: it gets the commit after what it lacks.
     Future<CommitReply> reply;
     if (missed(replica))
       pushed_->commit_again(replica);
@@ -333,7 +344,7 @@ PendingPush GeneratorClient::commit(uint64_t version, const std::vector<SentWeig
   return pending;
 }
 
-// Whether some rank of it did not get all of the last push.
+// Tells whether some rank of the replica did not get all of the last push.
 bool GeneratorClient::missed(int64_t replica) const {
   const auto first = options_.peers.begin() + replica * options_.tp;
   return std::any_of(first, first + options_.tp, [&](const std::string& peer) {
@@ -341,7 +352,8 @@ bool GeneratorClient::missed(int64_t replica) const {
   });
 }
 
-// Samples may be waited for before wait_pushed() is called, so what fails is committed again now.
+// A commit that fails is sent again at once. Samples of these weights may be waited for before
+// wait_pushed() is called, and without the commit they would never come.
 Future<CommitReply> GeneratorClient::watched(int64_t replica, Future<CommitReply> reply) const {
   if (!pushed_) return reply;
   Promise<CommitReply> promise;
@@ -369,7 +381,7 @@ void GeneratorClient::wait_pushed(PendingPush pending) {
             .with("version", reply.version)
             .with("sent_version", pending.version);
     } catch (const Error& error) {
-      // What passes was committed again when it failed: watched().
+      // watched() has already committed again what passes by itself.
       if (!passes(error))
         throw error.with("generator", peer).with("weight_version", pending.version);
     }
@@ -381,7 +393,8 @@ std::vector<SentWeights> gather_sent(parallel::Group& group, const SentWeights& 
   if (group.size() == 1) return {mine};
   const auto receivers = static_cast<int64_t>(mine.receipts.size());
 
-  // A row for each receiver, in order: buckets, checksum. The last row: bytes, nanoseconds.
+  // One all-gather carries a row for each receiver, in order, of buckets and checksum. The last row
+  // has bytes and nanoseconds.
   at::Tensor numbers = at::empty({receivers + 1, 2}, at::kLong);
   auto* number = numbers.mutable_data_ptr<int64_t>();
   for (const WeightReceipt& receipt : mine.receipts) {

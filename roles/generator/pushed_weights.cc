@@ -11,10 +11,12 @@
 namespace retort::roles {
 namespace {
 
-// Until the next look at a commit, and until another attempt at what was refused for now.
+// kLook is the time between two looks at a commit, kPause the time until another attempt at what
+// was refused for now.
 constexpr std::chrono::milliseconds kLook{50}, kPause{200};
 
-// What passes by itself: the peer is away and comes back, or is busy with something before it.
+// Tells whether an error passes by itself: the peer is away and comes back, or is busy with
+// something before it.
 bool may_pass(const Error& error) {
   const ErrorCode code = error.code();
   return code == ErrorCode::kPeerLost || code == ErrorCode::kUnavailable ||
@@ -34,6 +36,8 @@ PushedWeights::PushedWeights(rpc::Agent& agent, rpc::PeerLinks& links, Options o
 }
 
 PushedWeights::~PushedWeights() {
+  // Callbacks of the links and of commits must end before the object does; only then may the
+  // thread.
   end_listening_();
   {
     std::lock_guard lock(self_->mutex);
@@ -64,6 +68,7 @@ std::vector<std::vector<WeightBucket>> PushedWeights::take() {
 }
 
 std::unique_lock<std::mutex> PushedWeights::pause() {
+  // While wanted_ says that a push waits, the thread gives way at its next wait (answer()).
   ++wanted_;
   std::unique_lock sending(sending_);
   --wanted_;
@@ -88,6 +93,7 @@ void PushedWeights::commit_again(int64_t replica) {
 }
 
 std::function<void(int64_t)> PushedWeights::committer() const {
+  // A commit may be answered after this object is gone, so the callback asks whether it is there.
   return [self = self_](int64_t replica) {
     std::lock_guard lock(self->mutex);
     if (self->alive) self->alive->commit_again(replica);
@@ -112,12 +118,13 @@ void PushedWeights::run() {
   }
 }
 
-// False when it is over.
+// Waits until there is something to do. False when the object ends.
 bool PushedWeights::wait_for_work() {
   std::unique_lock lock(mutex_);
   const auto idle = [&] { return to_restore_.empty() && to_commit_.empty() && commits_.empty(); };
   work_.wait(lock, [&] { return stopping_ || !idle(); });
-  // Something waits for its time, or for an answer.
+  // Something waits for its time or for an answer, of which no one notifies: the next look comes
+  // after kLook.
   if (!stopping_) work_.wait_for(lock, kLook, [&] { return stopping_; });
   return !stopping_;
 }
@@ -137,7 +144,8 @@ void PushedWeights::restore_next() {
   try {
     send_to(peer);
   } catch (const Error& error) {
-    // Late (kMismatch): it has all of them by now, or newer ones, as the next look will show.
+    // kMismatch says that this came late: the peer has all of it by now, or newer weights, as the
+    // next look will show.
     if (!may_pass(error) && error.code() != ErrorCode::kMismatch)
       return fail(error.with("generator", peer));
     RETORT_LOG(kInfo) << "weights for " << peer << " are sent later: " << error.what();
@@ -146,7 +154,8 @@ void PushedWeights::restore_next() {
   }
 }
 
-// Waits, but not when it is over or a push waits: whoever is asked may be busy for long.
+// Waits for an answer, but gives up when the object ends or a push waits, because whoever is asked
+// may be busy for long.
 template <class T>
 T PushedWeights::answer(Future<T> future) {
   while (!future.wait(Deadline::after(kPause))) {
@@ -163,7 +172,7 @@ void PushedWeights::send_to(const std::string& peer) {
   const int64_t index = index_of(peer);
   const GeneratorInfo info = answer(agent_.call(
       peer, kGeneratorInfo, {}, {.timeout = options_.timeout, .wait_for_credit = false}));
-  // Not kMismatch, which the peer says of versions that come late.
+  // This is not kMismatch, which restore_next() takes for a version that came late.
   if (info.base_weights != options_.base_weights)
     throw Error(ErrorCode::kCorrupt,
                 "the generator came back with other weights in its model's folder than the run "
@@ -171,7 +180,7 @@ void PushedWeights::send_to(const std::string& peer) {
                 "back and go on with --resume");
   if (info.weight_version >= kept_->version) return;
 
-  // A commit that waits was checked: all of it is there.
+  // A peer that has checked this version for a commit has all of it, so nothing is sent.
   if (info.committed_version < kept_->version) {
     send_buckets(peer, kept_->buckets.at(static_cast<size_t>(index % options_.tp)));
     RETORT_LOG(kInfo) << "weights of version " << kept_->version << " were sent again to " << peer;
@@ -223,17 +232,18 @@ void PushedWeights::look_after_commits() {
     if (commit.reply && commit.reply->ready()) commit.reply.reset();
   }
 
-  // A push that goes on has a commit of its own.
+  // While a push goes on nothing is committed from here: it has a commit of its own.
   std::unique_lock sending(sending_, std::try_to_lock);
   if (!sending) return;
   for (auto entry = commits_.begin(); entry != commits_.end();)
     entry = still_to_commit(entry->first, entry->second) ? std::next(entry) : commits_.erase(entry);
 }
 
-// Sends it when it is time, and looks for its answer; false when nothing is left to do.
+// Sends the commit when it is time and looks for its answer. False when nothing is left to do.
 bool PushedWeights::still_to_commit(int64_t replica, Commit& commit) {
   if (!kept_) return false;
-  // A push that goes on: its commit may come before the last sender has sent all of it.
+  // Nothing was committed yet, and a commit must not come before the last sender has sent all of
+  // it.
   if (!kept_->commit) return true;
   if (commit.version != kept_->version) commit = {.version = kept_->version, .reply = {}};
   const std::string& leader = options_.peers.at(static_cast<size_t>(replica * options_.tp));
@@ -250,7 +260,7 @@ bool PushedWeights::still_to_commit(int64_t replica, Commit& commit) {
     return false;
   } catch (const Error& error) {
     if (!may_pass(error)) fail(error.with("generator", leader));
-    // send_to() commits when a lost peer is back.
+    // A lost peer is not asked again from here: send_to() commits when it is back.
     if (!may_pass(error) || error.code() == ErrorCode::kPeerLost) return false;
     commit.reply.reset();
     commit.next = Clock::now() + kPause;

@@ -57,7 +57,7 @@ GeneratorInfo ReplicaEngine::info() const {
           .slices = weight_slices(decoder_)};
 }
 
-// {call, number, size of what follows} and, if there is any, that.
+// Broadcasts {call, number, size of what follows} and then, if there is any, what follows.
 void ReplicaEngine::announce(Call call, uint64_t number, const std::string& bytes) {
   if (num_ranks() == 1) return;
   RETORT_CHECK(leads()) << "a rank that follows decides";
@@ -86,6 +86,8 @@ bool ReplicaEngine::follow() {
     bytes.assign(static_cast<const char*>(body.const_data_ptr()), static_cast<size_t>(number[2]));
   }
   if (call == Call::kStop) return false;
+  // An error of a request is the same on all ranks, and the first rank answers it to the caller.
+  // Any other error, and the loss of a rank, ends the replica.
   try {
     run(call, static_cast<uint64_t>(number[1]), bytes);
   } catch (const Error& error) {
@@ -138,7 +140,8 @@ bool ReplicaEngine::step() {
   return true;
 }
 
-// A request that is done goes on every rank; what it has is in finished_.
+// A request that is done leaves the engine on every rank; its completions are in finished_ of the
+// first one.
 void ReplicaEngine::step_here() {
   engine_.step();
   std::erase_if(in_flight_, [&](uint64_t request) {
@@ -181,7 +184,8 @@ uint64_t ReplicaEngine::check_here(const CommitWeights& commit) {
   if (num_ranks() == 1) return weights_checksum(std::vector<uint64_t>{staging_.check(commit)});
   parallel::Group& tp = *decoder_.placement().tp;
 
-  // Where it passes though another rank refuses, buckets are taken again.
+  // The ranks vote, so that none takes over weights that another refuses. A rank whose own check
+  // passed then takes buckets again.
   uint64_t mine = 0;
   try {
     mine = parallel::run_on_all(tp, [&] { return staging_.check(commit); });
@@ -190,6 +194,8 @@ uint64_t ReplicaEngine::check_here(const CommitWeights& commit) {
     throw;
   }
 
+  // The checksum of the replica is that of its ranks in order, as the sender forms it from its
+  // receipts.
   const at::Tensor gathered =
       tp.all_gather(at::tensor({static_cast<int64_t>(mine)}, at::kLong)).contiguous();
   const auto* first = gathered.const_data_ptr<int64_t>();

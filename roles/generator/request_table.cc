@@ -11,7 +11,8 @@
 namespace retort::roles {
 namespace {
 
-// The completions after the first `have`, as many as one answer may hold.
+// Packs the completions after the first `have`: as many as one answer may hold, and at least one if
+// there is any.
 Samples answer_of(const RequestTable::Job& job, int64_t have) {
   const auto first = static_cast<size_t>(have);
   size_t end = first;
@@ -31,7 +32,7 @@ Samples answer_of(const RequestTable::Job& job, int64_t have) {
   return samples;
 }
 
-// The jobs of one caller, which lie side by side.
+// Returns the jobs of one caller, which lie side by side in the map.
 auto of(const std::map<RequestTable::Key, RequestTable::Job>& jobs, const std::string& caller) {
   return std::ranges::subrange(jobs.lower_bound({caller, 0}),
                                jobs.upper_bound({caller, std::numeric_limits<uint64_t>::max()}));
@@ -45,6 +46,8 @@ size_t RequestTable::count(const std::string& caller) const {
 
 void RequestTable::add(const Key& key, GenerateRequest request, const std::string& process) {
   if (const auto found = jobs_.find(key); found != jobs_.end()) {
+    // The same request, sent again, finds its job and what was drawn; the call that collected
+    // before is dropped.
     Job& job = found->second;
     if (rpc::to_bytes(job.request) != rpc::to_bytes(request))
       throw Error(ErrorCode::kInvalidArgument, "generator.submit: the request id is in use")
@@ -78,6 +81,8 @@ Future<Samples> RequestTable::collect(const CollectRequest& collect,
         .with("have", collect.have)
         .with("given", ended);
 
+  // Samples that are there are given at once. The job stays until the caller says that it has all
+  // of them, so that it can ask again for an answer that was lost.
   Collector collector{.have = collect.have, .cancelled = caller.cancelled, .clock = caller.clock};
   auto future = collector.reply.future();
   if (job.error) {
@@ -90,6 +95,7 @@ Future<Samples> RequestTable::collect(const CollectRequest& collect,
     collector.reply.set_value(answer_of(job, collect.have));
     job.collector.reset();
   } else {
+    // Until the request is drawn the call waits for others, which is no work of its own.
     if (!job.engine_id) collector.clock->wait();
     if (job.collector)
       job.collector->reply.set_error(std::make_exception_ptr(
@@ -139,7 +145,7 @@ void RequestTable::fail(const Key& key, std::exception_ptr error) {
   jobs_.erase(key);
 }
 
-// Neither waits nor is drawn any more.
+// From now on the job neither waits nor is drawn.
 void RequestTable::end(const Key& key) {
   std::erase(unfinished_, key);
   jobs_.at(key).engine_id.reset();
@@ -185,6 +191,7 @@ std::vector<RequestTable::Key> RequestTable::unwanted(
     const std::set<std::string>& connected) const {
   std::vector<Key> keys;
   for (const auto& [key, job] : jobs_) {
+    // A call that waits knows whether it was cancelled; without one only the connection tells.
     const bool taken =
         job.collector ? !job.collector->cancelled->load() : connected.contains(key.first);
     if (!taken) keys.push_back(key);

@@ -9,7 +9,7 @@
 namespace retort::roles {
 namespace {
 
-// One call after the other, on the agent's loop thread.
+// Makes one call after the other, on the loop thread of the agent.
 class Collecting : public std::enable_shared_from_this<Collecting> {
  public:
   Collecting(rpc::Agent& agent, std::string generator, std::shared_ptr<SampleStream> stream,
@@ -47,10 +47,13 @@ class Collecting : public std::enable_shared_from_this<Collecting> {
     }
 
     have_ += part.value->indices.numel();
+    // One more call says that all has arrived, so that the generator may forget the request. Its
+    // answer is of no interest.
     if (part.value->last) {
       call(timeout_).on_outcome([](const Outcome<Samples>&) {});
       return end(nullptr);
     }
+    // The bound is for the drawing of the whole request, so the time it has taken is taken off.
     const auto drawn_for = std::chrono::duration_cast<std::chrono::milliseconds>(
         std::chrono::duration<double>(std::clamp(part.value->seconds, 0.0, 1e9)));
     ask(std::max(timeout_ - drawn_for, std::chrono::milliseconds(1)));
@@ -88,6 +91,8 @@ void SampleStream::take(const Samples& part, const std::string& generator) {
   seconds_ = part.seconds;
   for (IndexedCompletion& one : unpack_completions(part)) {
     std::optional<IndexedCompletion>& place = completions_[static_cast<size_t>(one.index)];
+    // A request that was sent again draws the same tokens from the beginning, so one may come
+    // twice.
     if (place) continue;
     place = std::move(one);
     if (listener_) listener_(*place);

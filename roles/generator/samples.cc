@@ -40,12 +40,12 @@ void check_label(const Samples& samples, const ExpectedSamples& expected,
   throw Error(ErrorCode::kCorrupt, "samples: " + what);
 }
 
-// [T] numbers, or none of any token.
+// Log-probabilities are there for all tokens [T] or for none.
 bool is_known_or_none(const at::Tensor& log_probs, int64_t tokens) {
   return is_vector(log_probs, at::kFloat, tokens) || is_vector(log_probs, at::kFloat, 0);
 }
 
-// The numbers of all tokens, or none if the generator does not know them.
+// Joins the numbers of all tokens; there are none if the generator does not know them.
 at::Tensor join(std::span<const IndexedCompletion> completions,
                 std::vector<float> models::Completion::*numbers, int64_t tokens) {
   int64_t known = 0;
@@ -62,7 +62,7 @@ at::Tensor join(std::span<const IndexedCompletion> completions,
   return joined;
 }
 
-// Each completion of the request at most once.
+// Each completion of the request may come at most once.
 void check_indices(std::span<const int32_t> indices, int64_t completions) {
   std::vector<bool> seen(static_cast<size_t>(completions));
   for (const int32_t index : indices) {
@@ -142,7 +142,7 @@ void check_samples(const Samples& samples, const ExpectedSamples& expected,
                    const std::string& generator) {
   check_label(samples, expected, generator);
 
-  // Every tensor has the shape that the others promise.
+  // Every tensor must have the shape that the others promise.
   const int64_t count = samples.indices.defined() ? samples.indices.numel() : 0;
   if (!is_vector(samples.indices, at::kInt, count) ||
       !is_vector(samples.cu_seqlens, at::kInt, count + 1) ||
@@ -156,7 +156,7 @@ void check_samples(const Samples& samples, const ExpectedSamples& expected,
       !is_known_or_none(samples.sampling_logps, tokens))
     corrupt("offsets, ids and log-probabilities do not fit together");
 
-  // What the values may be.
+  // The values come from another process, so each must be one that a generator may give.
   for (size_t i = 0; i + 1 < ends.size(); ++i)
     if (ends[i + 1] - ends[i] > expected.max_new_tokens)
       corrupt("a completion is longer than max_new_tokens");

@@ -26,7 +26,8 @@ std::set<std::string> connected_to(const rpc::Agent& agent) {
   return {peers.begin(), peers.end()};
 }
 
-// A caller hears of a rank that was lost as of the loss of the whole replica, which then ends.
+// Turns the loss of a rank into the loss of the replica, which then ends: to a caller it is one
+// peer.
 template <class Work>
 auto as_one(const Work& work) {
   try {
@@ -56,7 +57,8 @@ GeneratorInfo Generator::info() const {
 
 void Generator::submit(GenerateRequest request, const rpc::CallContext& caller) {
   check_request(request);
-  // One that was replaced may be connected still: nobody has noticed its end.
+  // A process that was replaced may be connected still, if nobody has noticed its end. What it left
+  // is forgotten.
   for (const Key& key : requests_.of_earlier_process(caller.peer, caller.process))
     forget(key);
   const Key key{caller.peer, request.request_id};
@@ -65,6 +67,8 @@ void Generator::submit(GenerateRequest request, const rpc::CallContext& caller) 
 
 Payload Generator::score(const ForwardRequest& request) {
   check_score_request(request);
+
+  // NaN stands where no token follows, so that a request for such a position is seen below.
   std::vector<float> flat;  // of the token after each position; none after the last of a sequence
   for (const auto& row : as_one([&] { return backend_->score(request); })) {
     flat.insert(flat.end(), row.begin(), row.end());
@@ -98,7 +102,8 @@ Future<CommitReply> Generator::commit(const CommitWeights& request,
     return future;
   }
 
-  // So does one that was connected again meanwhile.
+  // A caller that was connected again meanwhile asks again too: its new call takes the place of the
+  // old one.
   if (commit_ && commit_->version == request.version &&
       commit_->checksum == weights_checksum(request.receipts)) {
     commit_->reply.set_error(std::make_exception_ptr(
@@ -112,6 +117,7 @@ Future<CommitReply> Generator::commit(const CommitWeights& request,
   if (commit_)
     throw Error(ErrorCode::kUnavailable, "weights.commit: another commit is waiting")
         .with("version", commit_->version);
+  // All ranks check before the commit waits, so that what is wrong is answered at once.
   const uint64_t checksum = as_one([&] { return backend_->check(request); });
   caller.clock->wait();  // for the samples in work
   commit_ = Commit{.version = request.version,
@@ -129,9 +135,12 @@ Future<CommitReply> Generator::commit(const CommitWeights& request,
 
 bool Generator::work() {
   forget_lost_callers();
+  // New weights are taken over only when nothing was begun or drawn, so that no request sees two
+  // versions.
   const bool begun = begin_due();
   const bool drawn = draw();
   if (begun || drawn || apply_commit()) return true;
+  // The other ranks wait for a call: this one lets them handle the calls that came to them.
   backend_->idle();
   return false;
 }
@@ -207,7 +216,7 @@ void Generator::fail_drawing(uint64_t request, const std::exception_ptr& error) 
   requests_.fail(key, error);
 }
 
-// What all answers to a request have in common.
+// Returns what all answers to a request have in common.
 Samples Generator::label_of(const GenerateRequest& request) const {
   Samples label;
   label.generator = name_;
@@ -237,7 +246,7 @@ void Generator::fail(const Key& key, ErrorCode code, const std::string& message)
           Error(code, "generator: " + message).with("request", key.second).with("step", step)));
 }
 
-// The backend no longer draws it, if it does.
+// Tells the backend that the job is no longer drawn, if it is.
 void Generator::give_up(const Key& key) {
   Job& job = requests_.at(key);
   if (!job.engine_id) return;
@@ -265,7 +274,7 @@ void Generator::forget_lost_senders() {
     backend_->forget_staged([this] { return connected_to(*agent_); });
 }
 
-// On all ranks, which take buckets again from then on.
+// Gives up the commit on all ranks, which take buckets again from then on.
 void Generator::discard_commit() {
   RETORT_LOG(kInfo) << "weights of version " << commit_->version
                     << " are not taken over: who committed them no longer waits";
@@ -295,7 +304,8 @@ void Generator::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queu
   agent.serve(kGeneratorInfo, queue, [this](Empty, const rpc::CallContext&) { return info(); });
   agent.serve(kWeightsBucket, buckets_.queue(),
               [this](WeightBucket bucket, const rpc::CallContext& caller) {
-                // Whoever passes it on may go; it counts whether the one that pushes is there.
+                // The replica that passes a bucket on may go. What counts is whether the one that
+                // pushes is there.
                 const std::string from = bucket.origin.empty() ? caller.peer : bucket.origin;
                 backend_->stage(std::move(bucket), from);
                 return Empty{};

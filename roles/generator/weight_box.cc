@@ -42,7 +42,8 @@ bool any_overlap(std::vector<Box> boxes) {
   std::sort(boxes.begin(), boxes.end(),
             [](const Box& a, const Box& b) { return a.begin < b.begin; });
 
-  // Boxes that begin above the next one and reach its first row: it can meet no others.
+  // `open` holds the boxes that begin no later than the next one and reach its first row. The next
+  // one can overlap no others, so not all pairs are compared.
   std::vector<const Box*> open;
   for (const Box& next : boxes) {
     std::erase_if(

@@ -53,7 +53,7 @@ std::vector<WeightBucket> make_weight_buckets(
     const auto found = wanted.find(parameter.name);
     if (!parameter.shard.counted || found == wanted.end()) continue;
 
-    // What both have of it.
+    // Only the part that both sides have of the parameter travels.
     const WeightSlice own = weight_slice(parameter);
     if (own.shape != found->second->shape || found->second->begin.size() != own.shape.size() ||
         found->second->size.size() != own.shape.size())
@@ -65,7 +65,8 @@ std::vector<WeightBucket> make_weight_buckets(
     if (box.numel() == 0) continue;
     const at::Tensor values = view_of(parameter.value.detach(), own.begin, box);
 
-    // As many rows as fit into what is left of a bucket, then a new one.
+    // A bucket takes as many rows as fit into what is left of it, then a new one begins. A row that
+    // is larger than bucket_bytes gets a larger bucket.
     const int64_t rows = box.size[0];
     const int64_t row_bytes = static_cast<int64_t>(values.nbytes()) / rows;
     for (int64_t begin = 0; begin < rows;) {

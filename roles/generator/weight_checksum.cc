@@ -26,8 +26,8 @@ at::ScalarType integer_of(int64_t bytes) {
   }
 }
 
-// The sum of each element's bits times an odd number of its place, modulo 2^64: one element that is
-// wrong changes it, and the order of adding does not.
+// Sums the bits of each element times an odd number of its place, modulo 2^64. One element that is
+// wrong changes the sum, and the order of adding, which differs between devices, does not.
 uint64_t device_checksum(const at::Tensor& flat) {
   constexpr int64_t kAtOnce = int64_t{4} << 20;  // 32 MiB for each of three tensors
   const at::Tensor bits = flat.view({-1}).view(integer_of(flat.element_size()));
@@ -46,7 +46,7 @@ std::span<const std::byte> bytes_of(const at::Tensor& flat) {
   return {static_cast<const std::byte*>(flat.const_data_ptr()), static_cast<size_t>(flat.nbytes())};
 }
 
-// 0 for what starts at 0, whatever its dimensions.
+// Makes one number of where the part begins; 0 for what begins at 0, whatever its dimensions.
 uint64_t place_of(const WeightPart& part) {
   uint64_t place = 0;
   for (const int64_t begin : part.begin)
@@ -58,7 +58,7 @@ uint64_t with_name(const WeightPart& part, uint64_t of_values) {
   return checksum64(std::as_bytes(std::span(part.name)), of_values);
 }
 
-// Memory for a copy of a part's values: that of `earlier` if only its bucket holds it.
+// Returns memory for a copy of a part's values: that of `earlier` if only its bucket holds it.
 at::Tensor memory_for(const WeightPart& part, const WeightPart* earlier) {
   const at::Tensor& values = part.values;
   const bool same = earlier && earlier->values.defined() && earlier->name == part.name &&
@@ -102,6 +102,7 @@ uint64_t seal_copy(WeightBucket& bucket, uint64_t running, bool on_device,
     part.values = to_host ? rpc::host_copy(source)
                           : memory_for(part, has_earlier ? &earlier->parts[i] : nullptr);
 
+    // Where it can be, the values are copied and summed in one pass over memory.
     const bool in_one_pass = source.is_cpu() && source.is_contiguous();
     if (in_one_pass) {
       auto* to = static_cast<std::byte*>(part.values.mutable_data_ptr());

@@ -31,7 +31,8 @@ Future<PassReply> WeightPasser::pass(const PassWeights& request,
       reply.set_value(refused(error));
       return;
     }
-    // One whose window is full of what it has not taken must not hold this thread, which draws.
+    // A peer whose window is full of what it has not taken must not hold this thread, which has
+    // other buckets to pass on.
     agent.call(to, kWeightsBucket, bucket, {.wait_for_credit = false})
         .on_outcome([reply](Outcome<Empty> outcome) mutable {
           reply.set_value(outcome.error ? refused(outcome.error)
@@ -45,7 +46,7 @@ void WeightPasser::when_connected(const PassWeights& request, Then then) {
   const std::vector<std::string> peers = agent_.peers();
   if (std::find(peers.begin(), peers.end(), request.to) != peers.end()) return then(nullptr);
 
-  // One dial at a time, for all that comes meanwhile.
+  // A peer is dialed once at a time. What comes meanwhile for it waits for the same dial.
   {
     std::lock_guard lock(waiting_->mutex);
     std::vector<Then>& line = waiting_->then[request.to];

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kAgain{20};  // between two looks for room at a peer
 
-// That the call was not sent because there is no credit for it, and not that the peer refused it.
+// Tells whether the call was not sent because there is no credit for it; else the peer refused it.
 bool is_full(const Error& error) {
   const auto& context = error.context();
   return error.code() == ErrorCode::kResourceExhausted &&
@@ -40,7 +40,7 @@ WeightSpread::WeightSpread(rpc::Agent& agent, Options options, const Buckets& bu
     Member& member = members_.back();
     if (member.complete()) ++complete_;
 
-    // Its place in the tree of its rank.
+    // The place in the tree of its rank follows from the number of those before it.
     std::vector<size_t>& tree = trees[peer.rank];
     if (options_.pass_on && tree.size() >= kFanOut) {
       member.parent = tree[(tree.size() - kFanOut) / kFanOut];
@@ -103,7 +103,7 @@ void WeightSpread::ask_again() {
   }
 }
 
-// Starts what there is room for.
+// Starts as many transfers to a member as there is room for.
 void WeightSpread::serve(size_t number) {
   while (!members_[number].gone && members_[number].under_way.size() < kOnTheirWay) {
     const std::optional<size_t> bucket = next_for(members_[number]);
@@ -112,10 +112,10 @@ void WeightSpread::serve(size_t number) {
   }
 }
 
-// The first bucket that it lacks, and that whoever it gets it from has.
+// Finds the first bucket that the member lacks and that its source has.
 std::optional<size_t> WeightSpread::next_for(const Member& member) const {
   const std::vector<bool>* source = member.parent ? &members_[*member.parent].there : nullptr;
-  // In order, but for what another way has taken over.
+  // Buckets go in order, but those that are there or under way by another way are left out.
   const size_t end = std::min(sealed_[member.rank], member.first_missing + 2 * kOnTheirWay);
   for (size_t i = member.first_missing; i < end; ++i)
     if (!member.there[i] && !member.under_way.contains(i) && (!source || (*source)[i])) return i;
@@ -140,6 +140,8 @@ void WeightSpread::start(size_t number, size_t bucket) {
                 .error = std::move(error)});
   };
 
+  // A member with a parent gets nothing from here: the parent is asked to pass the bucket on, and
+  // its answer says whether it arrived.
   if (member.parent) {
     const PassWeights pass{.version = options_.version,
                            .sender = options_.sender,
@@ -195,7 +197,8 @@ void WeightSpread::arrived(size_t number, size_t bucket) {
 
 void WeightSpread::fail(size_t number, const Transfer& transfer, const std::exception_ptr& error) {
   Member& member = members_[number];
-  // Who should pass it on is away, or does not have it any more, or does not reach this one.
+  // An error of the call is of the replica that should pass it on, which is away. Without one that
+  // replica does not have the bucket any more, or does not reach this member.
   if (transfer.from) return error ? retire(*transfer.from) : make_direct(number);
 
   try {
@@ -211,7 +214,8 @@ void WeightSpread::fail(size_t number, const Transfer& transfer, const std::exce
         if (!member.retired) retire(number);
         return;
       }
-      // Too much at once, or too large: alone it shows.
+      // The peer refused too much at once, or a bucket that is too large: sent alone, it shows
+      // which.
       if (!std::exchange(member.refused, true)) return serve(number);
     }
     if (!options_.passes || !options_.passes(reason))
@@ -223,7 +227,7 @@ void WeightSpread::fail(size_t number, const Transfer& transfer, const std::exce
   }
 }
 
-// From now on it gets everything from the sender.
+// From now on the member gets everything from the sender.
 void WeightSpread::make_direct(size_t number) {
   Member& member = members_[number];
   if (!member.parent) return;
@@ -234,7 +238,7 @@ void WeightSpread::make_direct(size_t number) {
   serve(number);
 }
 
-// Nobody waits for it any more.
+// From now on no other member waits for this one.
 void WeightSpread::retire(size_t number) {
   Member& member = members_[number];
   member.retired = true;
@@ -246,6 +250,9 @@ void WeightSpread::retire(size_t number) {
 void WeightSpread::look_for_slow() {
   // Before anything has arrived nobody knows how long it takes.
   if (longest_.count() == 0) return;
+
+  // A member that is late to get a bucket from another one gets it from the sender. One that is
+  // late to take it from the sender keeps no others waiting.
   const auto longest = std::max<Clock::duration>(options_.patience, 4 * longest_);
   const Clock::time_point latest = Clock::now() - longest;
   for (size_t number = 0; number < members_.size(); ++number) {
@@ -261,7 +268,8 @@ void WeightSpread::look_for_slow() {
   }
 }
 
-// True when the others have waited for long enough.
+// Leaves behind those that are not complete, once the others have waited for long enough. False
+// before.
 bool WeightSpread::leave_behind() {
   if (!options_.leave_behind || !most_complete_) return false;
   if (Clock::now() - start_ <= 2 * *most_complete_ + options_.patience) return false;

@@ -38,7 +38,8 @@ void WeightStaging::check_part(const WeightPart& part, uint64_t version) const {
       part.values.dim() != static_cast<int64_t>(dims) || part.begin.size() != dims)
     refuse("shape or dtype differ from the generator's");
 
-  // All of it lies within what this rank holds.
+  // Every element must lie within what this rank holds. Differences are compared, not sums, because
+  // numbers from the wire may be so large that a sum overflows.
   for (size_t d = 0; d < part.begin.size(); ++d) {
     const int64_t before = own.slice.begin[d];
     if (part.begin[d] < before || part.begin[d] - before > own.slice.size[d] ||
@@ -51,7 +52,7 @@ void WeightStaging::check_part(const WeightPart& part, uint64_t version) const {
     refuse("the checksum differs: the values were damaged on their way");
 }
 
-// With the lock held.
+// Refuses a version that comes too early or too late. Called with the lock held.
 void WeightStaging::check_due(uint64_t version) const {
   if (checked_ > 0)
     throw Error(ErrorCode::kUnavailable,
@@ -71,13 +72,15 @@ void WeightStaging::add(WeightBucket bucket, const std::string& from) {
     std::lock_guard lock(mutex_);
     check_due(bucket.version);
   }
+  // The checksums are formed without the lock.
   for (const WeightPart& part : bucket.parts) {
     rpc::use_on_current_stream(part.values);
     check_part(part, bucket.version);
   }
 
-  // Meanwhile others may have been checked or put in use. Only a sound bucket of a newer version
-  // makes what is staged worthless; that is freed without the lock.
+  // Meanwhile other weights may have been checked or put in use, so the version is looked at again.
+  // Only a sound bucket of a newer version makes what is staged worthless; that is freed without
+  // the lock.
   Buckets worthless;
   std::lock_guard lock(mutex_);
   check_due(bucket.version);
@@ -122,7 +125,7 @@ uint64_t WeightStaging::checked() const {
 
 uint64_t WeightStaging::check(const CommitWeights& commit) {
   std::lock_guard lock(mutex_);
-  // What arrived of each sender: buckets, running checksum.
+  // `arrived` counts what came from each sender: buckets, and the running checksum.
   std::map<int64_t, std::pair<int64_t, uint64_t>> arrived;
   for (const auto& [key, staged] : buckets_) {
     auto& [count, running] = arrived[key.first];
@@ -131,7 +134,7 @@ uint64_t WeightStaging::check(const CommitWeights& commit) {
       running = combined_checksum(running, part.checksum);
   }
 
-  // It must be what the receipts for this rank say, of the senders that they name.
+  // That must be what the receipts for this rank say, and from the senders that they name alone.
   const int64_t rank = decoder_.placement().tp_rank();
   const auto early = [&](const WeightReceipt& receipt, int64_t there) {
     throw Error(ErrorCode::kUnavailable, "a commit of pushed weights before all of them are there")
@@ -174,7 +177,7 @@ void WeightStaging::uncheck() {
   checked_ = 0;
 }
 
-// Every element of every parameter once. With the lock held.
+// Every element of every parameter must have come exactly once. Called with the lock held.
 void WeightStaging::check_complete() const {
   std::map<std::string, std::vector<Box>> boxes;
   for (const auto& [key, staged] : buckets_)
@@ -199,7 +202,7 @@ void WeightStaging::check_complete() const {
 
 void WeightStaging::apply() {
   const c10::NoGradGuard no_grad;
-  // While checked_ says so nothing is added, and the values can be moved without the lock.
+  // While checked_ is set nothing is added, so the values can be moved without the lock.
   Buckets staged;
   {
     std::lock_guard lock(mutex_);
@@ -207,7 +210,7 @@ void WeightStaging::apply() {
     staged.swap(buckets_);
   }
 
-  // The decoder's own tensors: what is set in them is set in the model.
+  // These are the decoder's own tensors: what is set in them is set in the model.
   std::map<std::string, at::Tensor> own;
   for (const parallel::NamedParameter& parameter : decoder_.trained_parameters())
     own[parameter.name] = parameter.value;

@@ -22,7 +22,7 @@ struct Passage {
   at::Tensor output;  // of the last chunk: the loss
 };
 
-// Of what travels between stages, in either direction.
+// Returns the sizes of what travels between stages, in either direction.
 std::vector<int64_t> residual_sizes(const models::Decoder& decoder,
                                     const models::PackedTokens& tokens) {
   return {decoder.residual_rows(tokens), decoder.config().hidden_size};
@@ -74,8 +74,8 @@ void Pipeline::run(const Step& step) {
     const auto key = std::pair(action.chunk, action.micro_batch);
     const auto index = static_cast<size_t>(action.micro_batch);
 
-    // From the neighbour: hidden states before a forward pass, the gradient by the chunk's output
-    // before a backward pass; nothing at the ends of the model.
+    // A neighbour sends hidden states before a forward pass and the gradient by the chunk's output
+    // before a backward pass. Nothing comes at the ends of the model.
     at::Tensor received;
     if (const auto from = parallel::pipeline_input(action, place.stage, place.pp, place.virtual_pp))
       received =
@@ -91,13 +91,13 @@ void Pipeline::run(const Step& step) {
     } else {
       const Passage passage = std::move(open.extract(key).mapped());
       step.before_backward(action.micro_batch == count - 1);
-      // Without a gradient received the output is the loss, whose gradient is 1.
-      // A stage before the first layer that an adapter changes has nothing to train.
+      // Without a received gradient the output is the loss, whose gradient is 1. A stage before the
+      // first layer that an adapter changes has nothing to train.
       if (passage.output.requires_grad()) torch::autograd::backward({passage.output}, {received});
       if (passage.input.defined()) result = passage.input.grad();
     }
 
-    // To the next stage the hidden states, to the one before the gradient by the chunk's input.
+    // The next stage gets the hidden states, the one before gets the gradient by the chunk's input.
     if (const auto to = parallel::pipeline_output(action, place.stage, place.pp, place.virtual_pp))
       channel_->send(result.detach(), to->stage, to->label);
   }

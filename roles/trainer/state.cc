@@ -75,7 +75,7 @@ int64_t read_step(const models::SafetensorsReader& reader, const std::filesystem
   return *step;
 }
 
-// Digits that read back as the same number.
+// Writes digits that read back as the same number.
 std::string exact_text(double value) {
   char text[32];
   const auto [end, error] = std::to_chars(text, text + sizeof text, value);
@@ -104,7 +104,7 @@ models::CheckpointPart optimizer_part(const parallel::AdamW& optimizer,
   }
   models::SafetensorsLayout layout(state_infos(decoder), metadata);
   models::CheckpointPart part{"", models::SafetensorsFiles::one(kStateFile, std::move(layout)), {}};
-  // Without sharding every dp rank has the same state.
+  // Without sharding every dp rank has the same state, so one of them writes it.
   if (world.options().layout.distributed_optimizer || world.coordinate().dp == 0)
     part.pieces = optimizer.state(/*counted_only=*/true);
   return part;
@@ -116,6 +116,8 @@ void load_optimizer(parallel::AdamW& optimizer, std::optional<parallel::LossScal
   const models::SafetensorsReader reader(file);
   check_names(reader, decoder, file);
   const int64_t step = read_step(reader, file);
+
+  // The scaler is replaced last, so that an error in what follows leaves it as it was.
   std::optional<parallel::LossScaler> read = scaler;
   if (read) read_scale(*read, reader, file);
   optimizer.load_state(step, [&](parallel::TensorPiece& piece) { reader.read_piece(piece); });

@@ -61,6 +61,9 @@ Trainer::Trainer(models::Decoder decoder, parallel::World& world, Options option
                                      .mp = &world_.mp(),
                                      .shard = world_.options().layout.distributed_optimizer});
   gather_ = std::make_unique<parallel::ParameterGather>(*buckets_);
+
+  // Sharded parameters are gathered while the next forward pass runs, which waits for those of each
+  // layer at the gate.
   if (buckets_->sharded())
     decoder_.set_parameter_gate([this](size_t begin, size_t end) { gather_->wait(begin, end); });
   optimizer_ = std::make_unique<parallel::AdamW>(*buckets_, options_.adamw);
@@ -90,7 +93,7 @@ void Trainer::begin_step() {
   decoder_.set_dropout_step(static_cast<uint64_t>(step()));
 }
 
-// What the backward pass begins with.
+// Returns what the backward pass begins with: in fp16 the loss is multiplied by the loss scale.
 at::Tensor Trainer::scaled(const at::Tensor& loss_sum) const {
   return scaler_ ? loss_sum * scaler_->scale() : loss_sum;
 }
@@ -134,7 +137,7 @@ void Trainer::refuse_gradient(double learning_rate) {
       .with("step", step() + 1);
 }
 
-// The mean gradient of all ranks, its norm, and the rate that its update would have.
+// Forms the mean gradient of all ranks, its norm, and the rate that its update would have.
 Trainer::Update Trainer::reduce_gradient(double count) {
   buckets_->finish();
   Update update;
@@ -142,6 +145,7 @@ Trainer::Update Trainer::reduce_gradient(double count) {
   if (count <= 0)
     throw Error(ErrorCode::kInvalidArgument, "a global batch has no target token")
         .with("step", step() + 1);
+  // One factor makes the sum a mean and takes the loss scale off.
   buckets_->scale(1.0 / (scaler_ ? count * scaler_->scale() : count));
   if (scaler_) update.loss_scale = scaler_->scale();
   update.grad_norm = buckets_->norm();
@@ -159,6 +163,8 @@ Trainer::Update Trainer::skip_step(double count) {
 Trainer::Update Trainer::finish_step(double count, NonFinite non_finite) {
   Update update = reduce_gradient(count);
   if (!std::isfinite(update.grad_norm)) {
+    // In fp16 a gradient that is not finite usually means that the loss scale is too large: the
+    // step is skipped and the scale falls.
     if (scaler_ && scaler_->can_back_off()) {
       scaler_->back_off();
       update.skipped = true;
@@ -166,7 +172,7 @@ Trainer::Update Trainer::finish_step(double count, NonFinite non_finite) {
       return update;
     }
     if (non_finite == NonFinite::kRefuse) refuse_gradient(update.learning_rate);
-    // The norm is the same on all ranks: none of them goes on to the update.
+    // The norm is the same on all ranks, so none of them goes on to the update.
     const std::vector<std::string> names = buckets_->non_finite();
     if (!names.empty()) {
       RETORT_LOG(kWarning) << "the gradient is not finite in " << join(names, 8);
@@ -175,7 +181,7 @@ Trainer::Update Trainer::finish_step(double count, NonFinite non_finite) {
     return update;
   }
 
-  // The coefficient of torch.nn.utils.clip_grad_norm_.
+  // The factor is that of torch.nn.utils.clip_grad_norm_.
   if (options_.max_grad_norm > 0) {
     const double coefficient = options_.max_grad_norm / (update.grad_norm + 1e-6);
     if (coefficient < 1.0) clip_factor_ = coefficient;
@@ -208,6 +214,7 @@ std::vector<std::pair<std::string, double>> Trainer::layer_grad_norms() const {
     group_of.push_back(static_cast<size_t>(found - parts.begin()));
   }
 
+  // The gradient may have been clipped in place; the norms that are reported are those before it.
   const std::vector<double> norms = buckets_->norms(group_of, parts.size());
   std::vector<std::pair<std::string, double>> named;
   for (size_t i = 0; i < parts.size(); ++i)
