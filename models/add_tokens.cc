@@ -32,7 +32,7 @@ using at::Tensor;
 
 Error bad(const std::string& what) { return Error(ErrorCode::kInvalidArgument, what); }
 
-// The tokens that the tokenizer does not have, each once, in their order.
+// Returns the tokens that the tokenizer does not have, each once, in their order.
 std::vector<std::string> missing_tokens(const Tokenizer& tokenizer,
                                         const std::vector<std::string>& tokens) {
   std::vector<std::string> missing;
@@ -44,7 +44,8 @@ std::vector<std::string> missing_tokens(const Tokenizer& tokenizer,
   return missing;
 }
 
-// The old rows whose mean a new row is, for each new token; empty: it is of no old row.
+// Finds the old rows whose mean a new row is, for each new token. An empty list stands for a row
+// that is made of no old one.
 std::vector<std::vector<int64_t>> rows_of_tokens(const Tokenizer& tokenizer,
                                                  const std::vector<std::string>& tokens,
                                                  const AddTokensOptions& options) {
@@ -70,7 +71,7 @@ std::vector<std::vector<int64_t>> rows_of_tokens(const Tokenizer& tokenizer,
   return rows;
 }
 
-// The seed's numbers of an id: Box-Muller, two uniforms a number.
+// Draws the row of an id from the seed by Box-Muller, with two uniform numbers for each element.
 Tensor random_row(int64_t width, double deviation, uint64_t seed, int64_t id) {
   Tensor row = at::empty({width}, at::TensorOptions().dtype(at::kFloat));
   auto* out = row.mutable_data_ptr<float>();
@@ -84,14 +85,14 @@ Tensor random_row(int64_t width, double deviation, uint64_t seed, int64_t id) {
   return row;
 }
 
-// What every table of the vocabulary gets.
+// Makes the new rows of a table of the vocabulary, the same way for each table.
 class NewRows {
  public:
   NewRows(const ModelConfig& config, int64_t first_id, std::vector<std::vector<int64_t>> sources,
           const AddTokensOptions& options)
       : config_(config), first_id_(first_id), sources_(std::move(sources)), options_(options) {}
 
-  // `table` [V, H] with the new rows, [config.vocab_size, H], in fp32.
+  // Returns `table` [V, H] with the new rows, [config.vocab_size, H], in fp32.
   Tensor with(const Tensor& table) const {
     const Tensor old = table.to(at::kFloat);
     const int64_t more = config_.vocab_size - old.size(0);
@@ -134,7 +135,7 @@ void write_tokenizer_json(const fs::path& file, const TokenizerJson& json) {
   write_file_atomically(file, json.dump(2, ' ', /*ensure_ascii=*/false) + "\n");
 }
 
-// As tokenizer.json and tokenizer_config.json describe an added token, but for its id.
+// Describes an added token as tokenizer.json and tokenizer_config.json do, but for its id.
 TokenizerJson token_entry(const std::string& text, bool special) {
   return {{"content", text}, {"single_word", false},   {"lstrip", false},
           {"rstrip", false}, {"normalized", !special}, {"special", special}};
@@ -152,7 +153,7 @@ void append_tokens(const fs::path& folder, const std::vector<std::string>& token
       add(first_id + static_cast<int64_t>(i), tokens[i]);
   };
 
-  // The file that is read here, and by transformers.
+  // This file is the one that is read here, and by transformers.
   const fs::path main = folder / "tokenizer.json";
   TokenizerJson json = read_tokenizer_json(main);
   TokenizerJson& list = json["added_tokens"];
@@ -167,7 +168,7 @@ void append_tokens(const fs::path& folder, const std::vector<std::string>& token
   });
   write_tokenizer_json(main, json);
 
-  // Those that repeat it.
+  // Other files repeat the list of added tokens, and must agree with it.
   const fs::path config = folder / "tokenizer_config.json";
   if (fs::exists(config)) {
     TokenizerJson settings = read_tokenizer_json(config);

@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// An adapter's folder may have no tokenizer of its own.
+// The folder of an adapter may have no tokenizer of its own; then that of its model is used.
 fs::path text_folder(const std::string& folder) {
   if (!is_adapter_folder(folder) || fs::exists(fs::path(folder) / "tokenizer.json")) return folder;
   return adapter_base_folder(folder);
@@ -50,7 +50,7 @@ LoadedModel load_model_without_chat(const std::string& folder, const std::string
       .chat = {},
       .eos_token_ids = {}};
 
-  // What an adapter adds goes into the weights, which are only read from here on.
+  // What an adapter adds goes into the weights, which nobody changes from here on.
   if (adapted) {
     attach_adapter(model.decoder, folder);
     merge_adapter(model.decoder);

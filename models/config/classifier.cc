@@ -7,7 +7,7 @@ namespace retort::models {
 namespace {
 
 constexpr std::string_view kClassifies = "ForSequenceClassification";
-// transformers writes no names for as many labels.
+// transformers writes no names for so many labels.
 constexpr int64_t kUnnamedLabels = 2;
 constexpr int64_t kMostLabels = 65536;
 
@@ -19,7 +19,8 @@ bool is_classifier(const ConfigFields& fields) {
   return false;
 }
 
-// "LlamaForCausalLM" -> "Llama"; of a config that names no architecture "llama" -> "Llama".
+// Returns "Llama" for "LlamaForCausalLM"; for a config that names no architecture "llama" becomes
+// "Llama".
 std::string stem_of(const ConfigJson& json) {
   const auto names = json.find("architectures");
   if (names != json.end() && names->is_array() && !names->empty() && names->front().is_string()) {
@@ -62,7 +63,7 @@ void write_classifier(ConfigJson& json, const ModelConfig& config) {
   json["architectures"] = ConfigJson::array({stem_of(json) + std::string(kClassifies)});
   json.erase("num_labels");
 
-  // The names that are there stay.
+  // Names that are there stay as they are.
   if (!named) {
     ConfigJson names = ConfigJson::object();
     ConfigJson numbers = ConfigJson::object();

@@ -49,14 +49,14 @@ constexpr const char* kKnownKeys[] = {
     "pretraining_tp", "quantization_config", "is_encoder_decoder", "resid_pdrop", "embd_pdrop",
     "use_bidirectional_attention"};
 
-// Keys that this parser reads, or that do not change the function of the decoder.
+// These keys are read here, or do not change the function of the decoder.
 const std::set<std::string>& known_keys() {
   static const std::set<std::string> keys(std::begin(kKnownKeys), std::end(kKnownKeys));
   return keys;
 }
 
-// A key that changes what the model computes and is not implemented, with the values at which it
-// changes nothing.
+// Names a key that changes what the model computes and is not implemented, with the values at which
+// it changes nothing.
 struct NeutralValues {
   const char* key;
   std::vector<ConfigJson> values;
@@ -82,7 +82,7 @@ std::vector<NeutralValues> neutral_values(const FamilyTraits& family) {
       {"num_experts", {0}, "mixtures of experts are not supported"},
       {"num_local_experts", {0}, "mixtures of experts are not supported"}};
 
-  // What only some families have.
+  // Only some families have these.
   if (!family.attn_logit_softcapping)
     list.push_back({"attn_logit_softcapping", {}, "supported: null"});
   if (!family.final_logit_softcapping)
@@ -139,10 +139,10 @@ int64_t default_kv_heads(const ConfigFields& fields, const ModelConfig& config) 
   return null || silent == 0 ? config.num_attention_heads : silent;
 }
 
-// Larger than any model's; three of them still multiply to an int64.
+// This is larger than any size of a model, and the product of three such sizes still fits an int64.
 constexpr int64_t kMaxSize = 1 << 20;
 
-// A size that memory is taken by.
+// Reads a size that memory is taken by, which must have a bound.
 int64_t parse_size(const ConfigFields& fields, const char* key, std::optional<int64_t> fallback,
                    int64_t maximum = kMaxSize) {
   const int64_t size = fields.integer(key, fallback, 1);
@@ -193,12 +193,12 @@ std::string parse_file_dtype(const ConfigFields& fields) {
   return name;
 }
 
-// A token id that the file may leave out; an explicit null says that there is none.
+// Reads a token id that the file may leave out; an explicit null says that there is none.
 int64_t parse_token_id(const ConfigFields& fields, const char* key, int64_t silent) {
   return fields.integer(key, fields.present(key) ? -1 : silent, -1);
 }
 
-// What some families' attention and head have of their own; a null takes a cap off.
+// Reads what the attention and the head of some families have of their own; a null takes a cap off.
 void parse_score_numbers(const ConfigFields& fields, const FamilyTraits& family,
                          ModelConfig& config) {
   constexpr double kLeast = 1e-6;
@@ -230,12 +230,12 @@ ModelConfig parse_fields(const ConfigFields& fields) {
   refuse_unsupported(fields, family);
   parse_shapes(fields, config);
 
-  // What is not a size.
+  // The other numbers are not sizes.
   config.rms_norm_eps = fields.number("rms_norm_eps", family.rms_norm_eps, 0.0);
   config.initializer_range = fields.number("initializer_range", 0.02, 0.0);
   parse_ropes(fields, config);
   config.classifier = parse_classifier(fields);
-  // The numbers of a sequence are no rows of the embedding.
+  // The numbers that a classifier gives a sequence are no rows of the embedding.
   config.tie_word_embeddings =
       !config.classifies() && fields.boolean("tie_word_embeddings", family.tie_word_embeddings);
   parse_score_numbers(fields, family, config);
@@ -276,8 +276,8 @@ ConfigJson fresh_config(const ModelConfig& config) {
   return json;
 }
 
-// What parse_score_numbers reads, where it differs from what was read; `before` is null for a
-// fresh config.
+// Writes what parse_score_numbers reads, where it differs from what was read; `before` is null for
+// a fresh config.
 void write_score_numbers(ConfigJson& json, const ModelConfig& config, const ModelConfig* before) {
   const FamilyTraits& family = family_traits(config.family);
   const auto set_cap = [&](const char* key, double ModelConfig::*cap) {
@@ -294,7 +294,8 @@ void write_score_numbers(ConfigJson& json, const ModelConfig& config, const Mode
     set_cap("final_logit_softcapping", &ModelConfig::final_logit_softcapping);
 }
 
-// Appended where it differs from a plain decoder's, so that those keep their text.
+// Appends a scaling where it differs from that of a plain decoder, so that plain decoders keep
+// their text and with it their fingerprint.
 void describe_scaling(std::ostringstream& text, const Rope& rope) {
   text << " | " << rope.type << ' ' << rope.theta << ' ' << rope.factor << ' '
        << rope.partial_rotary_factor << ' ' << rope.attention_factor << ' ' << rope.beta_fast << ' '
@@ -319,6 +320,8 @@ ModelConfig parse_model_config(const std::string& json, const std::string& origi
 ModelConfig read_model_config(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "config.json";
   ModelConfig config = parse_model_config(read_file(path), path.string());
+
+  // The end tokens of generation_config.json go before those of config.json.
   const std::filesystem::path generation = folder / "generation_config.json";
   if (std::filesystem::exists(generation)) {
     const std::string origin = generation.string();
@@ -358,7 +361,7 @@ std::string write_model_config(const ModelConfig& config) {
   set("head_dim", config.head_dim, before.head_dim);
   set("max_position_embeddings", config.max_position_embeddings, before.max_position_embeddings);
 
-  // What is not a size; the bias keys exist in some families only.
+  // The others are not sizes; the bias keys exist in some families only.
   set("rms_norm_eps", config.rms_norm_eps, before.rms_norm_eps);
   set("initializer_range", config.initializer_range, before.initializer_range);
   set("tie_word_embeddings", config.tie_word_embeddings, before.tie_word_embeddings);
@@ -397,7 +400,8 @@ std::string describe_function(const ModelConfig& config) {
   for (const int64_t window : config.sliding_window)
     text << ' ' << window;
 
-  // What not every model has.
+  // What not every model has is appended only where it is there, so that the others keep their
+  // text.
   const bool newer = rope.type != "default" && rope.type != "linear" && rope.type != "llama3";
   if (newer || rope.partial_rotary_factor != 1.0) describe_scaling(text, rope);
   if (config.sliding_rope) describe_scaling(text, *config.sliding_rope);

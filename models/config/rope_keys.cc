@@ -13,7 +13,8 @@ namespace {
 constexpr const char* kTypes = "supported: default, linear, dynamic, llama3, yarn, longrope";
 constexpr double kSmallest = 1e-6;  // of what divides or is divided by
 
-// What a scaling may say. `finetuned` stands in older files and says nothing of the function.
+// A scaling may have these keys. `finetuned` stands in older files and says nothing of the
+// function.
 const std::set<std::string>& scaling_keys() {
   static const std::set<std::string> keys{"rope_type",        "type",
                                           "rope_theta",       "partial_rotary_factor",
@@ -60,14 +61,14 @@ void Scaling::parse_type() const {
              std::string("supported in ") + family.model_type + ": default, longrope");
 }
 
-// The whole file's key goes before the object's, as Phi-3 has it.
+// The key of the whole file goes before that of the object, as in Phi-3.
 void Scaling::parse_original_length() const {
   rope.original_max_position_embeddings = outer.integer(
       "original_max_position_embeddings",
       own.integer("original_max_position_embeddings", config.max_position_embeddings, 1), 1);
 }
 
-// Yarn and longrope take the ratio of the two contexts where there is none.
+// Yarn and longrope take the ratio of the two contexts where no factor is given.
 void Scaling::parse_factor() const {
   if (rope.type == "yarn" || rope.type == "longrope") {
     if (!own.find("factor")) {
@@ -81,8 +82,8 @@ void Scaling::parse_factor() const {
   rope.factor = own.number("factor", 1.0, rope.type == "longrope" ? kSmallest : 1.0);
 }
 
-// Llama 3: wavelengths between context / high_freq_factor and context / low_freq_factor are
-// interpolated.
+// Llama 3 interpolates wavelengths between context / high_freq_factor and context /
+// low_freq_factor.
 void Scaling::parse_llama3() const {
   need("low_freq_factor");
   need("high_freq_factor");
@@ -92,7 +93,7 @@ void Scaling::parse_llama3() const {
     own.fail("high_freq_factor", rope.high_freq_factor, "it must be larger than low_freq_factor");
 }
 
-// Peng et al. 2023, section 3.4; with mscale and mscale_all_dim as DeepSeek has it.
+// Follows Peng et al. 2023, section 3.4; mscale and mscale_all_dim are as in DeepSeek.
 void Scaling::parse_yarn() const {
   const auto mscale = [&](double weight) {
     return rope.factor <= 1.0 ? 1.0 : 0.1 * weight * std::log(rope.factor) + 1.0;
@@ -123,7 +124,7 @@ std::vector<double> Scaling::divisors(const char* key) const {
   return list.get<std::vector<double>>();
 }
 
-// Ding et al. 2024; the factor of cos and sin as Phi-3 has it.
+// Follows Ding et al. 2024; the factor of cos and sin is as in Phi-3.
 void Scaling::parse_longrope() const {
   rope.short_factor = divisors("short_factor");
   rope.long_factor = divisors("long_factor");
@@ -153,7 +154,7 @@ void parse_partial_rotation(const ConfigFields& outer, const ConfigFields* own,
                    " an even number of dimensions must rotate");
 }
 
-// One rotary embedding: `object` is null where the file has none.
+// Reads one rotary embedding; `object` is null where the file has none.
 Rope parse_rope(const ConfigFields& fields, const std::string& name, const ConfigJson* object,
                 double theta, const ModelConfig& config) {
   Rope rope;
@@ -167,14 +168,14 @@ Rope parse_rope(const ConfigFields& fields, const std::string& name, const Confi
   for (const auto& [key, value] : object->items())
     if (!scaling_keys().contains(key)) own.fail(key, value, "the key is not known");
 
-  // What every type has.
+  // Every type has these.
   const Scaling scaling{fields, own, config, rope};
   scaling.parse_type();
   rope.theta = own.number("rope_theta", rope.theta, 1.0);
   parse_partial_rotation(fields, &own, config, rope);
   if (rope.type == "default") return rope;
 
-  // What a scaling has.
+  // Only some types have these.
   if (rope.type == "dynamic") {
     rope.original_max_position_embeddings = config.max_position_embeddings;
     if (config.head_dim <= 2) own.fail("rope_type", rope.type, "it needs a head_dim above 2");
@@ -188,13 +189,13 @@ Rope parse_rope(const ConfigFields& fields, const std::string& name, const Confi
   return rope;
 }
 
-// Whether rope_parameters has an embedding for each kind of layers.
+// Tells whether rope_parameters has an embedding for each kind of layers.
 bool is_nested(const ConfigJson& object) {
   return object.is_object() &&
          (object.contains("full_attention") || object.contains("sliding_attention"));
 }
 
-// One for layers without a window, and one for those with one.
+// Reads two embeddings: one for layers without a window, and one for those with one.
 void parse_two_ropes(const ConfigFields& fields, const FamilyTraits& family, ModelConfig& config) {
   const double global = fields.number("rope_theta", family.rope_theta, 1.0);
   const double local = fields.number("rope_local_base_freq", *family.sliding_rope_theta, 1.0);
@@ -205,7 +206,7 @@ void parse_two_ropes(const ConfigFields& fields, const FamilyTraits& family, Mod
     return;
   }
 
-  // The style of transformers 5.
+  // This is the style of transformers 5.
   if (!is_nested(*parameters))
     fields.fail("rope_parameters", *parameters,
                 "expected an object with full_attention and sliding_attention");

@@ -30,7 +30,7 @@ GgufType matrix_type(GgufDtype dtype) {
   return GgufType::kF32;
 }
 
-// general.file_type: the type of most tensors, by llama.cpp's numbers.
+// Returns general.file_type, the type of most tensors by the numbers of llama.cpp.
 uint32_t file_type(GgufDtype dtype) {
   switch (dtype) {
     case GgufDtype::kF32: return 0;
@@ -55,7 +55,8 @@ GgufMetadata describe(const fs::path& model, const ModelConfig& config, GgufDtyp
   return metadata;
 }
 
-// A tensor of the checkpoint as it lies in the mapping, in the file's order of rows.
+// Reads a tensor of the checkpoint as it lies in the mapping, with its rows in the order of the
+// GGUF file.
 at::Tensor read_rows(const SafetensorsReader& reader, const ModelConfig& config,
                      const ParameterSpec& spec) {
   const at::Tensor values = reader.get(spec.name);
@@ -92,7 +93,7 @@ GgufDtype gguf_dtype_of(const fs::path& folder) {
 
 GgufSummary export_gguf(const fs::path& model, const fs::path& output,
                         const GgufExportOptions& options) {
-  // Everything that can be refused comes before the first byte.
+  // Everything that can be refused is refused before the first byte is written.
   const ModelConfig config = read_model_config(model);
   const int64_t context_length =
       options.context_length > 0 ? options.context_length : config.max_position_embeddings;
@@ -100,7 +101,7 @@ GgufSummary export_gguf(const fs::path& model, const fs::path& output,
   const SafetensorsReader reader = open_checkpoint(config, model);
   const GgufMetadata metadata = describe(model, config, options.dtype, context_length);
 
-  // The list of tensors, in the checkpoint's order; the rotary divisors stand before them.
+  // The list of tensors has the order of the checkpoint; the rotary divisors stand before them.
   const std::vector<ParameterSpec> specs = parameter_specs(config);
   const at::Tensor divisors = gguf_rope_divisors(config);
   std::vector<GgufTensor> tensors;
@@ -112,7 +113,7 @@ GgufSummary export_gguf(const fs::path& model, const fs::path& output,
                        matrix ? matrix_type(options.dtype) : GgufType::kF32, spec.shape});
   }
 
-  // One after the other, so that no two are in memory.
+  // Tensors are converted one after the other, so that no two are in memory.
   GgufWriter writer(output, metadata, tensors);
   auto next = tensors.begin();
   if (divisors.defined()) writer.write((next++)->name, bytes_of(divisors));

@@ -32,7 +32,7 @@ void check_finite(const std::string& name, bool finite) {
       .with("tensor", name);
 }
 
-// One block. False if its scale is too large for f16.
+// Encodes one block. False if its scale is too large for f16.
 bool encode_block(const float* numbers, uint8_t* bytes) {
   float largest = 0;
   for (int64_t i = 0; i < kQ8BlockSize; ++i)
@@ -42,7 +42,7 @@ bool encode_block(const float* numbers, uint8_t* bytes) {
   const c10::Half stored(scale);
   std::memcpy(bytes, &stored.x, sizeof stored.x);
 
-  // std::round is the one that goes away from zero at ties.
+  // std::round rounds ties away from zero.
   for (int64_t i = 0; i < kQ8BlockSize; ++i) {
     const auto rounded = static_cast<int8_t>(std::round(numbers[i] * inverse));
     bytes[sizeof stored.x + static_cast<size_t>(i)] = static_cast<uint8_t>(rounded);

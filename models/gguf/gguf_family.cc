@@ -17,7 +17,7 @@ namespace {
 
 using Names = std::pair<std::string_view, std::string_view>;
 
-// The checkpoint's name and the file's.
+// Each row has the name in the checkpoint and the name in the file.
 constexpr std::array<Names, 3> kOuterNames{
     {{"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"}, {"lm_head", "output"}}};
 constexpr std::array<Names, 11> kLayerNames{{{"input_layernorm", "attn_norm"},
@@ -40,7 +40,7 @@ std::string_view look_up(const std::array<Names, N>& table, std::string_view nam
   return found->second;
 }
 
-// Empty: the export does not know the family, as of one that names no graph.
+// Returns the name of the graph, or nothing for a family that the export does not know.
 std::string_view architecture_of(Family family) {
   const char* architecture = family_traits(family).gguf_architecture;
   return architecture == nullptr ? std::string_view() : architecture;
@@ -51,7 +51,7 @@ Error refusal(const std::string& key, const std::string& what) {
       .with("key", key);
 }
 
-// The narrowest window of a layer that has one; 0: there is none.
+// Returns the narrowest window of a layer that has one; 0 if none has.
 int64_t narrowest_window(const ModelConfig& config) {
   int64_t narrowest = 0;
   for (const int64_t window : config.sliding_window)
@@ -68,7 +68,7 @@ std::string gguf_architecture(Family family) {
 }
 
 std::string gguf_tensor_name(const std::string& name) {
-  // What follows the last dot is "weight" or "bias" in both.
+  // In both names "weight" or "bias" follows the last dot.
   const size_t dot = name.rfind('.');
   const std::string kind = name.substr(dot);
   const std::string stem = name.substr(0, dot);
@@ -88,7 +88,8 @@ bool gguf_interleaves(const ModelConfig& config, const std::string& name) {
 }
 
 at::Tensor gguf_interleave(const at::Tensor& rows, int64_t head_dim) {
-  // [heads, half of the head, i, ...] with the two middle dimensions exchanged.
+  // The rows are [heads, 2, head_dim / 2, ...]. Exchanging the two middle dimensions puts the two
+  // elements that rotate together side by side.
   std::vector<int64_t> halves = rows.sizes().vec();
   halves[0] = rows.size(0) / head_dim;
   halves.insert(halves.begin() + 1, {2, head_dim / 2});
@@ -147,7 +148,7 @@ void check_gguf_expressible(const ModelConfig& config, int64_t context_length) {
   if (graph == "qwen2" && config.num_attention_heads * config.head_dim != config.hidden_size)
     throw refusal("head_dim", "the heads of its qwen2 together have the hidden size");
 
-  // Up to as many tokens as the window has, full attention is the same function.
+  // For texts of up to as many tokens as the window has, full attention is the same function.
   const int64_t window = narrowest_window(config);
   if (window > 0 && window < context_length) {
     throw refusal(

@@ -18,7 +18,7 @@ constexpr const char* kQwen2 =
 constexpr const char* kQwen35 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N})"
     R"(| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-// The same, as models/text/rust/src/train.rs writes it.
+// This is the same expression as models/text/rust/src/train.rs writes it.
 constexpr const char* kTrained =
     R"((?i:'(?:s|t|re|ve|m|ll|d))|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N})"
     R"(| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
@@ -36,7 +36,7 @@ struct KnownPreTokenizer {
   const char* name;
 };
 
-// From llama.cpp's src/llama-vocab.cpp: the expressions beside the names there.
+// These expressions are those beside the names in llama.cpp's src/llama-vocab.cpp.
 std::vector<KnownPreTokenizer> known_pre_tokenizers() {
   return {{{kTrained}, false, "qwen35"}, {{kQwen35}, false, "qwen35"},
           {{kQwen2}, false, "qwen2"},    {{kLlama3}, true, "llama-bpe"},
@@ -44,7 +44,8 @@ std::vector<KnownPreTokenizer> known_pre_tokenizers() {
           {{kWords}, false, "gpt-2"},    {{kDigits, kWords}, false, "smollm"}};
 }
 
-// What a step cuts at, nothing for one that cuts nothing; false: no equal in llama.cpp.
+// Tells what a step cuts at, and adds nothing for one that cuts nothing. False for a step without
+// an equal in llama.cpp.
 bool describe(const ConfigJson& step, std::vector<std::string>& steps) {
   const std::string type = step.value("type", "");
   if (type == "ByteLevel") {
@@ -58,7 +59,7 @@ bool describe(const ConfigJson& step, std::vector<std::string>& steps) {
   if (type != "Split" || !step.contains("pattern") || !step["pattern"].contains("Regex"))
     return false;
   steps.push_back(step["pattern"]["Regex"].get<std::string>());
-  // The two ways to say that each match is a piece; the known expressions match everything.
+  // There are two ways to say that each match is a piece; the known expressions match everything.
   const std::string behavior = step.value("behavior", "");
   return behavior == (step.value("invert", false) ? "Removed" : "Isolated");
 }
@@ -70,7 +71,7 @@ std::string gguf_pre_tokenizer(const ConfigJson& tokenizer, const std::string& o
   const bool several = whole.is_object() && whole.value("type", "") == "Sequence";
   const ConfigJson list = several ? whole.at("pretokenizers") : ConfigJson::array({whole});
 
-  // Bytes come last, whatever cuts before.
+  // The step that turns text into bytes comes last, whatever cuts before.
   std::vector<std::string> steps;
   bool known = !list.empty() && list.back().is_object();
   known = known && list.back().value("type", "") == "ByteLevel";

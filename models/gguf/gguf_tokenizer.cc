@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The format's numbers for the types of tokens.
+// These are the numbers of the format for the types of tokens.
 enum TokenType : int32_t { kNormal = 1, kControl = 3, kUserDefined = 4, kUnused = 5 };
 
 Error refusal(const std::string& origin, const std::string& key, const std::string& what) {
@@ -35,7 +35,7 @@ bool is_set(const ConfigJson& object, const char* key) {
   return found != object.end() && !found->is_null() && *found != "" && *found != false;
 }
 
-// Byte-level BPE alone; what changes its pieces is refused by name.
+// Takes byte-level BPE alone; whatever else would change its pieces is refused by name.
 void check_model(const ConfigJson& tokenizer, const std::string& origin) {
   const ConfigJson model = tokenizer.value("model", ConfigJson::object());
   const std::string type = model.value("type", "");
@@ -81,8 +81,8 @@ struct TokenList {
   std::vector<int32_t> types;
 };
 
-// What a token is, from what the tokenizer does with it: special ones vanish where they are told
-// to.
+// Finds the type of a token from what the tokenizer does with it: special tokens vanish where they
+// are told to.
 int32_t type_of(const Tokenizer& tokenizer, const ConfigJson& vocabulary,
                 const std::set<std::string>& added, int32_t id, const std::string& text) {
   const std::vector<int32_t> one{id};
@@ -114,7 +114,7 @@ TokenList read_tokens(const ConfigJson& json, const Tokenizer& tokenizer, int64_
   return list;
 }
 
-// The token before and the token after every text; -1: none.
+// Returns the token before and the token after every text; -1 for none.
 std::pair<int32_t, int32_t> ends_of_a_text(const Tokenizer& tokenizer) {
   const std::vector<int32_t> plain = tokenizer.encode("a", false);
   const std::vector<int32_t> whole = tokenizer.encode("a", true);
@@ -131,7 +131,7 @@ std::pair<int32_t, int32_t> ends_of_a_text(const Tokenizer& tokenizer) {
 // `after`: the token that the post-processor adds, -1 for none.
 void add_end_tokens(const ModelConfig& config, const Tokenizer& tokenizer, int32_t after,
                     GgufMetadata& metadata) {
-  // The tokenizer's own first; without any, llama.cpp would take the token 11.
+  // The end tokens of the tokenizer come first; without any, llama.cpp would take the token 11.
   const std::string origin = tokenizer.folder() / "tokenizer.json";
   std::vector<int64_t> ends = end_token_ids(config, tokenizer);
   if (ends.empty())
@@ -141,7 +141,7 @@ void add_end_tokens(const ModelConfig& config, const Tokenizer& tokenizer, int32
   if (after >= 0 && after != ends.front())
     throw refusal(origin, "post_processor", "it adds another token after a text than eos_token");
 
-  // llama.cpp has three places.
+  // llama.cpp has three places for end tokens.
   constexpr const char* kKeys[] = {"eos", "eot", "eom"};
   for (size_t i = 0; i < ends.size(); ++i) {
     if (i < std::size(kKeys)) {
@@ -196,7 +196,7 @@ void add_gguf_tokenizer(const fs::path& folder, const ModelConfig& config, GgufM
 
   const ChatTemplate chat = ChatTemplate::load(folder);
   if (!chat.source().empty()) metadata.add("tokenizer.chat_template", chat.source());
-  // As llama.cpp's own conversion writes a template that has a name.
+  // A template that has a name is written as llama.cpp's own conversion writes it.
   if (!chat.tool_use_source().empty()) {
     metadata.add("tokenizer.chat_templates", std::vector<std::string>{"tool_use"});
     metadata.add("tokenizer.chat_template.tool_use", chat.tool_use_source());

@@ -14,7 +14,7 @@ constexpr std::string_view kMagic = "GGUF";
 constexpr uint32_t kVersion = 3;
 constexpr uint64_t kAlignment = 32;  // the format's default
 
-// The format's numbers for the types of values.
+// These are the numbers of the format for the types of values.
 enum class ValueType : uint32_t {
   kUint32 = 4,
   kInt32 = 5,
@@ -41,7 +41,7 @@ void append_key(std::string& bytes, std::string_view key, ValueType type) {
 
 uint64_t aligned(uint64_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
 
-// Everything before the tensors' data, without the padding after it.
+// Returns everything before the data of the tensors, without the padding after it.
 std::string head(const GgufMetadata& metadata, const std::vector<GgufTensor>& tensors) {
   std::string bytes(kMagic);
   append(bytes, kVersion);

@@ -17,20 +17,20 @@ namespace {
 constexpr std::array<std::string_view, 7> kLinearModules{
     "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
 
-// Read here, or without a meaning for what the adapter computes.
+// These keys are read here, or have no meaning for what the adapter computes.
 const std::set<std::string>& adapter_keys() {
   static const std::set<std::string> keys{
       "r", "lora_alpha", "use_rslora", "modules_to_save", "target_modules",
       "base_model_name_or_path", "peft_type",
-      // Who wrote it and for what; the initial values of a training that is over.
+      // These say who wrote it and for what, or are initial values of a training that is over.
       "task_type", "inference_mode", "revision", "auto_mapping", "peft_version",
       "init_lora_weights", "lora_dropout", "runtime_config", "ensure_weight_tying",
-      // Settings of methods that are switched on by other keys.
+      // These are settings of methods that other keys switch on.
       "bias", "megatron_core", "qalora_group_size"};
   return keys;
 }
 
-// PEFT writes every key that it knows: one that is off changes nothing.
+// PEFT writes every key that it knows: a key whose method is off changes nothing.
 bool is_off(const ConfigJson& value) {
   if (value.is_boolean()) return !value.get<bool>();
   return value.is_null() || (value.is_structured() && value.empty());
@@ -83,7 +83,7 @@ void read_targets(const ConfigFields& fields, LoraConfig& config) {
   }
 }
 
-// What makes other numbers of the same factors, or has other factors, is refused by its name.
+// Refuses by its name what makes other numbers of the same factors, or has other factors.
 void refuse_other_functions(const ConfigJson& object, const ConfigFields& fields) {
   if (fields.text("peft_type", "LORA") != "LORA")
     fields.fail("peft_type", object.at("peft_type"),

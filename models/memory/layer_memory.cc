@@ -48,13 +48,14 @@ int64_t operator_layer_bytes(const ModelConfig& config, const RankSlice& slice,
   return rows.residual * norms + rows.all * each;
 }
 
-// For one window, all sequences of one length; the halves of one that forks are a sequence and a
-// branch.
+// Counts the mask elements of one window for sequences of one length. One that forks counts as a
+// sequence of one half and a branch of the other.
 int64_t masks_of_window(int64_t window, const TrainingSizes& sizes) {
   const int64_t each = sizes.tokens / std::max<int64_t>(sizes.sequences, 1);
   const int64_t length = sizes.forks ? each / 2 : each;
 
-  // One mask for all that is cut into blocks, and those of longer sequences than the window.
+  // One mask serves all that is cut into blocks; sequences that are longer than the window have
+  // others.
   int64_t sum = 0;
   if (sizes.forks || (!made_of_operators(sizes) && cut_into_blocks(length))) {
     const int64_t queries = std::min(block_queries(length), length);
@@ -62,7 +63,8 @@ int64_t masks_of_window(int64_t window, const TrainingSizes& sizes) {
   }
   if (window == 0 || length <= window) return sum;
 
-  // The first block, those between, the last one.
+  // Blocks of one shape share a mask: the first block has one, those between have one, and the last
+  // may have one.
   const int64_t step = std::max<int64_t>(window, 128);
   const auto block = [&](int64_t queries) { return queries * (queries + window - 1); };
   const int64_t first = std::min(step, length);

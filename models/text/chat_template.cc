@@ -34,9 +34,9 @@ struct ChatTemplate::Impl {
   Impl& operator=(const Impl&) = delete;
   ~Impl() { rt_template_free(handle); }
   void open();
-  // This one's, with these settings.
+  // Returns this template with other settings.
   std::shared_ptr<Impl> with(const TemplateSettings& settings) const;
-  // What renders with these variables of a rendering.
+  // Returns the template that renders a conversation with these variables.
   const Impl& pick(std::string_view variables_json) const;
 };
 
@@ -56,8 +56,8 @@ std::string chat_context(const std::string& origin) {
   return origin.empty() ? "chat template" : "chat template of " + origin;
 }
 
-// The tokens from the first that ends after `begin` to the last that starts before `end`: a token
-// that straddles a border counts as the assistant's, as in transformers.
+// Returns the tokens from the first that ends after `begin` to the last that starts before `end`. A
+// token that straddles a border counts as the assistant's, as in transformers.
 std::pair<size_t, size_t> tokens_of(const Tokenizer::Encoding& encoding,
                                     std::pair<size_t, size_t> span) {
   const auto [begin, end] = span;
@@ -71,7 +71,7 @@ std::pair<size_t, size_t> tokens_of(const Tokenizer::Encoding& encoding,
   return {first, last};
 }
 
-// `own` in front of the values of the same names in `others`.
+// Puts `own` in front of the values of the same names in `others`.
 std::string merged(const std::string& others, const std::string& own) {
   nlohmann::ordered_json all = nlohmann::ordered_json::parse(others);
   const nlohmann::ordered_json more = nlohmann::ordered_json::parse(own, nullptr, false);
@@ -95,6 +95,8 @@ void ChatTemplate::Impl::open() {
   const bool tools_known = tool_use != nullptr && tool_use->training != nullptr;
   if (!known && !tools_known) return;
 
+  // The variant prints the same text with marks around the answers. It is a template of its own,
+  // with the settings of this one.
   auto variant = std::make_shared<Impl>();
   variant->source = known ? std::move(known->source) : source;
   variant->tool_use = tools_known ? tool_use->training : tool_use;
@@ -118,7 +120,8 @@ std::shared_ptr<ChatTemplate::Impl> ChatTemplate::Impl::with(
   return impl;
 }
 
-// transformers' get_chat_template: tool_use if tools are given, an empty list too, else default.
+// Follows get_chat_template of transformers: tool_use if tools are given, an empty list too, else
+// default.
 const ChatTemplate::Impl& ChatTemplate::Impl::pick(std::string_view variables_json) const {
   if (tool_use == nullptr) return *this;
   const auto gives_tools = [](std::string_view variables) -> std::optional<bool> {
@@ -244,7 +247,7 @@ std::string ChatTemplate::fingerprint() const {
   if (impl_->tool_use) text += "\ntool_use " + impl_->tool_use->source;
   if (impl_->settings.variables_json != "{}")
     text += "\nvariables " + impl_->settings.variables_json;
-  // The rows that are learned are the variant's.
+  // The rows that are learned are rendered by the variant, so it counts too.
   if (impl_->training) text += "\ntraining " + impl_->training->source;
   if (impl_->training && impl_->training->tool_use)
     text += "\ntool_use " + impl_->training->tool_use->source;

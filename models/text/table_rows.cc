@@ -11,7 +11,7 @@ using detail::borrow;
 using detail::call_rust;
 
 bool is_table(std::string_view beginning) {
-  // A stream's messages each begin with this mark.
+  // Each message of a stream begins with this mark.
   const bool stream = beginning.starts_with("\xff\xff\xff\xff");
   return stream || beginning.starts_with("PAR1") || beginning.starts_with("ARROW1");
 }

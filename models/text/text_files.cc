@@ -7,8 +7,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// As transformers reads them: if any template has a file of its own, those of
-// tokenizer_config.json are not there.
+// Reads the templates as transformers does: if any has a file of its own, those of
+// tokenizer_config.json count as absent.
 std::map<std::string, std::string> read_chat_templates(const fs::path& folder,
                                                        const std::optional<std::string>& config) {
   std::map<std::string, std::string> templates;

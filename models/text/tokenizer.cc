@@ -39,7 +39,8 @@ class RustTokens : public detail::RustOwned<RtTokens, rt_tokens_free> {
   }
 };
 
-// Whether transformers takes tokenizer.json itself for the kind of model, whatever the class says.
+// Tells whether transformers takes tokenizer.json itself for this kind of model, whatever the class
+// says.
 bool class_is_passed_over(const std::filesystem::path& folder) {
   const auto config = folder / "config.json";
   if (!std::filesystem::exists(config)) return false;
@@ -51,7 +52,7 @@ bool class_is_passed_over(const std::filesystem::path& folder) {
 
 }  // namespace
 
-// Of a folder that transformers 5 reads otherwise.
+// Warns of a folder that transformers 5 reads otherwise.
 void Tokenizer::warn_of_class(const Impl& impl) {
   RustString difference;
   call_rust("", rt_tokenizer_class_difference, impl.handle, difference.out());

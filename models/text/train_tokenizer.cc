@@ -18,8 +18,8 @@ constexpr const char* kTurnBegin = "<|im_start|>";
 constexpr const char* kTurnEnd = "<|im_end|>";
 constexpr const char* kDocumentEnd = "<|endoftext|>";
 
-// ChatML. The assistant says its content and the end of its turn. Content is a string or a list of
-// parts with text.
+// The template is ChatML. The assistant says its content and the end of its turn. Content is a
+// string or a list of parts with text.
 constexpr const char* kChatTemplate = R"({%- macro content_of(message) %}
     {%- if message.content is string %}
         {{- message.content }}
@@ -46,7 +46,8 @@ constexpr const char* kChatTemplate = R"({%- macro content_of(message) %}
 )";
 
 void validate(const TokenizerTrainOptions& options) {
-  // The special tokens: not empty, no token twice, and those that the chat template needs.
+  // Special tokens must not be empty, no token may come twice, and those that the chat template
+  // needs must be there.
   const auto& specials = options.special_tokens;
   std::set<std::string> seen;
   for (const auto& token : specials) {

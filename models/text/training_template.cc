@@ -10,7 +10,7 @@
 namespace retort::models {
 namespace {
 
-// As Jinja reads line ends.
+// Turns line ends into newlines, as Jinja reads them.
 std::string with_newlines(std::string_view text) {
   std::string plain;
   plain.reserve(text.size());

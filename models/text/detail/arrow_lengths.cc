@@ -9,7 +9,7 @@
 namespace retort::models::detail {
 namespace {
 
-// Bytes in which nothing is believed: what does not lie in them is an error.
+// Reads bytes in which nothing is believed: whatever does not lie in them is an error.
 class ArrowBytes {
  public:
   ArrowBytes(std::string_view bytes, const std::string& origin) : bytes_(bytes), origin_(origin) {}
@@ -50,7 +50,7 @@ struct FlatVector {
 // A table of FlatBuffers: fields by number, any of which may be absent.
 class FlatTable {
  public:
-  // The table that the offset at `place` leads to.
+  // Opens the table to which the offset at `place` leads.
   FlatTable(const ArrowBytes& bytes, uint64_t place)
       : bytes_(bytes), begin_(place + bytes.at<uint32_t>(place)) {
     // The list of fields may stand before the table or behind it.
@@ -76,7 +76,7 @@ class FlatTable {
     const auto place = place_of(field);
     return place ? std::optional(FlatTable(bytes_, *place)) : std::nullopt;
   }
-  // Of structs of `item_bytes` bytes.
+  // Returns a list of structs of `item_bytes` bytes.
   FlatVector vector(uint64_t field, uint64_t item_bytes) const {
     const auto place = place_of(field);
     if (!place) return {};
@@ -97,7 +97,7 @@ uint64_t not_negative(const ArrowBytes& bytes, int64_t value, const char* what) 
   return static_cast<uint64_t>(value);
 }
 
-// The bytes that a buffer has in memory.
+// Returns the bytes that a buffer has in memory, after it is decompressed.
 uint64_t expanded_bytes(const ArrowBytes& body, uint64_t begin, uint64_t length, bool compressed) {
   constexpr uint64_t kPrefix = 8;  // the length before compression
   body.part(begin, length, "a buffer");
@@ -108,7 +108,7 @@ uint64_t expanded_bytes(const ArrowBytes& body, uint64_t begin, uint64_t length,
                        : not_negative(body, claimed, "a compressed buffer");
 }
 
-// A RecordBatch of Message.fbs in `message`, and the body that follows it.
+// Checks a RecordBatch of Message.fbs in `message` against the body that follows it.
 void check_batch(const ArrowBytes& message, const FlatTable& batch, const ArrowBytes& body) {
   const bool compressed = batch.place_of(3).has_value();
   uint64_t expanded = 0;
@@ -124,7 +124,7 @@ void check_batch(const ArrowBytes& message, const FlatTable& batch, const ArrowB
                   std::to_string(limit));
   }
 
-  // A value has at least a bit, unless it is a null.
+  // A value has at least a bit, unless it is null, so a batch can have no more values than that.
   const uint64_t most = kSmallBatchValues + 8 * expanded;
   const auto check_count = [&](int64_t count) {
     if (not_negative(body, count, "a number of values") > most)
@@ -149,7 +149,7 @@ void check_message(const ArrowBytes& message, const FlatTable& root, const Arrow
 
 constexpr uint32_t kContinuation = 0xffffffff;
 
-// Messages one after the other, until one without a length.
+// Checks messages one after the other, until one without a length.
 void check_stream(const ArrowBytes& file) {
   for (uint64_t place = 0; file.size() - place >= 4;) {
     int32_t length = file.at<int32_t>(place);
@@ -170,7 +170,8 @@ void check_stream(const ArrowBytes& file) {
   }
 }
 
-// The blocks that the footer lists in its field `list`; `left`: the bytes that none has had.
+// Checks the blocks that the footer lists in its field `list`. `left` counts the bytes that no
+// block has had: blocks that share bytes would make a small file a large table.
 void check_blocks(const ArrowBytes& file, const ArrowBytes& footer, const FlatTable& root,
                   uint64_t list, uint64_t& left) {
   constexpr uint64_t kBlockBytes = 24;

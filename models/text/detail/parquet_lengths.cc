@@ -10,7 +10,7 @@
 namespace retort::models::detail {
 namespace {
 
-// The types of Thrift's compact protocol.
+// These are the types of the compact protocol of Thrift.
 enum class Thrift : uint8_t {
   kStop,
   kTrue,
@@ -62,7 +62,8 @@ class ThriftReader {
     const uint8_t head = byte();
     const Thrift type = type_of(head);
     const uint64_t count = head >> 4 == 15 ? varint() : head >> 4;
-    // An item has at least a byte.
+    // An item has at least a byte, so a count beyond the bytes left is refused before anything is
+    // stored.
     if (count > rest_.size())
       refuse("a list of " + std::to_string(count) + " items where " + std::to_string(rest_.size()) +
              " bytes are left");
@@ -93,7 +94,7 @@ class ThriftReader {
     refuse("a number of more than 64 bits");
   }
 
-  // A boolean is a part of its field's head, but a byte in a list.
+  // A boolean is a part of the head of its field, but a byte in a list.
   void skip_item(Thrift type, int depth) {
     if (type == Thrift::kTrue || type == Thrift::kFalse)
       take(1);
@@ -138,7 +139,7 @@ class ThriftReader {
   const std::string& origin_;
 };
 
-// Reads the fields that `numbers` names, integers, and passes over all others.
+// Reads the integer fields that `numbers` names, and passes over all others.
 void read_numbers(ThriftReader& reader,
                   std::initializer_list<std::pair<int64_t, int64_t*>> numbers) {
   reader.read_struct([&](int64_t number, Thrift type) {
@@ -194,7 +195,7 @@ class ParquetCheck {
   }
 
  private:
-  // For messages about what no reader stands in.
+  // Makes messages about what no reader stands in.
   ThriftReader outside() const { return {{}, origin_}; }
 
   static void check_schema(ThriftReader& footer) {
@@ -303,7 +304,7 @@ class ParquetCheck {
     if (page.bytes < 0 || static_cast<uint64_t>(page.bytes) > most)
       outside().refuse("a page of " + std::to_string(page.compressed) + " bytes that becomes " +
                        std::to_string(page.bytes));
-    // The entries of a dictionary stand there, of two bytes or more but for tiny types.
+    // The page holds the entries of a dictionary, of two bytes or more each except for tiny types.
     constexpr int64_t kTiny = 1 << 16;
     if (page.values < 0 || page.dictionary_values < 0 ||
         page.dictionary_values > kTiny + page.bytes / 2)
