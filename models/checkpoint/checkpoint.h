@@ -36,8 +36,8 @@ struct ClassifierOptions {
   // -1: every row gets its own.
   int64_t padding_row = -1;
 };
-// As load_decoder, of a sequence classifier, which load_decoder refuses. kMismatch for a classifier
-// that has another number of labels, where one is asked for.
+// Loads a sequence classifier, which load_decoder refuses, in the way of load_decoder. kMismatch
+// for a classifier that has another number of labels, where one is asked for.
 Decoder load_classifier(const std::filesystem::path& folder, at::ScalarType dtype,
                         const ClassifierOptions& options, const Placement& placement = {},
                         at::Device device = at::kCPU);

@@ -11,7 +11,7 @@ namespace retort::models {
 // `config`. kInvalidArgument naming the key for a type, or a key of one, that is not implemented.
 void parse_ropes(const ConfigFields& fields, ModelConfig& config);
 
-// In the style of the keys that `json` has; transformers 5 where it has none.
+// Writes in the style of the keys that `json` has; in that of transformers 5 where it has none.
 void write_ropes(ConfigJson& json, const ModelConfig& config);
 
 }  // namespace retort::models

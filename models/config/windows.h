@@ -9,7 +9,8 @@
 
 namespace retort::models {
 
-// Of each layer, 0 for full attention. Reads family and num_hidden_layers of `config`.
+// Returns the window of each layer, 0 for full attention. Reads family and num_hidden_layers of
+// `config`.
 std::vector<int64_t> parse_windows(const ConfigFields& fields, const ModelConfig& config);
 void write_windows(ConfigJson& json, const ModelConfig& config);
 

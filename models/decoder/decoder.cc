@@ -72,7 +72,7 @@ struct Decoder::Impl {
     int64_t window = 0;
   };
 
-  // What stands before and behind the layers.
+  // These tensors stand before and behind the layers.
   struct Ends {
     at::Tensor embedding, final_norm, head;
   };
@@ -83,7 +83,8 @@ struct Decoder::Impl {
   std::vector<parallel::NamedParameter> parameters;
   Ends ends, own_ends, first_ends;  // as Layer
   std::vector<std::vector<Layer>> chunks;
-  // Of trained_parameters(), those before the layers, and where those behind them begin.
+  // before_layers counts the trained_parameters() before the layers; after_layers says where those
+  // behind them begin.
   size_t before_layers = 0, after_layers = 0;
   RotaryEmbedding rope;
   std::optional<RotaryEmbedding> sliding_rope;  // of layers with a window, if they have their own
@@ -132,6 +133,9 @@ void Decoder::Impl::bind_layer(int64_t layer, size_t& next, Layer& out) const {
 // Points the layers at the parameters' tensors.
 void Decoder::Impl::bind() {
   tp = {.group = placement.tp, .sequence = placement.sequence_parallel && placement.tp_size() > 1};
+
+  // The parameters lie in the order of parameter_specs: embedding, the layers of each chunk, final
+  // norm, head.
   size_t next = 0;
   if (placement.first()) ends.embedding = parameters[next++].value;
   before_layers = next;
@@ -144,6 +148,7 @@ void Decoder::Impl::bind() {
   after_layers = next;
   if (placement.last(placement.virtual_pp - 1)) {
     ends.final_norm = parameters[next++].value;
+    // A head that is tied to the embedding is no parameter of its own.
     ends.head = next < parameters.size() ? parameters[next].value : ends.embedding;
   }
   rope = RotaryEmbedding(config.rope, config.head_dim, device());

@@ -109,9 +109,9 @@ class Decoder {
   std::vector<parallel::NamedParameter> trained_parameters() const;
 
   at::ScalarType dtype() const;
-  // Of the parameters. Tokens on another device are copied there.
+  // The device of the parameters. Tokens on another device are copied there.
   at::Device device() const;
-  // Of trained_parameters(); what stands beside an adapter requires none.
+  // Applies to trained_parameters(); what stands beside an adapter requires no gradient.
   void set_requires_grad(bool value);
   // Recompute layers in backward instead of keeping their activations (Chen et al. 2016): every
   // layer, or those of the whole model whose number `every` divides. The same bits either way.

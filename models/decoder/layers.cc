@@ -144,6 +144,7 @@ std::vector<Tensor> LayerWeights::list() const {
 }
 
 LayerWeights LayerWeights::with(const std::vector<Tensor>& list) const {
+  // The order is that of list(), where an A that several matrices share comes once.
   LayerWeights weights = *this;
   size_t next = 0;
   for (Tensor& tensor : weights.tensors) {

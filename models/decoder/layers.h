@@ -50,7 +50,7 @@ using LayerFactors = std::array<LoraFactors, static_cast<size_t>(LayerTensor::kC
 
 struct LayerWeights {
   std::array<at::Tensor, static_cast<size_t>(LayerTensor::kCount)> tensors;
-  // Of the matrices that an adapter changes, and LoraConfig::scaling().
+  // The factors of the matrices that an adapter changes, and LoraConfig::scaling().
   LayerFactors factors;
   double scaling = 1;
   const at::Tensor& operator[](LayerTensor t) const { return tensors[static_cast<size_t>(t)]; }

@@ -21,8 +21,8 @@ class MergedWeights {
  public:
   // The decoder, whose adapter stays as it is, outlives this object.
   explicit MergedWeights(const Decoder& decoder);
-  // Of one of decoder.parameters(). Memory: a new tensor if it is adapted, and while that is formed
-  // from weights of 2 bytes another of its size in fp32.
+  // Returns one of decoder.parameters() with its adapter added. Memory: a new tensor if it is
+  // adapted, and while that is formed from weights of 2 bytes another of its size in fp32.
   at::Tensor of(const parallel::NamedParameter& parameter) const;
 
  private:

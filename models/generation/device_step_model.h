@@ -58,17 +58,17 @@ class DeviceStepModel : public StepModel {
   at::Tensor attend_part(const Layer& layer, Part& part, const at::Tensor& q) const;
   at::Tensor norm(const at::Tensor& x, const at::Tensor& weight) const;
   at::Tensor run_layer(Layer& layer, const at::Tensor& x);
-  // Of a layer's last product, over all ranks.
+  // Sums the ranks' parts of the last product of a block.
   at::Tensor sum_over_ranks(const at::Tensor& part) const;
 
   Placement placement_;
   at::Device device_;
   at::Tensor embedding_, final_norm_, head_;
   RotaryEmbedding rotary_;
-  // Of layers with a window, if they have their own.
+  // Layers with a window have a rotary embedding of their own in some families.
   std::optional<RotaryEmbedding> sliding_rotary_;
   std::vector<Layer> layers_;
-  // Of the current step:
+  // The current step alone uses these:
   RopeTable rope_, sliding_rope_;
   at::Tensor slots_;  // where the new keys and values go: [rows]
   std::vector<Part> parts_;

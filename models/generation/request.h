@@ -54,7 +54,7 @@ struct SamplingOptions {
     archive(temperature, top_p, min_p, typical_p, repetition_penalty, presence_penalty,
             frequency_penalty, top_k, num_ids, seed);
   }
-  // Whether no token is left out and none is penalised: at the temperature alone.
+  // True when no token is left out and none is penalised: only the temperature applies.
   bool is_whole() const {
     return top_p == 1 && top_k == 0 && min_p == 0 && typical_p == 1 && repetition_penalty == 1 &&
            !penalises_generated();

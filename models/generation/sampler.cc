@@ -97,6 +97,8 @@ void keep_mass(const Row& row, double share, SamplerScratch& scratch) {
     ++bin;
   }
   sort_bin(row, static_cast<int64_t>(bin), scratch.ids);
+
+  // Within that bin tokens are kept until the mass is reached, and at least one is.
   size_t kept = 0;
   while (kept < scratch.ids.size() && (kept == 0 || before < wanted)) {
     before += static_cast<double>(row.weights[scratch.ids[kept]]);

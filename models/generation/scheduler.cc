@@ -109,9 +109,14 @@ void Scheduler::plan_groups(int64_t& budget) {
     if (count > 0) add_piece(nullptr, &group, count);
     budget -= count;
   };
+
+  // Prompts that are partly computed go on before another begins.
   for (SampleGroup* group : open_) {
     if (group->has_blocks() && !group->ready) plan_one(*group);
   }
+
+  // A prompt begins only where a place is free. It reserves places for its samples, so that no
+  // later prompt takes them while it is computed.
   while (budget > 0 && free_places() > 0) {
     SampleGroup* group = next_group();
     if (group == nullptr || !admit(group->cached, group->tokens())) return;

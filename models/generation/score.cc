@@ -64,6 +64,7 @@ void add_logits(const float* row, int64_t size, LogSum& sum) {
 // it. Every rank merges in rank order, so that all have the same bits; a target lies on one rank,
 // and the others have 0 for it.
 void merge_ranks(parallel::Group& group, std::vector<LogSum>& sums, std::vector<double>& chosen) {
+  // score() runs in inference mode, but the group works on ordinary tensors.
   const c10::InferenceMode ordinary(false);
   const auto count = static_cast<int64_t>(sums.size());
   at::Tensor mine = at::empty({count, 3}, at::TensorOptions().dtype(at::kDouble));

@@ -41,7 +41,7 @@ class StepModel {
   // read in place are copied anew. An adapter is added to what it adapts, which takes the memory of
   // those matrices once more, and no time in a step.
   virtual void bind(const Decoder& decoder) = 0;
-  // Of the keys and values of this rank's kv_heads:
+  // Bytes of the keys and values of this rank's kv_heads:
   //   on the host   2 * layers * num_blocks * block_tokens * kv_heads
   //                   * (head_dim rounded up to 16) * 4
   //   on a device   2 * layers * num_blocks * block_tokens * kv_heads * head_dim
@@ -51,13 +51,13 @@ class StepModel {
 
   // Runs the layers and stores keys and values. The states stay until the next forward.
   virtual void forward(const std::vector<int32_t>& ids, const std::vector<StepSpan>& spans) = 0;
-  // Of these rows, after the final norm: [rows, H].
+  // Gives the states of these rows after the final norm: [rows, H].
   virtual void final_states(std::span<const int64_t> rows, float* out) = 0;
   virtual void logits(const float* states, int64_t rows, float* out) = 0;  // [rows, H] -> [rows, V]
   virtual void copy_block(int32_t from, int32_t to) = 0;
 
   const ModelConfig& config() const { return config_; }
-  // With at::get_num_threads() threads, as it was at construction.
+  // The pool has at::get_num_threads() threads, as many as there were at construction.
   WorkerPool& pool() { return pool_; }
 
  protected:

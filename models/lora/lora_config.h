@@ -52,7 +52,7 @@ bool is_linear_module(std::string_view word);
 // kInvalidArgument naming target_modules for what is no regular expression.
 void check_target_pattern(const std::string& pattern);
 
-// Whether the folder holds an adapter and no model.
+// True when the folder holds an adapter and no model.
 bool is_adapter_folder(const std::filesystem::path& folder);
 
 // adapter_config.json of PEFT. kInvalidArgument naming the file and the key for what changes the

@@ -23,7 +23,7 @@ struct DropoutRows {
   at::Tensor keys;    // [R] int64 in host memory, of each row of the residual stream
 
   bool active() const { return p > 0; }
-  // Of the rows [S] int64 alone, in their order.
+  // Returns the keys of the rows [S] int64 alone, in their order.
   DropoutRows chosen(const at::Tensor& rows) const;
 };
 

@@ -35,14 +35,14 @@ std::optional<std::string> unmatched_target(const ModelConfig& config, const Lor
 // embedding and the head of a model in which they are one: an adapter's files have no place for
 // that.
 std::vector<std::string> saved_parameters(const ModelConfig& config, const LoraConfig& lora);
-// As unmatched_target, of modules_to_save.
+// Does for modules_to_save what unmatched_target does for target_modules.
 std::optional<std::string> unmatched_module(const ModelConfig& config, const LoraConfig& lora);
 
 // The settings with target_modules as names that this model has, where they are all-linear: what
 // other programs read without knowing the model.
 LoraConfig with_named_targets(const ModelConfig& config, LoraConfig lora);
 
-// Whether two adapters of a model have the same factors and scaling.
+// True when two adapters of a model have the same factors and scaling.
 bool same_adapters(const ModelConfig& config, const LoraConfig& a, const LoraConfig& b);
 
 }  // namespace retort::models

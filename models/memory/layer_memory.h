@@ -27,17 +27,17 @@ struct MicroBatchRows {
   explicit MicroBatchRows(const TrainingSizes& sizes);
 };
 
-// Whether norms, swiglu and attention are made of operators, which keep more: fused_path().
+// True when norms, swiglu and attention are made of operators, which keep more: fused_path().
 bool made_of_operators(const TrainingSizes& sizes);
 
-// Of an element of its input, what a norm made of operators keeps.
+// Bytes that a norm made of operators keeps for an element of its input.
 int64_t norm_input_bytes(const ModelConfig& config, const TrainingSizes& sizes);
 
 // What a layer keeps, without its masks and an adapter's factors. memory_estimate.h has the
 // formulas.
 int64_t layer_bytes(const ModelConfig& config, const RankSlice& slice, const MicroBatchRows& rows,
                     const TrainingSizes& sizes);
-// Of that, what it keeps of a row behind its attention.
+// The part of them that it keeps of a row behind its attention.
 int64_t bytes_behind_attention(const ModelConfig& config, const RankSlice& slice,
                                const TrainingSizes& sizes);
 // Scores that are capped are formed whole: in fp32 their tanh and their softmax are kept.

@@ -63,7 +63,7 @@ class Estimate {
     const int64_t head = config.classifies() ? config.classifier.num_labels * slice_.hidden : table;
     after_layers_ = last_ ? slice_.hidden + (own_head ? head : 0) : 0;
 
-    // What is trained: all of it, or factors beside the layers' matrices.
+    // All of it is trained, or only factors beside the matrices of the layers.
     layer_trained_ = layer_parameters_;
     trained_after_layers_ = after_layers_;
     if (!sizes.lora) return;
@@ -107,8 +107,8 @@ class Estimate {
            (keeps_last ? left_out(layers - 1) : 0) + rotary_table_bytes(config_, slice_, rows_) +
            masks_ + (last_ ? final_norm() + chosen_rows(layers) : residual());
   }
-  // What attention gave for the rows with a target, beside what it gave for all, which it keeps
-  // itself where it is one operation: of the last of `layers`.
+  // Where attention is one operation it keeps what it gave for all rows. What it gave for the rows
+  // with a target is kept beside that, in the last of `layers`.
   int64_t chosen_rows(int64_t layers) const {
     const bool keeps = layers == layers_ && layers > 0 && again_.back() == 0 &&
                        !sizes_.layout.sequence_parallel && !made_of_operators(sizes_);

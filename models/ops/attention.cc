@@ -165,7 +165,7 @@ class FusedAttention : public Function<FusedAttention> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    // What forward saved.
+    // Forward saved these, and behind them the log-sums of the blocks.
     const variable_list saved = ctx->get_saved_variables();
     const auto plan =
         c10::static_intrusive_pointer_cast<AttentionPlan>(ctx->saved_data["plan"].toCapsule());

@@ -38,7 +38,8 @@ struct AttentionBlock {
   // [num_queries, num_prefix + num_keys] of the queries' dtype, 0 or -inf; undefined: every query
   // sees every key
   at::Tensor mask;
-  // Of a branch: keys [prefix_begin, prefix_begin + num_prefix), which stand before its own ones.
+  // A branch has also keys [prefix_begin, prefix_begin + num_prefix), which stand before its own
+  // ones.
   int64_t prefix_begin = 0;
   int64_t num_prefix = 0;
 };

@@ -59,7 +59,7 @@ using LayerBody =
 at::Tensor checkpointed(const LayerBody& body, const at::Tensor& x,
                         const std::vector<at::Tensor>& parameters);
 
-// Whether the fused paths apply: fp32 on the CPU, contiguous.
+// True when the fused paths apply: fp32 on the CPU, contiguous.
 bool fused_path(const at::Tensor& x);
 
 }  // namespace retort::models

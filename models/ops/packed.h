@@ -50,7 +50,7 @@ at::Tensor rows_at(const at::Tensor& values, const at::Tensor& positions);
 // The same tokens with `rows` as the rows that are wanted.
 PackedTokens wanting(PackedTokens tokens, at::Tensor rows);
 
-// From rows of different lengths, in their order.
+// Packs rows of different lengths, in their order.
 PackedTokens pack_rows(const std::vector<std::vector<int32_t>>& rows);
 
 // kInvalidArgument naming what has another shape or type than above, or an id in host memory that

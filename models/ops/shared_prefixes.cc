@@ -38,6 +38,7 @@ std::vector<Run> best_runs(const std::vector<int64_t>& shared) {
   for (size_t n = 1; n <= shared.size(); ++n) {
     last[n] = {n - 1, n, 0};
     saved[n] = saved[n - 1];
+    // A run shares the shortest of the prefixes that its neighbours share.
     int64_t prefix = shared[n - 1];
     for (size_t b = n - 1; b > 0 && prefix > 0; prefix = std::min(prefix, shared[--b])) {
       const int64_t total = saved[b - 1] + prefix * static_cast<int64_t>(n - b);
@@ -47,6 +48,7 @@ std::vector<Run> best_runs(const std::vector<int64_t>& shared) {
     }
   }
 
+  // The runs of the best division are read off from its end.
   std::vector<Run> runs;
   for (size_t n = shared.size(); n > 0; n = last[n].begin)
     runs.push_back(last[n]);

@@ -19,7 +19,7 @@ struct CheckpointTensor {
   int64_t first_row = 0;       // where the parameter's rows begin in it
 };
 
-// Of a parameter of `config` with that whole shape.
+// Finds the tensor that holds a parameter of `config` with that whole shape.
 CheckpointTensor checkpoint_tensor(const ModelConfig& config, const std::string& name,
                                    const std::vector<int64_t>& shape);
 

@@ -287,6 +287,9 @@ SmallFiles check_small_files(const fs::path& checkpoint) {
       check_size(path, map_tensors(path).bytes().size(), saved);
       continue;
     }
+
+    // A changed file ends the check only if the run needs it as it was saved, or if it is a config
+    // that cannot be read any more. The caller is told of the others.
     std::optional<std::string> text;
     try {
       text = read_file_if_there(path);

@@ -49,7 +49,7 @@ std::string write_checksums(const FileChecksums& files);
 // later format; kUnavailable if it cannot be read.
 std::optional<FileChecksums> read_checksums(const std::filesystem::path& checkpoint);
 
-// Of a file as it is read now. kUnavailable if it cannot be read.
+// Computes the checksum of a file as it is read now. kUnavailable if it cannot be read.
 FileChecksum checksum_of_file(const std::filesystem::path& file);
 
 // That a file is not what was saved: kCorrupt, which is_damage() knows again.
@@ -78,7 +78,7 @@ class BlockCheck {
  private:
   std::span<const std::byte> bytes_of(uint64_t block) const;
   bool knows(uint64_t block) const;
-  // Whether a block with this checksum is right; remembers that it is.
+  // True when a block with this checksum is right; remembers that it is.
   bool compare(uint64_t block, uint64_t checksum);
 
   const MappedFile& file_;

@@ -118,6 +118,8 @@ void check_layout(const std::map<std::string, TensorEntry>& tensors,
 json parse_json(std::string_view text, const std::filesystem::path& path) {
   std::set<std::string> seen;
   std::string duplicate;
+  // A JSON parser keeps one of two equal keys without a word, so tensors that are named twice are
+  // looked for here.
   const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
     if (event == json::parse_event_t::key && depth == 1 &&
         !seen.insert(parsed.get<std::string>()).second) {

@@ -42,6 +42,8 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& path)
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     corrupt(path, "expected an object with a weight_map");
   }
+
+  // A shard must be a plain name, so that an index cannot lead out of its folder.
   for (const auto& [name, file] : index["weight_map"].items()) {
     if (!file.is_string()) corrupt(path, "the shard of tensor '" + name + "' is not a file name");
     const std::string shard = file.get<std::string>();

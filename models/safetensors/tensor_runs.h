@@ -21,7 +21,7 @@ struct SliceRuns {
   int64_t place(int64_t i) const {
     return run == 0 || i == total ? 0 : first + i / run * stride + i % run;
   }
-  // Whether elements [begin, begin + count) of the slice lie in one run.
+  // True when elements [begin, begin + count) of the slice lie in one run.
   bool contiguous(int64_t begin, int64_t count) const {
     return count == 0 || begin % run + count <= run;
   }

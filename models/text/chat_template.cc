@@ -145,6 +145,8 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& folder) {
     call_rust(impl->origin, rt_special_tokens, borrow_optional(files.config),
               borrow_optional(files.special_map), variables.out());
     impl->special_tokens = variables.str();
+
+    // The template for conversations with tools is one of its own; a folder may have it alone.
     if (tool_source != nullptr) {
       auto with_tools = std::make_shared<Impl>();
       with_tools->source = *tool_source;

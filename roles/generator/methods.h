@@ -118,7 +118,7 @@ struct WeightPart {
     archive(name, begin, values, checksum);
   }
 };
-// From one trainer rank to one generator rank.
+// A bucket goes from one trainer rank to one generator rank.
 struct WeightBucket {
   uint64_t version = 0;
   int64_t sender = 0;  // position among the trainer ranks that send

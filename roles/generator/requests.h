@@ -18,7 +18,7 @@ std::vector<std::vector<int32_t>> split_rows(const at::Tensor& ids, const at::Te
 // kInvalidArgument for prompts that are no pack, and unless there is a sample id for each of the
 // completions. What only the engine can see (ids, lengths, how to draw) it refuses itself.
 void check_request(const GenerateRequest& request);
-// Of a request that check_request takes.
+// Unpacks a request that check_request has accepted.
 models::GenerationRequest unpack_request(const GenerateRequest& request);
 // kInvalidArgument unless target log-probabilities are asked, at positions of the pack.
 void check_score_request(const ForwardRequest& request);

@@ -50,9 +50,9 @@ class SampleBackend {
   SampleBackend(const SampleBackend&) = delete;
   SampleBackend& operator=(const SampleBackend&) = delete;
 
-  // Of the model, of the weights and of this rank; `name` is left to the generator.
+  // Describes the model, the weights and this rank; `name` is left to the generator.
   virtual GeneratorInfo info() const = 0;
-  // Of the weights in use.
+  // The version of the weights in use.
   virtual uint64_t weight_version() const = 0;
 
   // Takes a request that check_request accepts; returns its number, from 1, never used again. The

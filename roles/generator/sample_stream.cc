@@ -111,6 +111,8 @@ Samples SampleStream::whole() {
           .with("missing", all.size());
     all.push_back(std::move(*one));
   }
+
+  // Every part was checked against this label when it came.
   Samples samples = pack_completions(all);
   samples.request_id = expected_.request_id;
   samples.generator = generator_;

@@ -89,6 +89,7 @@ Samples pack_completions(std::span<const IndexedCompletion> completions) {
   samples.sampling_logps = join(completions, &models::Completion::sampling_logps, tokens);
   samples.finish_reasons = vector_of(count, at::kByte);
 
+  // The completions lie one after the other; cu_seqlens says where each of them ends.
   auto* index = samples.indices.mutable_data_ptr<int32_t>();
   auto* id = samples.token_ids.mutable_data_ptr<int32_t>();
   auto* end = samples.cu_seqlens.mutable_data_ptr<int32_t>();

@@ -140,7 +140,8 @@ bool Generator::work() {
   const bool begun = begin_due();
   const bool drawn = draw();
   if (begun || drawn || apply_commit()) return true;
-  // The other ranks wait for a call: this one lets them handle the calls that came to them.
+  // The other ranks wait for a call of this one. idle() is such a call: they handle their own calls
+  // after it, and do not wait beyond the timeout of their group.
   backend_->idle();
   return false;
 }

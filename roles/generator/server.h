@@ -74,7 +74,7 @@ class Generator final : public ServedRole {
   void follow(rpc::HandlerQueue& queue, const std::function<void()>& report = {}) override;
 
   uint64_t weight_version() const { return backend_->weight_version(); }
-  // Of all callers, in whatever state.
+  // Counts the requests of all callers, in whatever state.
   size_t num_requests() const { return requests_.size(); }
   int64_t requests_served() const { return served_; }
   int64_t tokens_drawn() const { return tokens_; }

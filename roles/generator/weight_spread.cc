@@ -205,8 +205,8 @@ void WeightSpread::fail(size_t number, const Transfer& transfer, const std::exce
     std::rethrow_exception(error);
   } catch (const Error& reason) {
     if (transfer.without_credit && reason.code() == ErrorCode::kResourceExhausted) {
-      // What is on its way to it makes room; what was before it may take long, and those after it
-      // do not wait for that.
+      // Whatever is on its way to the member makes room when it arrives. What stands before it may
+      // take long, and those after it do not wait for that.
       if (!member.under_way.empty()) return;
       if (!options_.leave_behind) return serve(number);
       if (is_full(reason)) {

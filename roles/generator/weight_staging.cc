@@ -186,6 +186,9 @@ void WeightStaging::check_complete() const {
   for (const auto& [name, own] : parameters_) {
     std::vector<Box>& parts = boxes[name];
     const int64_t expected = Box{own.slice.begin, own.slice.size}.numel();
+
+    // Boxes inside the slice (check_part) that do not overlap and have as many elements as it has
+    // cover it.
     int64_t count = 0;
     for (const Box& part : parts)
       count += part.numel();

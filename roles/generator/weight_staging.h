@@ -58,7 +58,7 @@ class WeightStaging {
   uint64_t checked() const;  // version that waits for apply(), or 0
 
  private:
-  // Of a parameter of the decoder; never changes.
+  // What this rank has of a parameter of the decoder; it never changes.
   struct Own {
     at::ScalarType dtype;
     WeightSlice slice;

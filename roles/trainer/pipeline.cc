@@ -16,7 +16,7 @@ namespace {
 
 using parallel::PipelineAction;
 
-// What a micro-batch leaves between its forward and its backward pass through a chunk.
+// A micro-batch leaves this between its forward and its backward pass through a chunk.
 struct Passage {
   at::Tensor input;   // undefined for the first chunk
   at::Tensor output;  // of the last chunk: the loss
@@ -46,6 +46,7 @@ at::Tensor Pipeline::hidden(const models::PackedTokens& tokens) {
                                       .virtual_pp = place.virtual_pp,
                                       .micro_batches = 1,
                                       .forward_only = true})) {
+    // Stages pass the residual stream on as in training; the last chunk has the result.
     at::Tensor input;
     if (const auto from = parallel::pipeline_input(action, place.stage, place.pp, place.virtual_pp))
       input = channel_->recv(from->stage, from->label, residual_sizes(decoder_, tokens))

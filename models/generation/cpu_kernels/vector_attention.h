@@ -101,6 +101,7 @@ RETORT_INLINE void score_rows(const AttendTask& task, const QueryRow* rows, int6
 // Turns scores into e^(scale * (score - largest)), and into 0 at the positions of [low, high) that
 // the row does not see. Returns their sum.
 RETORT_INLINE float softmax_row(const QueryRow& row, int64_t low, int64_t high, float scale) {
+  // Exponentials are relative to the largest score, so that none overflows.
   float* scores = row.scores;
   float largest = -__builtin_inff();
   float total = 0;
@@ -151,6 +152,9 @@ RETORT_INLINE void attend_rows(const AttendTask& task, const QueryRow* rows, flo
     low = rows[r].low < low ? rows[r].low : low;
     high = rows[r].high > high ? rows[r].high : high;
   }
+
+  // The rows share a pass over every position that one of them sees; softmax_row() sets what a row
+  // does not see to 0.
   score_rows<kRows>(task, rows, low, high);
   float inverse[kRows];
   for (int r = 0; r < kRows; ++r) {

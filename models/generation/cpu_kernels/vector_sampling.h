@@ -81,6 +81,8 @@ RETORT_INLINE double minus_log(double u) {
 }
 
 int64_t race(const float* weights, int64_t size, uint64_t key) {
+  // A piece is scored without branches and searched only if it beats the best so far. Of equal
+  // scores the first wins.
   constexpr int64_t kPiece = 512;
   double scores[kPiece];
   double best = 0;

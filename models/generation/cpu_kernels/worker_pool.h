@@ -34,7 +34,8 @@ class WorkerPool {
   void work(const std::stop_token& stop, int thread);
   bool take_chunk(int thread);
 
-  // Of the current run; written while no chunk is left, read by whoever holds one.
+  // These describe the current run. They are written while no chunk is left, and read by whoever
+  // holds one.
   const std::function<void(int64_t, int64_t, int)>* body_ = nullptr;
   int64_t count_ = 0;
   int64_t chunk_ = 0;

@@ -154,6 +154,7 @@ void check_stream(const ArrowBytes& file) {
   for (uint64_t place = 0; file.size() - place >= 4;) {
     int32_t length = file.at<int32_t>(place);
     place += 4;
+    // Newer files put a mark before the length of each message.
     if (static_cast<uint32_t>(length) == kContinuation) {
       length = file.at<int32_t>(place);
       place += 4;
