@@ -213,6 +213,7 @@ std::vector<TensorInfo> trained_infos(const Decoder& decoder, at::ScalarType dty
 CheckpointPart trained_part(const Decoder& decoder, at::ScalarType file_dtype) {
   if (!decoder.lora()) return decoder_part(decoder, file_dtype);
 
+  // The file has PEFT's names, so that PEFT can load it.
   std::vector<TensorInfo> infos = adapter_infos(decoder.config(), *decoder.lora(), file_dtype);
   for (TensorInfo& info : infos)
     info.name = kPeftPrefix + info.name;

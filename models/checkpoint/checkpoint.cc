@@ -199,6 +199,7 @@ std::vector<std::pair<std::string, at::Tensor>> checkpoint_tensors(const Decoder
 }
 
 CheckpointPart decoder_part(const Decoder& decoder, at::ScalarType file_dtype) {
+  // A checkpoint that was read in shards is written in shards, which are no larger than those were.
   SafetensorsWriteOptions options;
   if (decoder.shard_bytes() > 0) {
     options.always_index = true;
@@ -207,6 +208,7 @@ CheckpointPart decoder_part(const Decoder& decoder, at::ScalarType file_dtype) {
   CheckpointPart part{
       "", SafetensorsFiles::model(checkpoint_infos(decoder.config(), file_dtype), options), {}};
   for (const parallel::NamedParameter& parameter : decoder.parameters())
+    // Of several ranks with the same slice one writes it.
     if (parameter.shard.counted)
       part.pieces.push_back(checkpoint_piece(decoder.config(), parameter));
   return part;

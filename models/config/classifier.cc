@@ -40,6 +40,7 @@ SequenceClassifier parse_classifier(const ConfigFields& fields) {
   if (!is_classifier(fields)) return {};
   SequenceClassifier classifier;
   classifier.pad_token_id = fields.integer("pad_token_id", -1, -1);
+  // transformers counts the labels by their names where there are any.
   const ConfigJson* names = fields.find("id2label");
   if (names == nullptr) {
     classifier.num_labels = fields.integer("num_labels", kUnnamedLabels, 1);

@@ -91,6 +91,7 @@ std::vector<int64_t> parse_windows(const ConfigFields& fields, const ModelConfig
 void write_windows(ConfigJson& json, const ModelConfig& config) {
   const WindowKeys keys = family_traits(config.family).windows;
   if (keys == WindowKeys::kNone) return;
+  // A config has one size for all windows; layer_types says which layers have it.
   const auto widest = std::max_element(config.sliding_window.begin(), config.sliding_window.end());
   const int64_t window = widest == config.sliding_window.end() ? 0 : *widest;
   json["sliding_window"] = window > 0 ? ConfigJson(window) : ConfigJson(nullptr);

@@ -299,6 +299,8 @@ void DeviceStepModel::forward(const std::vector<int32_t>& ids, const std::vector
   plan.send(device_);
   slots_ = plan.slots();
   parts_ = plan.parts();
+
+  // All layers share the rotary tables and, by window, the masks of the parts.
   rope_ = rotary_.table(plan.positions());
   sliding_rope_ = sliding_rotary_ ? sliding_rotary_->table(plan.positions()) : rope_;
   x_ = scaled_embedding(looked_up(plan.ids()), config_);

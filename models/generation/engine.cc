@@ -19,6 +19,9 @@ namespace {
 int64_t count_blocks(const Decoder& decoder, const EngineOptions& options) {
   options.validate();
   if (options.num_blocks > 0) return options.num_blocks;
+
+  // A block is as large as its keys and values on this rank, which depend on the model and on where
+  // it computes.
   const int64_t block_bytes = StepModel::kv_bytes(decoder, 1, options.block_tokens);
   const int64_t blocks = options.kv_cache_bytes / block_bytes;
   if (blocks < 1) {
@@ -337,6 +340,7 @@ uint64_t Engine::submit(GenerationRequest request, GenerationCallbacks callbacks
   state->done.resize(state->completions.size());
   impl_->scheduler.add(*state);
   const uint64_t id = state->id;
+  // The result stays in `requests` until take(), long after the scheduler has removed it.
   impl_->requests.emplace(id, std::move(state));
   return id;
 }
@@ -346,6 +350,8 @@ bool Engine::idle() const { return impl_->scheduler.idle(); }
 bool Engine::step() {
   RETORT_CHECK(!impl_->stepping) << "step() inside a callback";
   if (idle()) return false;
+  // Callbacks run inside the step; `stepping` makes their cancel() wait for its end, and must be
+  // false again if one throws.
   impl_->stepping = true;
   try {
     impl_->step();

@@ -51,6 +51,9 @@ void HostStepModel::bind(const Decoder& decoder) {
           .with("tensor", parameter.name);
     }
   }
+
+  // Matrices of fp32 and bf16 are read where they lie. The norms are copied to fp32, where a unit
+  // offset is added to them.
   const StepWeights weights(decoder);
   embedding_ = weights.find("model.embed_tokens.weight");
   final_norm_ = norm_weight(weights.find("model.norm.weight"), config_);

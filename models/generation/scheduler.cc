@@ -255,6 +255,7 @@ std::vector<Sequence*> Scheduler::sequences_of(const RequestState& request) {
 }
 
 void Scheduler::remove(RequestState& request) {
+  // Blocks are counted by owner, so every owner gives its own back before it goes.
   const auto belongs = [&](const auto& sequence) { return sequence->group->request == &request; };
   for (Sequence* sequence : sequences_of(request))
     pool_.release(sequence->cached);

@@ -128,6 +128,7 @@ struct Targets {
     int64_t first = 0;
     for (size_t s = begin; s < end; ++s) {
       const std::vector<int32_t>& tokens = request.sequences[s];
+      // The state at a token predicts the token after it, so the row is one before the target.
       for (auto i = static_cast<size_t>(request.prompt_lengths[s]); i < tokens.size(); ++i) {
         positions.push_back(first + static_cast<int64_t>(i) - 1);
         ids.push_back(tokens[i]);

@@ -59,6 +59,7 @@ at::Tensor encode_q8(const std::string& name, const at::Tensor& floats) {
         .with("tensor", name);
   }
 
+  // Blocks never cross a row, whose length is a multiple of theirs.
   const int64_t row_bytes = columns / kQ8BlockSize * kQ8BlockBytes;
   at::Tensor blocks = at::empty({floats.size(0), row_bytes}, at::kByte);
   const auto* from = floats.const_data_ptr<float>();

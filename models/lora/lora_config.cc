@@ -75,6 +75,9 @@ void read_targets(const ConfigFields& fields, LoraConfig& config) {
     read_target_list(fields, *value, expected, config);
   if (config.target_modules.empty() && config.target_pattern.empty())
     fields.fail("target_modules", *value, expected);
+
+  // A pattern that cannot be compiled is refused here, with the name of the file, rather than when
+  // it is first used.
   if (config.target_pattern.empty()) return;
   try {
     check_target_pattern(config.target_pattern);

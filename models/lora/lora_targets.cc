@@ -61,6 +61,7 @@ std::vector<AdaptedModule> adapted_modules(const ModelConfig& config, const Lora
   std::optional<LoraPattern> pattern;
   if (!lora.target_pattern.empty()) pattern.emplace(lora.target_pattern);
   const auto adapts = [&](const AdaptedModule& module) {
+    // A pattern must match a whole name, while a word of a list may be the end of one (PEFT).
     if (pattern) return pattern->matches(module.name);
     return std::ranges::any_of(lora.target_modules, [&](const std::string& target) {
       return names_module(target, module.name);

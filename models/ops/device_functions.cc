@@ -131,6 +131,7 @@ class DeviceAddRmsNorm : public Function<DeviceAddRmsNorm> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    // If nobody used the norm, the gradient of the sum is that of both its terms.
     if (!grads[1].defined()) return {grads[0], grads[0], Tensor(), Tensor(), Tensor()};
     const variable_list saved = ctx->get_saved_variables();
     const Tensor dsum = grads[0].defined() ? grads[0].contiguous() : Tensor();
@@ -227,6 +228,8 @@ class DeviceHeads : public Function<DeviceHeads> {
 
     const Launch shape = heads.shape(kMaxBlocks);
     const bool is_normed = saved[2].defined();
+    // With norms each block writes partial sums of the gradients by both weights, which column_sum
+    // adds below.
     Tensor partial;
     if (is_normed) partial = at::empty({shape.grid_x, 2, dim}, dq.options().dtype(at::kFloat));
     launch("qk_norm_rope_backward", dq, shape, read_address(dq), read_address(dk),
@@ -239,6 +242,8 @@ class DeviceHeads : public Function<DeviceHeads> {
            static_cast<float>(ctx->saved_data["eps"].toDouble()),
            offset_of(ctx->saved_data["unit_offset"].toBool()), kHeadPasses);
 
+    // The result has a place for each of the nine arguments of forward. Without norms only q and k
+    // have a gradient.
     variable_list result(9);
     result[0] = dq_in;
     result[1] = dk_in;

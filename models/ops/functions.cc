@@ -127,6 +127,7 @@ class AddRmsNorm : public Function<AddRmsNorm> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const variable_list saved = ctx->get_saved_variables();
     const Tensor& sum = saved[0];
+    // If nobody used the norm, the gradient of the sum is that of both its terms.
     if (!grads[1].defined()) return {grads[0], grads[0], Tensor(), Tensor()};
     const Tensor dsum = grads[0].defined() ? grads[0].contiguous() : Tensor();
     const Tensor dy = grads[1].contiguous();

@@ -210,6 +210,8 @@ Tensor rotate(const Tensor& x, const RopeTable& table) {
   const Tensor second = x.narrow(-1, half, half);
   const Tensor one = first * cos - second * sin;
   const Tensor other = second * cos + first * sin;
+
+  // Dimensions beyond the rotated ones pass through (partial rotation).
   const int64_t rest = x.size(-1) - 2 * half;
   if (rest == 0) return at::cat({one, other}, -1);
   return at::cat({one, other, x.narrow(-1, 2 * half, rest)}, -1);

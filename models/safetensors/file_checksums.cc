@@ -160,6 +160,7 @@ std::string write_checksums(const FileChecksums& files) {
     listed[name] = {{"bytes", checksum.bytes}, {"blocks", std::move(blocks)}};
   }
 
+  // The list has a checksum of its own, so that damage to it is not taken for damage to the files.
   const std::string text = listed.dump();
   const uint64_t own = checksum64(std::as_bytes(std::span(text)));
   const nlohmann::ordered_json all = {

@@ -22,6 +22,8 @@ uint64_t bytes_of(const TensorInfo& tensor) {
 }
 
 void sort_for_file(std::vector<TensorInfo>& tensors) {
+  // Tensors of larger elements come first, so that every tensor begins at a multiple of the size of
+  // its elements.
   std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
     const size_t left = c10::elementSize(a.dtype);
     const size_t right = c10::elementSize(b.dtype);

@@ -283,6 +283,8 @@ void for_batches(const TensorEntry& entry, const SliceRuns& runs,
   const size_t size = c10::elementSize(entry.dtype);
   const uint64_t most = to_size(at::get_num_threads()) * FileChecksum::kBlockBytes;
   RunBatch batch;
+
+  // A run joins the batch before it if both fit, and if no more than a block lies between them.
   runs.visit(piece.begin, piece.values.numel(), [&](int64_t whole, int64_t own, int64_t length) {
     const uint64_t begin = entry.begin + to_size(whole) * size;
     const size_t bytes = to_size(length) * size;

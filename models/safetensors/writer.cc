@@ -76,6 +76,7 @@ SafetensorsSliceWriter::SafetensorsSliceWriter(fs::path folder, const Safetensor
 SafetensorsSliceWriter::~SafetensorsSliceWriter() = default;
 
 SafetensorsSliceWriter::Target& SafetensorsSliceWriter::find(const parallel::TensorPiece& piece) {
+  // The shape is compared, because a piece of a tensor of another shape would land in wrong places.
   for (const auto& target : targets_) {
     const auto found = target->layout->tensors().find(piece.name);
     if (found == target->layout->tensors().end()) continue;

@@ -118,6 +118,7 @@ std::vector<std::string> template_names() {
 }
 
 TemplateSource find_template(const std::string& file_or_name) {
+  // A name goes before a file of the same name.
   std::string known;
   for (const NamedTemplate& named : kNamedTemplates) {
     if (named.name == file_or_name) return {file_or_name, std::string(named.text)};

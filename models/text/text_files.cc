@@ -23,6 +23,7 @@ std::map<std::string, std::string> read_chat_templates(const fs::path& folder,
   }
   if (!templates.empty() || !config) return templates;
 
+  // No template has a file of its own, so those of tokenizer_config.json count.
   RustString named;
   call_rust(folder.string(), rt_config_templates, borrow(*config), named.out());
   const auto parsed = nlohmann::json::parse(named.view());
@@ -39,6 +40,7 @@ TextFiles TextFiles::read(const fs::path& folder) {
   files.special_map = read_if_exists(folder / "special_tokens_map.json");
   files.chat_templates = read_chat_templates(folder, files.config);
 
+  // A folder may have templates of other names alone, of which nobody could say which one to use.
   const bool usable = files.chat_template("default") || files.chat_template("tool_use");
   if (files.chat_templates.empty() || usable) return files;
   std::string names;

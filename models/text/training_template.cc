@@ -27,6 +27,8 @@ std::string with_newlines(std::string_view text) {
 
 std::string edited(std::string text, const detail::KnownTemplate& known) {
   for (const detail::TemplateEdit& edit : known.edits) {
+    // An edit must fit exactly as often as it says: a template that is known by its hash cannot
+    // have more or fewer places.
     size_t at = 0;
     for (size_t i = 0; i < edit.times; ++i) {
       at = text.find(edit.find, at);

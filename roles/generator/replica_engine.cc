@@ -101,6 +101,7 @@ bool ReplicaEngine::follow() {
 }
 
 void ReplicaEngine::run(Call call, uint64_t number, const std::string& bytes) {
+  // Each case is the half of a call that all ranks do alike.
   switch (call) {
     case Call::kIdle:
     case Call::kStop: break;

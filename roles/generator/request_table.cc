@@ -121,6 +121,9 @@ bool RequestTable::add_completion(const Key& key, IndexedCompletion completion) 
   job.has_ended[place] = true;
   job.ended.push_back(std::move(completion));
   job.end_times.push_back(Clock::now());
+
+  // The last completion takes the request out of those that are drawn; the samples stay for the
+  // caller.
   if (!job.complete()) return false;
   end(key);
   return true;

@@ -75,6 +75,7 @@ void check_score_request(const ForwardRequest& request) {
 
   split_rows(request.input_ids, request.cu_seqlens, "generator.score");
   if (!is_int_vector(request.positions)) refuse(": positions must be a vector of int32");
+  // Positions come from another process and are used as indices.
   const bool outside = request.positions.numel() > 0 &&
                        (request.positions.min().item<int64_t>() < 0 ||
                         request.positions.max().item<int64_t>() >= request.input_ids.numel());

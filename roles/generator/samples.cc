@@ -111,6 +111,7 @@ std::vector<IndexedCompletion> unpack_completions(const Samples& samples) {
   const auto ends = values_of<int32_t>(samples.cu_seqlens);
   const auto reasons = values_of<uint8_t>(samples.finish_reasons);
 
+  // check_samples() has seen that the offsets lie inside the tensors.
   std::vector<IndexedCompletion> completions(indices.size());
   for (size_t i = 0; i < completions.size(); ++i) {
     const auto copy = [&](const auto* from, auto& to) {

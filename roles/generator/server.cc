@@ -161,6 +161,9 @@ void Generator::begin(const Key& key) {
     return fail(key, ErrorCode::kMismatch,
                 "weights of version " + std::to_string(wanted) + " were replaced by version " +
                     std::to_string(weight_version()));
+
+  // Only from here on is the request labelled with the weights in use: every token of it is drawn
+  // with them.
   try {
     const uint64_t id = as_one([&] { return backend_->submit(job.request); });
     drawing_[id] = key;

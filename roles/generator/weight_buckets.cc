@@ -19,6 +19,7 @@ WeightSlice weight_slice(const parallel::NamedParameter& parameter) {
                     .shape = size,
                     .begin = std::vector<int64_t>(size.size(), 0),
                     .size = size};
+  // A shard says what the whole is and where this part begins. Without one the parameter is whole.
   if (!parameter.shard.shape.empty()) {
     slice.shape = parameter.shard.shape;
     slice.begin.at(static_cast<size_t>(parameter.shard.dim)) = parameter.shard.begin;

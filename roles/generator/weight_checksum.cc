@@ -124,6 +124,8 @@ uint64_t weights_checksum(const std::vector<uint64_t>& of_ranks) {
 }
 
 uint64_t weights_checksum(const std::vector<WeightReceipt>& receipts) {
+  // Each rank of the replica has a checksum over its receipts; that of the replica is over those of
+  // its ranks, in order.
   std::map<int64_t, uint64_t> of_ranks;
   for (const WeightReceipt& receipt : receipts) {
     uint64_t& running = of_ranks[receipt.receiver];

@@ -74,6 +74,8 @@ void WeightSpread::wait_all() {
 }
 
 void WeightSpread::advance(bool wait) {
+  // Calls report on other threads, so they only leave an event. All that follows from it is decided
+  // here, on the one thread of the spread.
   std::vector<Event> events;
   {
     std::unique_lock lock(inbox_->mutex);
@@ -190,6 +192,8 @@ void WeightSpread::arrived(size_t number, size_t bucket) {
     if (!most_complete_ && 2 * complete_ > members_.size()) most_complete_ = Clock::now() - start_;
   }
 
+  // There is room for another bucket on the way to this member, and its children may now get this
+  // one from it.
   serve(number);
   for (const size_t child : member.children)
     if (members_[child].parent == number) serve(child);

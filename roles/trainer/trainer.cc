@@ -119,6 +119,8 @@ void Trainer::run_pipeline(size_t micro_batches,
 // calls: one vote on the world.
 void Trainer::refuse_gradient(double learning_rate) {
   parallel::run_on_all(world_.all(), [&] {
+    // Only the ranks that hold such a parameter can name it; the vote passes one of their errors on
+    // to all.
     const std::vector<std::string> names = buckets_->non_finite();
     if (names.empty()) return;
     const std::string scale = scaler_

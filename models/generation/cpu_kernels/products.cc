@@ -54,6 +54,7 @@ void multiply(WorkerPool& pool, const float* x, int64_t x_stride, int64_t rows,
     in = product.matrix->in;
   }
   pool.run(units, grain_of(rows, in), [&](int64_t begin, int64_t end, int) {
+    // A chunk may begin in one product and end in another.
     int64_t first = 0;
     for (const Product& product : products) {
       const int64_t count = units_of(*product.matrix);

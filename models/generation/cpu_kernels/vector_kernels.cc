@@ -9,6 +9,8 @@ namespace retort::models {
 extern const VectorKernels kAvx512Kernels, kAvx2Kernels;
 
 const VectorKernels& vector_kernels() {
+  // The kernels are compiled with -march=x86-64-v4 and -v3, so the processor must have what these
+  // use.
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512cd")) {

@@ -20,6 +20,7 @@ void range(const float* x, int64_t size, float* largest, float* smallest) {
 
 int64_t find(const float* x, int64_t size, float value) {
   constexpr int64_t kPiece = 256;
+  // A piece is compared without branches; only the one that has the value is searched.
   int64_t i = 0;
   for (; i + kPiece <= size; i += kPiece) {
     int found = 0;
