@@ -36,6 +36,7 @@ LoadedModel load_model_without_chat(const std::string& folder, const std::string
                     "*.safetensors, tokenizer.json)" +
                     model_folder_hint(folder));
 
+  // An adapter is loaded with the model that its adapter_config.json names.
   const fs::path weights = adapted ? adapter_base_folder(folder) : fs::path(folder);
   const ModelConfig config = read_model_config(weights);
   if (adapted && adapter_labels(folder) > 0)

@@ -132,6 +132,8 @@ void add_gguf_settings(const ModelConfig& config, int64_t context_length, GgufMe
 }
 
 void check_gguf_expressible(const ModelConfig& config, int64_t context_length) {
+  // The file must compute what the model computes: whatever llama.cpp's graph of the family does
+  // otherwise is refused here.
   const std::string_view graph = architecture_of(config.family);
   if (graph.empty())
     throw refusal("model_type", std::string("the export knows ") + exported_families() + ", not " +

@@ -53,6 +53,9 @@ void WeightPasser::when_connected(const PassWeights& request, Then then) {
     line.push_back(std::move(then));
     if (line.size() > 1) return;
   }
+
+  // What waits leaves the map before it runs without the lock, because it may ask for the same peer
+  // again.
   const auto go_on = [waiting = waiting_, to = request.to](const std::exception_ptr& error) {
     std::vector<Then> line;
     {
@@ -64,6 +67,7 @@ void WeightPasser::when_connected(const PassWeights& request, Then then) {
       next(error);
   };
 
+  // The dial may be refused at once; then all that waits hears of it.
   try {
     agent_
         .start_connect(request.to, request.address, Deadline::after(kConnect),

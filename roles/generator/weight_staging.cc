@@ -154,14 +154,17 @@ uint64_t WeightStaging::check(const CommitWeights& commit) {
     all = combined_checksum(all, running);
     arrived.erase(receipt.sender);
   }
+  // Without a receipt for this rank nothing says what it should have.
   if (mine.empty()) early({}, static_cast<int64_t>(buckets_.size()));
   if (!arrived.empty())
     throw Error(ErrorCode::kCorrupt,
                 "pushed weights came from a sender that the commit does not name")
         .with("sender", arrived.begin()->first);
 
+  // The numbers of buckets agree; whether their parts make up the parameters is another question.
   check_complete();
 
+  // `all` is the checksum of what arrived here, `stated` that of what the senders say they sent.
   uint64_t stated = 0;
   for (const WeightReceipt* receipt : mine)
     stated = combined_checksum(stated, receipt->checksum);

@@ -111,6 +111,8 @@ uint64_t expanded_bytes(const ArrowBytes& body, uint64_t begin, uint64_t length,
 // Checks a RecordBatch of Message.fbs in `message` against the body that follows it.
 void check_batch(const ArrowBytes& message, const FlatTable& batch, const ArrowBytes& body) {
   const bool compressed = batch.place_of(3).has_value();
+
+  // A compressed buffer may claim any size, so the growth of the whole batch has a limit.
   uint64_t expanded = 0;
   const uint64_t limit = std::max(kSmallBatchBytes, kMaxGrowth * body.size());
   const FlatVector buffers = batch.vector(2, 16);

@@ -259,6 +259,7 @@ class ParquetCheck {
       outside().refuse("a column of " + std::to_string(column.bytes) + " bytes at " +
                        std::to_string(first) + " in a file of " + std::to_string(size));
 
+    // Pages stand one behind the other, each behind a header of its own.
     std::string_view rest =
         file_.substr(static_cast<size_t>(first), static_cast<size_t>(column.bytes));
     for (int64_t seen = 0; !rest.empty();) {
