@@ -16,9 +16,9 @@
 //   Start::recipe       what the hosts that are there allow
 //   Start::bind         then the store serves
 //   Start::enter        then the processes are started, or join, and are supervised
+//   after_end           when they have ended
 //   ~StartProcesses     while the store still serves
 //   ~Start              then the folder is free for others
-//   after_end
 #pragma once
 
 #include <filesystem>

@@ -44,7 +44,7 @@ std::string holder_of(const fs::path& file) {
 }
 
 // Whether the arguments, which end in a zero each, are those of a process of the run
-// (role_arguments, run_once.h).
+// (role_arguments, launch/backends/rank_spec.h).
 bool is_of_run(const std::string& arguments, const fs::path& folder) {
   const std::string zero(1, '\0');
   return arguments.find(zero + "role" + zero) != std::string::npos &&

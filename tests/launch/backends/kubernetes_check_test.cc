@@ -53,6 +53,15 @@ TEST_F(DryRun, SaysHowToApplyAndWhoIsAskedInstead) {
   expect_part(printed({.overrides = pods()}), apply);
 }
 
+TEST_F(DryRun, AndSubmitAreOfOneBackendEach) {
+  load(kDistillBase);
+  const std::string submit = "--submit needs launch.backend: slurm; the recipe has ";
+  expect_part(printed({.submit = true}), submit + "local");
+  expect_part(printed({.overrides = pods(), .submit = true}), submit + "kubernetes");
+  expect_part(printed({.overrides = {"launch.backend=slurm"}, .dry_run = true}),
+              "is shown by: retort plan ");
+}
+
 TEST_F(DryRun, MakesASecretForEachRunUnlessThereIsOne) {
   loaded({});
   const launch::LaunchCommand command{.overrides = pods(), .dry_run = true};

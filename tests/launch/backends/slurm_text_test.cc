@@ -13,6 +13,7 @@
 #include "launch/commands/submit.h"
 #include "launch/slurm/job.h"
 #include "launch/slurm/run.h"
+#include "launch/slurm/run_backend.h"
 #include "launch/slurm/steps.h"
 #include "launch/slurm/task_ends.h"
 #include "tests/support/command.h"
@@ -323,6 +324,26 @@ TEST(Nodes, TpRanksAreOnOne) {
   expect_refused("Slurm has put teacher/2 on n1 and teacher/3 on n2", [&] {
     launch::check_nodes(recipe, members({"n1", "n1", "n1", "n2"}));
   });
+}
+
+// The job's script alone sees the code; who has no such script gets that of the failure.
+TEST(SlurmEnd, QueuesASubmittedJobAgainThatLostAProcess) {
+  recipes::Recipe recipe = slurm_recipe();
+  const launch::StartEnd lost{
+      .exit_code = 1, .goes_on = true, .lost_process = true, .progressed = true};
+  const launch::StartEnd failed{.exit_code = 2, .progressed = true};
+  const auto code = [&](const launch::StartEnd& end, bool submitted) {
+    const launch::SlurmRunBackend backend(
+        {.recipe = recipe, .recipe_file = {}, .submitted = submitted});
+    const launch::StartEnd after = backend.after_end(end);
+    EXPECT_EQ(after.goes_on, end.goes_on && after.exit_code == end.exit_code);
+    return after.exit_code;
+  };
+  EXPECT_EQ(code(lost, true), launch::kExitQueueAgain);
+  EXPECT_EQ(code(lost, false), 1);
+  EXPECT_EQ(code(failed, true), 2);
+  recipe.launch.slurm.requeue = false;
+  EXPECT_EQ(code(lost, true), 1);
 }
 
 TEST(StepSecret, IsItsOwnersAloneAndGoesWithTheStart) {
