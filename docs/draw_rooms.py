@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Draws docs/rooms.svg from the tables of docs/architecture.md: each module with its rooms on floors.
+"""Draws docs/rooms.svg from the tables of docs/architecture.md: each module with its rooms.
 
-A room stands above every room that it includes, so that includes only go downwards. Run it after the
-tables have changed. With --check it draws nothing, and ends with 1 where the picture is another one.
+A room stands above every room that it includes, so that includes only go downwards. Run it after
+the tables have changed. With --check it draws nothing, and ends with 1 where the picture is not
+what the tables say.
 """
 import pathlib
 import re
