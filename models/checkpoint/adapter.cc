@@ -26,7 +26,7 @@ namespace retort::models {
 namespace fs = std::filesystem;
 namespace {
 
-// PEFT's wrapper around the model.
+// In PEFT's files the names begin with those of its wrapper around the model.
 constexpr const char* kPeftPrefix = "base_model.model.";
 
 // Keeps an adapter's noise apart from what else is drawn by the run's seed.

@@ -208,7 +208,7 @@ CheckpointPart decoder_part(const Decoder& decoder, at::ScalarType file_dtype) {
   CheckpointPart part{
       "", SafetensorsFiles::model(checkpoint_infos(decoder.config(), file_dtype), options), {}};
   for (const parallel::NamedParameter& parameter : decoder.parameters())
-    // Of several ranks with the same slice one writes it.
+    // Where several ranks have the same slice, one of them writes it.
     if (parameter.shard.counted)
       part.pieces.push_back(checkpoint_piece(decoder.config(), parameter));
   return part;

@@ -1,4 +1,4 @@
-// Whether a folder holds the tensors that its config.json asks for. Private to models/.
+// Checks that a folder holds the tensors that its config.json asks for. Private to models/.
 #pragma once
 
 #include <filesystem>

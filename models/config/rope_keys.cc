@@ -271,7 +271,7 @@ void write_ropes(ConfigJson& json, const ModelConfig& config) {
     return;
   }
 
-  // The style of transformers 4.
+  // This is the style of transformers 4.
   const bool plain = config.rope.type == "default";
   json["rope_theta"] = config.rope.theta;
   json["rope_scaling"] = plain ? ConfigJson(nullptr) : rope_object(config.rope, false);

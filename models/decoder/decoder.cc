@@ -268,7 +268,8 @@ Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& given, const Te
     if (gate && begin < end && (adapts || !lora)) gate(begin, end);
   };
 
-  // The residual stream that enters the chunk, and the rotary tables of all its rows.
+  // Here the residual stream enters the chunk. All its rows, padding too, have entries in the
+  // rotary tables.
   if (placement.first(chunk)) use(0, before_layers);
   Residual x{placement.first(chunk) ? embed(tokens) : input, {}};
   const Tensor positions =

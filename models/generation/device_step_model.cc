@@ -282,7 +282,7 @@ Tensor DeviceStepModel::run_layer(Layer& layer, const Tensor& x) {
   if (output_norms) attended = norm(attended, w[LayerTensor::kPostNorm]);
   const Tensor between = x + attended;
 
-  // The MLP.
+  // The MLP works on the sum of the stream and what attention gave.
   const Tensor m =
       norm(between, w[output_norms ? LayerTensor::kPreMlpNorm : LayerTensor::kPostNorm]);
   const Tensor inner =

@@ -153,7 +153,7 @@ void HostStepModel::plan_attention(const std::vector<StepSpan>& spans) {
   }
 }
 
-// h = norm(x).
+// Forms h_ = norm(x_), row by row.
 void HostStepModel::normalise(const at::Tensor& weight, int64_t rows) {
   const int64_t width = config_.hidden_size;
   const auto eps = static_cast<float>(config_.rms_norm_eps);
@@ -248,7 +248,7 @@ void HostStepModel::attend(const Layer& layer, const std::vector<StepSpan>& span
   });
 }
 
-// x += norm(input) by rows.
+// Adds norm(input) to x_, row by row.
 void HostStepModel::add_normed(const float* input, const at::Tensor& weight, int64_t rows) {
   const int64_t width = config_.hidden_size;
   const auto eps = static_cast<float>(config_.rms_norm_eps);

@@ -37,7 +37,8 @@ void check(const ScoreRequest& request, int64_t vocab_size) {
   }
 }
 
-// A running log(sum(exp)) as largest value and sum relative to it.
+// Keeps a running log(sum(exp)) as the largest value and the sum relative to it, which cannot
+// overflow.
 struct LogSum {
   double largest = -INFINITY;
   double sum = 0;
@@ -119,7 +120,7 @@ void score_rows(WorkerPool& pool, const float* states, const int32_t* targets, i
     out[r] = static_cast<float>(chosen[r] - (sums[r].largest + std::log(sums[r].sum)));
 }
 
-// The tokens to score in a pack, and the rows of the hidden states that predict them.
+// Lists the tokens to score in a pack, and the rows of the hidden states that predict them.
 struct Targets {
   std::vector<int64_t> positions;
   std::vector<int32_t> ids;

@@ -109,7 +109,7 @@ void add_gguf_settings(const ModelConfig& config, int64_t context_length, GgufMe
     metadata.add(prefix + key, static_cast<uint32_t>(value));
   };
 
-  // Sizes.
+  // These keys are sizes.
   add_size("vocab_size", config.vocab_size);
   add_size("block_count", config.num_hidden_layers);
   add_size("context_length", context_length);

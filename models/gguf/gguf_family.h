@@ -19,9 +19,9 @@ std::string gguf_architecture(Family family);
 // "blk.3.attn_q.weight". `name` is one of parameter_specs().
 std::string gguf_tensor_name(const std::string& name);
 
-// Whether llama.cpp wants the rows of this tensor (of q_proj or k_proj) in another order: its graph
-// for "llama" rotates the elements 2i and 2i + 1 of a head together, the checkpoint's i and
-// i + head_dim / 2; "qwen2" and "qwen3" are rotated as the checkpoint is.
+// True when llama.cpp wants the rows of this tensor (of q_proj or k_proj) in another order: its
+// graph for "llama" rotates the elements 2i and 2i + 1 of a head together, the checkpoint's
+// i and i + head_dim / 2; "qwen2" and "qwen3" are rotated as the checkpoint is.
 bool gguf_interleaves(const ModelConfig& config, const std::string& name);
 // That order: [heads * head_dim, ...], row i + head_dim / 2 * k of a head becomes row 2i + k. A
 // view.

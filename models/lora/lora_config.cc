@@ -36,7 +36,8 @@ bool is_off(const ConfigJson& value) {
   return value.is_null() || (value.is_structured() && value.empty());
 }
 
-// Names as PEFT lists them, of a layer ("q_proj") or whole ("model.layers.0.self_attn.q_proj").
+// These names are listed as PEFT lists them: of a layer ("q_proj") or whole
+// ("model.layers.0.self_attn.q_proj").
 void read_target_list(const ConfigFields& fields, const ConfigJson& list,
                       const std::string& expected, LoraConfig& config) {
   for (const ConfigJson& one : list) {

@@ -16,8 +16,8 @@ class LoraPattern {
   explicit LoraPattern(std::string pattern);
   ~LoraPattern();
 
-  // Whether it matches all of the name (Python's re.fullmatch). kInvalidArgument if that takes too
-  // many steps.
+  // True when it matches all of the name (Python's re.fullmatch). kInvalidArgument if that takes
+  // too many steps.
   bool matches(std::string_view name) const;
 
  private:

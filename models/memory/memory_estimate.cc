@@ -38,7 +38,7 @@ class Estimate {
       end_.all = end_.residual = std::min(rows_.all, parallel::padded_rows(scored));
     }
 
-    // The layers of this stage, and which of them backward computes again.
+    // Backward may compute some of the layers of this stage again: `again_` says which.
     const Placement placement{
         .pp = sizes.layout.pp, .stage = sizes.stage, .virtual_pp = sizes.layout.virtual_pp};
     std::set<int64_t> own_layers;
@@ -53,7 +53,7 @@ class Estimate {
     layers_ = static_cast<int64_t>(again_.size());
     masks_ = bytes(mask_elements(config, sizes));
 
-    // The embedding before them, the final norm and a head of its own behind them.
+    // The embedding lies before the layers; the final norm and a head of its own lie behind them.
     first_ = sizes.stage == 0;
     last_ = sizes.stage == sizes.layout.pp - 1;
     layer_parameters_ = slice_.layer_parameters(config);

@@ -50,7 +50,7 @@ void for_each_sequence(int64_t count, const F& f) {
   });
 }
 
-// Rows [first, first + count) of [R, kv_heads * group * head_dim] as [kv_heads, group, count,
+// Views rows [first, first + count) of [R, kv_heads * group * head_dim] as [kv_heads, group, count,
 // head_dim], without a copy.
 Tensor query_view(const Tensor& rows, int64_t first, int64_t count, const HeadShape& shape) {
   const int64_t width = shape.heads * shape.head_dim;
@@ -67,14 +67,15 @@ Tensor key_view(const Tensor& rows, int64_t first, int64_t count, const HeadShap
                          {shape.head_dim, 0, width, 1}, rows.storage_offset() + first * width);
 }
 
-// The gradient counterpart of key_view: one row set for each kv head.
+// Views the gradient of key_view: one set of rows for each kv head.
 Tensor key_grad_view(const Tensor& rows, int64_t first, int64_t count, const HeadShape& shape) {
   const int64_t width = shape.kv_heads * shape.head_dim;
   return rows.as_strided({shape.kv_heads, count, shape.head_dim}, {shape.head_dim, width, 1},
                          rows.storage_offset() + first * width);
 }
 
-// Rows [key_begin, + num_keys) of a block's keys or values, behind those of its prefix.
+// Returns rows [key_begin, + num_keys) of a block's keys or values behind those of its prefix;
+// without a prefix nothing is copied.
 Tensor gathered_rows(const Tensor& rows, int64_t sequence, const AttentionBlock& block) {
   const Tensor own = rows.narrow(0, sequence + block.key_begin, block.num_keys);
   if (block.num_prefix == 0) return own;
@@ -127,7 +128,8 @@ std::vector<size_t> log_sum_slots(const AttentionPlan& plan, size_t first) {
   return slots;
 }
 
-// Rotation and attention in one node of autograd, by ATen's flash attention for the CPU.
+// Does rotation and attention in one node of autograd, by the flash attention of ATen for the CPU,
+// so that the rotated q and k are the only ones kept.
 class FusedAttention : public Function<FusedAttention> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
@@ -210,7 +212,8 @@ class FusedAttention : public Function<FusedAttention> {
   static constexpr size_t kFixedSlots = 6;  // q, k, v, out, cos, sin: saved before the log-sums
 };
 
-// One block by ATen's own attention: q [n, heads, d], k and v [m, kv_heads, d] -> [n, heads * d].
+// Attends in one block by ATen's own attention: q [n, heads, d], k and v [m, kv_heads, d] -> [n,
+// heads * d].
 Tensor plain_block(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionBlock& block,
                    const HeadShape& shape) {
   auto batch = [](const Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };

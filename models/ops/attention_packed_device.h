@@ -10,7 +10,7 @@
 
 namespace retort::models {
 
-// Whether device_attention() takes these queries: on a GPU; bf16 or fp16 with head_dim a multiple
+// True when device_attention() takes these queries: on a GPU; bf16 or fp16 with head_dim a multiple
 // of 8 up to 256, or fp32 without a sliding window that cuts; no forks. All else goes block by
 // block (models/ops/attention.cc).
 bool has_device_kernel(const at::Tensor& q, const AttentionPlan& plan);

@@ -50,7 +50,7 @@ struct AttentionBlock {
 inline int64_t block_queries(int64_t length) {
   return std::clamp<int64_t>((length / 4 + 31) / 32 * 32, 64, 256);
 }
-// Whether fp32 sequences of so many tokens are cut on the CPU: below, a call costs what it saves;
+// True when fp32 sequences of so many tokens are cut on the CPU: below, a call costs what it saves;
 // above, the kernel itself leaves out what lies ahead.
 inline bool cut_into_blocks(int64_t length) { return length >= 128 && length < 1024; }
 

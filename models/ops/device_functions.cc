@@ -39,7 +39,7 @@ void launch(const char* name, const Tensor& x, Launch shape, const Arguments&...
                              arguments...);
 }
 
-// Threads of a row of a norm, and rows of a block.
+// A norm has this many threads for a row; a block of threads may have several rows.
 struct NormShape {
   int64_t threads;
   int64_t block;

@@ -13,8 +13,8 @@
 
 namespace retort::models {
 
-// Whether the kernels know x, and `weight` unless it is undefined: contiguous, both float32 or both
-// bfloat16, on a device that has kernels.
+// True when the kernels know x, and `weight` unless it is undefined: contiguous, both float32 or
+// both bfloat16, on a device that has kernels.
 bool has_kernels(const at::Tensor& x, const at::Tensor& weight = {});
 
 // x [.., width] and weight [width], width at most 8,192: rms_norm() of functions.h, rounded once.

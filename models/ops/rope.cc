@@ -90,7 +90,7 @@ Tensor longrope_frequencies(const Rope& rope, int64_t dim, int64_t length) {
   return at::reciprocal(divisor * periods(rope.theta, dim));
 }
 
-// x [R, heads, head_dim] turned by the angles of cos and sin [R, 1, half]: four kernels, which
+// Turns x [R, heads, head_dim] by the angles of cos and sin [R, 1, half] with four kernels, which
 // write each element of the result twice.
 Tensor turned(const Tensor& x, const Tensor& cos, const Tensor& sin, double sign) {
   const int64_t half = cos.size(-1);

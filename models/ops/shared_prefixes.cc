@@ -23,7 +23,7 @@ std::vector<int64_t> shared_with_previous(const int64_t* ids, const std::vector<
   return shared;
 }
 
-// Neighbours [begin, end) that become one sequence; all begin with `prefix` tokens.
+// A run of neighbours [begin, end) becomes one sequence; all of them begin with `prefix` tokens.
 struct Run {
   size_t begin = 0;
   size_t end = 0;

@@ -102,10 +102,10 @@ struct SmallFiles {
 // kUnavailable for one that cannot be read.
 SmallFiles check_small_files(const std::filesystem::path& checkpoint);
 
-// Whether the damage that `message` of a process tells, with the path of a file of this checkpoint,
-// is there when the file is read again: a host's memory or network may have been at fault. Reads
-// the bytes that the message names, else the whole file. True also where nothing can be compared.
-// kUnavailable if the file cannot be read.
+// True when the damage that `message` of a process tells, with the path of a file of this
+// checkpoint, is there when the file is read again: a host's memory or network may have been at
+// fault. Reads the bytes that the message names, else the whole file. True also where nothing can
+// be compared. kUnavailable if the file cannot be read.
 bool is_still_damaged(const std::filesystem::path& checkpoint, const std::string& message);
 
 }  // namespace retort::models

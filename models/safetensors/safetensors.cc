@@ -28,7 +28,7 @@ namespace {
   throw Error(ErrorCode::kCorrupt, file.string() + ": " + what).with("file", file.string());
 }
 
-// tensor name -> shard file name, from model.safetensors.index.json
+// Reads which shard has which tensor from model.safetensors.index.json.
 std::map<std::string, std::string> read_index(const std::filesystem::path& path) {
   std::map<std::string, std::string> map;
   nlohmann::json index;
@@ -93,7 +93,7 @@ struct SafetensorsReader::Impl {
   uint64_t largest_shard_bytes = 0;
 
   SliceRuns runs_of(const parallel::TensorPiece& piece) const;
-  // The file and the bytes of rows [first, first + count) of a tensor.
+  // Says in which file and bytes rows [first, first + count) of a tensor lie.
   struct Rows {
     const SafetensorsShard& shard;
     const TensorEntry& entry;
@@ -263,7 +263,7 @@ SliceRuns SafetensorsReader::Impl::runs_of(const parallel::TensorPiece& piece) c
 
 namespace {
 
-// Some runs of a piece that lie close together in the file.
+// Holds some runs of a piece that lie close together in the file.
 struct RunBatch {
   struct Run {
     uint64_t begin;  // in the file

@@ -8,7 +8,7 @@
 
 namespace retort::models {
 
-// Whether a file that begins with these bytes (6 or more) is one of Parquet or Arrow: an IPC file
+// True when a file that begins with these bytes (6 or more) is one of Parquet or Arrow: an IPC file
 // ("Feather 2") or an IPC stream, as Hugging Face's `datasets` keeps them.
 bool is_table(std::string_view beginning);
 

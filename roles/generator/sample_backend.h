@@ -84,8 +84,8 @@ class SampleBackend {
   // Throws away what is staged and not checked of peers that are not `connected`, which is asked
   // while no bucket can be staged: one whose sender connected later stays.
   virtual void forget_staged(const std::function<std::set<std::string>()>& connected) = 0;
-  // Whether all of these weights are there, undamaged, on every rank; their checksum
-  // (weights_checksum). From then on no rank takes buckets.
+  // Checks that all of these weights are there, undamaged, on every rank, and returns their
+  // checksum (weights_checksum). From then on no rank takes buckets.
   virtual uint64_t check(const CommitWeights& commit) = 0;
   // What was checked is in use on return: every token of later requests is drawn with it.
   virtual void apply() = 0;

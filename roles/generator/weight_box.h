@@ -23,7 +23,7 @@ Box intersection(const Box& a, const Box& b);
 // A view of the box in a tensor that starts at `origin` of the whole.
 at::Tensor view_of(at::Tensor values, const std::vector<int64_t>& origin, const Box& box);
 
-// Whether any two have an element in common. Time: a sort, and for each box the others that cross
+// True when any two have an element in common. Time: a sort, and for each box the others that cross
 // its first row; boxes that are cut between rows are as many side by side as their senders.
 bool any_overlap(std::vector<Box> boxes);
 

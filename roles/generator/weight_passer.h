@@ -19,8 +19,8 @@ namespace retort::roles {
 //
 // Memory: none of its own: a message reads what is staged, and what is staged is never written to.
 // Deadlines: an attempt to connect has kConnect; a bucket has rpc.timeout.
-// Threads: any but a loop. Nothing here waits for a peer, but for credit: a peer that is slow holds
-//   up what is passed on to others only when max_inflight_bytes of it are on their way.
+// Threads: any but a loop. Nothing here waits for a peer, nor for credit: a
+//   peer whose window is full lets the answer be at once that the bucket was not passed on.
 class WeightPasser {
  public:
   static constexpr std::chrono::seconds kConnect{10};

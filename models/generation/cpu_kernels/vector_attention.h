@@ -182,7 +182,7 @@ void attend(const AttendTask& task) {
   const int64_t stride = (last + 15) / 16 * 16;
   float* mixed = task.scratch + 4 * stride;
 
-  // Rows that wait for their pass, each with its quarter of the scratch.
+  // `rows` wait for their pass, each with its quarter of the scratch.
   QueryRow rows[4];
   int pending = 0;
   const auto flush = [&] {

@@ -1,4 +1,4 @@
-// The portable functions, and the choice.
+// Has the portable functions, and chooses between them and those for wider vectors.
 #include "models/generation/cpu_kernels/vector_kernels.h"
 
 #include "models/generation/cpu_kernels/vector_kernels_body.h"

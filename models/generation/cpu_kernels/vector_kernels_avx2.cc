@@ -1,4 +1,4 @@
-// Compiled with -march=x86-64-v3 where that exists.
+// This file is compiled with -march=x86-64-v3 where that exists.
 #include "models/generation/cpu_kernels/vector_kernels_body.h"
 
 namespace retort::models {

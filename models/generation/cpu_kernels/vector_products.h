@@ -65,7 +65,7 @@ RETORT_INLINE void product_tile(const float* x, int64_t ldx, const Weight* w, in
   for (int j = 0; j < kColumnTile; ++j)
     row[j] = w + (j < columns ? j : columns - 1) * inner;
 
-  // Whole vectors of the inner dimension.
+  // Whole vectors of the inner dimension come first.
   Vec acc[kRows][kColumnTile] = {};
   const int64_t whole = inner / kLanes * kLanes;
   for (int64_t k = 0; k < whole; k += kLanes) {

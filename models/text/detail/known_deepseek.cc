@@ -7,7 +7,7 @@ namespace {
 constexpr std::string_view kEndOfCalls =
     "{{'<\uff5ctool\u2581calls\u2581end\uff5c><\uff5cend\u2581of\u2581sentence\uff5c>'}}";
 
-// The answer behind tools' outputs.
+// Opens the mark of an answer that stands behind the outputs of tools.
 TemplateEdit open_behind_outputs() {
   return open_before("{{'<\uff5ctool\u2581outputs\u2581end\uff5c>' + message['content']");
 }
