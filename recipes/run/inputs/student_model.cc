@@ -8,7 +8,7 @@
 namespace retort::recipes {
 namespace {
 
-// The tokenizer's padding, as TRL has it, else the config's, else the end token.
+// The padding is the tokenizer's, as TRL has it, else the config's, else the end token.
 int64_t padding_id(const models::ModelConfig& config, const models::Tokenizer& tokenizer) {
   if (tokenizer.pad_id() >= 0) return tokenizer.pad_id();
   return config.pad_token_id >= 0 ? config.pad_token_id : tokenizer.eos_id();
