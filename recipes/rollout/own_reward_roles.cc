@@ -16,7 +16,7 @@
 namespace retort::recipes {
 namespace {
 
-// Somebody in this process, who waits.
+// The caller is this process itself, which waits for the answer and never cancels.
 rpc::CallContext local_caller() {
   rpc::CallContext caller;
   caller.peer = "check";

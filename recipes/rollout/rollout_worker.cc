@@ -92,8 +92,8 @@ std::vector<roles::Samples> RolloutWorker::receive(PendingRollout& pending, doub
         answers.push_back(client_->receive(std::move(part), waited, pending.meanwhile));
       return answers;
     } catch (const Error& error) {
-      // Given up for new weights (in_flight: abort), or lost with a generator whose successor has
-      // newer ones.
+      // The samples were given up for new weights (in_flight: abort), or lost with a generator
+      // whose successor has newer ones.
       if (error.code() != ErrorCode::kCancelled) throw;
       std::this_thread::sleep_for(
           redraws.pause_after(error, /*newer=*/pending.weight_version != pushed_));
@@ -102,7 +102,7 @@ std::vector<roles::Samples> RolloutWorker::receive(PendingRollout& pending, doub
   }
 }
 
-// The other parts are fetched to their end, or to the same error, by nobody's wait: cancelled
+// The other parts run to their end, or to the same error, and nobody waits for them: cancelled
 // between two answers they would stay with their generators.
 void RolloutWorker::draw_again(PendingRollout& pending, const Error& why) {
   RETORT_LOG(kInfo) << "step " << pending.request.step
@@ -115,6 +115,8 @@ void RolloutWorker::draw_again(PendingRollout& pending, const Error& why) {
 Rollout RolloutWorker::finish(PendingRollout pending) {
   Rollout rollout;
   std::vector<roles::Samples> answers;
+  // One rank waits for the generators. The vote tells the others of this dp rank if that fails,
+  // before they wait in the collectives that share the samples.
   parallel::run_on_all(world_.mp(), [&] {
     if (leads()) answers = receive(pending, &rollout.wait_seconds);
   });
@@ -178,7 +180,7 @@ void RolloutWorker::sync(const models::Decoder& student, uint64_t version,
   pushed_ = version;
 }
 
-// Until the weights pushed last are in use everywhere.
+// Waits until the weights that were pushed last are in use everywhere.
 void RolloutWorker::wait_synced() {
   if (!push_) return;
   roles::PendingPush push = std::move(*push_);
