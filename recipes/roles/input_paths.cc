@@ -11,7 +11,8 @@
 namespace retort::recipes {
 namespace {
 
-// A folder as it is written, of a pattern the files; of one that matches nothing here, the pattern.
+// Shows a folder as it is written, and the files that a pattern matches; a pattern that matches
+// nothing here is shown itself.
 std::vector<std::string> shown_paths(const std::string& path) {
   if (std::filesystem::exists(path)) return {path};
   std::vector<std::string> files = data::source_files(path);
