@@ -213,6 +213,7 @@ losses::TeacherShare DistillObjective::receive(Part& part, const at::Device& dev
                                                StepSums& sums) {
   TeacherRoute& route = teachers_[part.teacher];
   roles::FrozenAnswers& client = *route.client;
+  // The teacher's head comes to the device once, with its first answer.
   if (!route.head.defined() && client.head_weight().defined())
     route.head = client.head_weight().to(device);
 

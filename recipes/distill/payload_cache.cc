@@ -124,6 +124,7 @@ PayloadCache::PayloadCache(const fs::path& folder, const std::vector<PayloadFile
       if (!head)
         throw Error(ErrorCode::kCorrupt, path.string() + " holds no payload at byte " +
                                              std::to_string(at) + "; write the cache anew");
+      // Two ranks may have kept the same sequence: the first one counts.
       const auto [place, added] =
           places_.emplace(std::string(head->key.data(), kContentKeyBytes),
                           Place{.file = files_.size() - 1, .offset = at, .rows = head->rows});
@@ -153,6 +154,7 @@ void PayloadCache::read(const WantedSequence& sequence, roles::Payload& to) cons
     throw Error(ErrorCode::kCorrupt, file.path().string() + " at byte " + std::to_string(offset) +
                                          " " + what + "; write the cache anew, or restore it");
   };
+  // A damaged payload would be trained on without a sign, so each is checked as it is read.
   if (record_check(head, body) != head.check) refuse("does not hold what was written");
 
   const auto take = [&](size_t bytes) {
@@ -210,6 +212,8 @@ void PayloadWriter::add(const WantedSequence& sequence, roles::Payload& from) {
   std::memcpy(head.key.data(), sequence.key.data(), kContentKeyBytes);
   head.check = record_check(head, std::as_bytes(std::span(body)));
   body.insert(0, reinterpret_cast<const char*>(&head), sizeof head);
+  // Head and body are appended as one, so that a crash leaves a torn record only at the end of the
+  // file, where cut_torn_records() finds it.
   append_bytes(fd_, body, path_);
 }
 

@@ -66,6 +66,7 @@ Row mixture(const Row& q, const Row& p, double w) {
 }
 
 double divergence(const Row& q, const Row& p, const losses::DivergenceOptions& o) {
+  // q is the teacher, p the student, both as log-probabilities.
   switch (o.type) {
     case losses::DivergenceType::kForwardKl: return kl(q, p);
     case losses::DivergenceType::kReverseKl: return kl(p, q);
@@ -347,6 +348,7 @@ void check_distill_numbers(SelfCheck& check, const Recipe& recipe) {
     setting.options.kd_ratio = 1.0;
     setting.options.common_vocab = setting.vocab;
     setting.spec.common_vocab = setting.vocab;
+    // The comparison needs more digits than bfloat16 has.
     setting.spec.bfloat16 = false;
     // Draws estimate what the whole vocabulary gives.
     if (setting.spec.kind == roles::PayloadKind::kSampled)

@@ -294,6 +294,7 @@ void write_payload_cache(const RankContext& context) {
                  .agent = agent,
                  .links = links};
 
+  // The client of the teacher ends before the agent that it calls through.
   bool complete = false;
   {
     // One rank alone may fail to reach the teacher; the vote ends the others too.

@@ -141,6 +141,7 @@ void GrpoObjective::request_rounds(int64_t round, int64_t step) {
 StepInfo GrpoObjective::next_step(int64_t step) {
   const int64_t steps = options_.grpo.steps_per_rollout();
   const int64_t round = (step - 1) / steps;
+  // A process that is resumed in the middle of a round has no batches yet, and draws the round.
   const bool first = batches_.empty() || (step - 1) % steps == 0;
   first_batch_ =
       static_cast<size_t>((step - 1) % options_.grpo.num_mini_batches * options_.micro_batches);

@@ -32,6 +32,7 @@ void ReferenceQuestions::begin_round(int64_t step, int64_t num_prompts) {
 }
 
 void ReferenceQuestions::ask_early(const RolloutRequest& request, RolloutScorer& scorer) {
+  // Where all ranks form the answer together, none may ask before the others do.
   if (reference_->on_all_ranks()) return;
   const auto generations = static_cast<size_t>(options_.sizes.num_generations);
   const auto batches = batch_places(num_prompts_, options_.sizes);

@@ -151,6 +151,8 @@ Rollout RolloutRun::draw_for_evaluation(int64_t step) {
                          .num_generations = static_cast<int64_t>(generations),
                          .sample_ids = {},
                          .greedy = generations == 1};
+  // Held-out rows are dealt round the dp ranks. Their samples have the same ids in every
+  // evaluation, so that evaluations differ by the weights alone.
   for (int64_t row = dp.rank(); row < eval_->size(); row += dp.size())
     if (auto prompt = eval_->get(row)) {
       request.prompts.push_back(std::move(*prompt));
@@ -159,6 +161,8 @@ Rollout RolloutRun::draw_for_evaluation(int64_t step) {
                                      static_cast<uint64_t>(row) * generations + g);
     }
 
+  // Weights are pushed only where training would push the same ones next: no sample that is trained
+  // on may be another for an evaluation.
   if (may_push_after(step))
     samples_->sync(trainer_->decoder(), static_cast<uint64_t>(step) + 1, in_flight());
   return scorer_->finish(*samples_, scorer_->begin(*samples_, std::move(request)),

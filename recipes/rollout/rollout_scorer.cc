@@ -86,6 +86,7 @@ PendingRollout RolloutScorer::begin(SampleSource& source, RolloutRequest request
   for (const data::PromptSample& prompt : request.prompts)
     prompts.push_back(reward_input(prompt));
   const uint64_t number = request.number;
+  // The queue must know the request before the source opens a sink for it.
   queue_->add(number, std::move(prompts), static_cast<size_t>(request.num_generations));
 
   // The source opens a sink on the rank that asks, for each time that it sends the request.

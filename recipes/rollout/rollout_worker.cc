@@ -53,8 +53,11 @@ void RolloutWorker::send(PendingRollout& pending, uint64_t number) {
       std::max<uint64_t>(1, static_cast<uint64_t>(client_->num_replicas()) / ranks);
   const size_t per_part = (request.prompts.size() + parts - 1) / parts;
   const auto generations = static_cast<size_t>(request.num_generations);
+  // Each sending opens a sink of its own, so that what an earlier one still brings does not count.
   const SampleSink sink = request.open_sink ? request.open_sink() : SampleSink();
 
+  // A part has neighbouring prompts, so that the answers of all parts, one after the other, are in
+  // the order of the prompts.
   pending.parts.clear();
   for (size_t begin = 0, part = 0; begin < request.prompts.size(); begin += per_part, ++part) {
     const size_t end = std::min(begin + per_part, request.prompts.size());
@@ -70,6 +73,7 @@ void RolloutWorker::send(PendingRollout& pending, uint64_t number) {
         request.sample_ids.begin() + static_cast<ptrdiff_t>(begin * generations),
         request.sample_ids.begin() + static_cast<ptrdiff_t>(end * generations));
 
+    // No other request, rank or part has this id.
     pending.parts.push_back(
         client_->send({.request_id = (number * ranks + rank) * parts + part,
                        .step = request.step,

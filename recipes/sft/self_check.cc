@@ -66,7 +66,7 @@ void check_cross_entropy(SelfCheck& check, const CheckedRows& rows, const at::Te
   const at::Tensor logits = models::softcapped(
       at::matmul(rows.hidden.to(at::kDouble), rows.weight.to(at::kDouble).t()), rows.softcap);
   const at::Tensor log_probs = at::log_softmax(logits, 1).gather(1, targets.unsqueeze(1));
-  // DFT weighs the loss of a token by its own probability, which takes no part in the gradient; the
+  // Dynamic fine-tuning weighs -log p of a target by p, which is a constant for the gradient: the
   // value is -p log p.
   const bool dft = type == losses::CrossEntropyType::kDft;
   const double expected = -(dft ? log_probs.exp() * log_probs : log_probs).sum().item<double>();

@@ -174,6 +174,7 @@ std::vector<fs::path> drop_useless(const fs::path& output_dir, bool damaged) {
     for (const CheckpointEntry& entry : list_set_aside(output_dir))
       doomed.push_back(entry.path);
 
+  // A folder that cannot be removed is passed over: another one may make enough room.
   std::vector<fs::path> dropped;
   for (const fs::path& path : doomed) {
     try {

@@ -272,7 +272,10 @@ fs::path CheckpointStore::save(const roles::Trainer& trainer, parallel::World& w
 
   // Every rank writes its slices into the folder that rank 0 has made.
   pending->temporary = world.all().broadcast(pending->temporary.string(), 0);
+  // Ranks whose page caches differ write each file in turns (base/write_turn.h).
   const bool in_turns = have_several_caches(world.all(), pending->temporary, pending->complaint());
+  // With several ranks a thread writes even if nobody trains meanwhile: this one tells the others
+  // that it lives.
   const bool on_thread = options_.async || world.all().size() > 1;
   pending->written = start_work(on_thread, [begun = pending.get(), in_turns] {
     return write_parts(begun->temporary, begun->parts, in_turns);

@@ -277,6 +277,8 @@ bool TrainLoop::tell_and_evaluate(MetricsRow& row) {
 }
 
 void TrainLoop::save(bool is_last_one) {
+  // These two may refuse: no checkpoint is written before all ranks are known to read the same
+  // rows, nor of replicas that differ.
   if (hooks_.complete_state) hooks_.complete_state(state_);
   if (hooks_.on_save) hooks_.on_save(state_.step);
   saves_.save(state_, is_last_one, result_.last_checkpoint);

@@ -89,6 +89,7 @@ std::vector<std::string> connect_ranks(RunContext& context, const std::string& r
 std::vector<roles::TeacherReplica> connect_replicas(RunContext& context, const std::string& role) {
   const parallel::Layout& layout = context.recipe().roles.at(role).world;
   std::vector<int64_t> ranks;
+  // A rank may be a leader and a holder, but is connected to once.
   const auto name = [&](int64_t rank) {
     if (std::ranges::find(ranks, rank) == ranks.end()) ranks.push_back(rank);
     return process_name(role, rank);
