@@ -216,6 +216,7 @@ bool CacheRun::run() {
     if (all.all_reduce(int64_t{run_.rank.stop_requested()}) > 0) return false;
     parallel::run_on_all(all, [&] {
       ask(step, stream.next());
+      // The teacher is asked ahead, so that it computes while this rank writes.
       if (in_flight_.size() > prefetch) keep_oldest();
     });
     report(step);
@@ -223,6 +224,7 @@ bool CacheRun::run() {
   parallel::run_on_all(all, [&] {
     while (!in_flight_.empty())
       keep_oldest();
+    // All payloads must be on the disk before there is a manifest.
     writer_->sync();
   });
   finish();

@@ -33,8 +33,8 @@ namespace {
 // Finds the counterparts of aot and aot_unpaired: of this rank's P pairs among those of all ranks
 // of `group`, whichever rank has which pair: [3, P] (losses/counterparts.h). `sums`: [4, P] float32
 // in host memory, the log-probabilities of the policy's chosen and rejected completions and of the
-// reference's. P may differ between ranks. Collectives: two all-reduces on `group`, 8 bytes a rank
-// and 16 bytes a pair.
+// reference's. P may differ between ranks.
+// Collectives: two all-reduces on `group`, 8 bytes a rank and 16 bytes a pair.
 at::Tensor counterparts_over(parallel::Group& group, const at::Tensor& sums) {
   // The counts of all ranks say where the pairs of each stand among those of all.
   at::Tensor counts = at::zeros({group.size()}, at::kLong);

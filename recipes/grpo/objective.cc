@@ -236,6 +236,8 @@ void GrpoObjective::prepare(Round round, int64_t step) {
       const int64_t samples = to_int64(rollout.groups.size()) * options_.num_generations;
       batches_ = make_batches(rollout, num_prompts, at::zeros({samples}));
     });
+    // The vote above stands between: a rank that has no batches would be missing in these
+    // collectives.
     kl = parallel::run_on_all(world_.all(), [&] {
       return take_kl_from_rewards(world_, rollout, batches_, *reference_, options_.grpo.beta);
     });

@@ -39,6 +39,7 @@ std::vector<InputPath> input_paths(const Recipe& recipe) {
     add("rewards[" + std::to_string(i) + "].template",
         recipe.rewards[i].template_file.value_or(""));
   if (const auto& chat = recipe.data.chat_template) {
+    // A template of ours has a name, not a path.
     const std::vector<std::string> names = models::template_names();
     if (std::find(names.begin(), names.end(), *chat) == names.end())
       add("data.chat_template", *chat);

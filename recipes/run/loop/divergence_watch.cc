@@ -63,7 +63,7 @@ void DivergenceWatch::see_gradient(const Step& step) {
 std::string DivergenceWatch::see(const Step& step) {
   skipped_.push_back(step.skipped);
   if (skipped_.size() > kWindow) skipped_.pop_front();
-  // A skipped step has no finite loss or gradient to look at.
+  // The loss or the gradient of a skipped step is not finite: there is nothing to compare.
   if (!step.skipped) {
     see_gradient(step);
     if (by_loss_) see_loss(step);

@@ -116,6 +116,7 @@ std::optional<float> ReferenceCache::find(const std::vector<int32_t>& prompt,
 void ReferenceCache::add(const std::vector<int32_t>& prompt, const std::vector<int32_t>& completion,
                          float log_prob) {
   const std::string key = content_key(prompt, completion);
+  // The first number of a completion counts; another batch may give one with other last bits.
   if (!values_.emplace(key, log_prob).second) return;
   Record record{};
   std::memcpy(record.key.data(), key.data(), kContentKeyBytes);
