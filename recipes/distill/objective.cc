@@ -78,8 +78,8 @@ DistillObjective::DistillObjective(StepSource source, rpc::Agent& agent,
 }
 DistillObjective::~DistillObjective() = default;
 
-// A loss with a bound cannot come far above its lowest: tvd is at most 1, and a jsd that mixes ln
-// 2. What a cross-entropy adds has no bound.
+// A loss with a bound cannot come far above its lowest: tvd is at most 1, and a mixing jsd at most
+// ln 2. What a cross-entropy adds has no bound.
 bool DistillObjective::loss_falls() const {
   using losses::DivergenceType;
   const losses::DivergenceOptions& loss = options_.divergence;

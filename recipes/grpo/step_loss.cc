@@ -59,7 +59,7 @@ struct LossSum {
   bool (*is_told)(const GrpoOptions&) = nullptr;  // null: always
 };
 
-// They stand in the order of a row.
+// The metrics stand in the order of a row.
 constexpr std::array kLossSums{
     LossSum{
         .sum = GrpoSum::kWithoutSignal, .name = "frac_without_signal", .per = GrpoSum::kSequences},
