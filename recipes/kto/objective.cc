@@ -265,6 +265,7 @@ MetricsRow KtoObjective::evaluate(int64_t step,
   const c10::NoGradGuard no_grad;
   mean_logits_.forget();
   StepSums sums{.values = std::vector<double>(kValues, 0.0)};
+  // As in a step, z is one number, which must be known before the first loss.
   const double kl = evaluate_kl(step, batches, world, sums);
   for (const data::UnpairedMicroBatch& batch : batches) {
     if (batch.num_rows() == 0) continue;

@@ -142,6 +142,7 @@ void RejectionSampler::draw_round(int64_t round, int64_t step, const fs::path& f
   const std::vector<Candidate>& candidates = drawn.candidates;
   const std::vector<size_t> kept = select(candidates, options_.rejection);
   const auto truncated = std::ranges::count_if(candidates, &Candidate::truncated);
+  // All ranks have the same candidates, so all of them throw this, without a vote.
   if (kept.empty())
     throw nothing_kept(round, candidates.size(), drawn.unscorable,
                        options_.rejection.keep_truncated ? 0 : truncated);

@@ -125,6 +125,7 @@ Rollout RolloutScorer::finish(SampleSource& source, PendingRollout pending, para
   const uint64_t number = pending.request.number;
   const Forgetting forgetting(*queue_, number);
   const std::function<void()> meanwhile = pending.meanwhile;
+  // The step waits for this request, so it is scored before those of later rounds.
   queue_->prefer(number);
   Rollout rollout = source.finish(std::move(pending));
   std::vector<RolloutSample*> samples;

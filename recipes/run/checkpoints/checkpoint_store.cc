@@ -207,6 +207,7 @@ std::unique_ptr<CheckpointStore::Pending> CheckpointStore::begin(const roles::Tr
       models::write_chat_template(*options_.chat_template, pending->temporary);
     write_file_atomically(pending->temporary / "state" / "loop.json", write_loop_state(state));
   });
+  // Without async nobody trains while the files are written, so the pieces need no copies.
   if (!options_.async) return pending;
   run_phase(world.all(), pending->complaint(), [&] {
     for (models::CheckpointPart& part : pending->parts)

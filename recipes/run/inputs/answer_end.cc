@@ -45,6 +45,7 @@ std::string first_words(const std::string& text) {
 }  // namespace
 
 AnswerEnd answer_end(const models::ChatTemplate& chat, const models::Tokenizer& tokenizer) {
+  // The template itself shows how it ends an answer: by what it renders behind the content of one.
   const std::string conversation = R"([{"role":"user","content":"question"},)"
                                    R"({"role":"assistant","content":")" +
                                    std::string(kAnswer) + R"("}])";

@@ -34,6 +34,7 @@ models::ClassifierOptions classifier_options(const std::string& folder, int64_t 
 models::LoraConfig student_adapter(const Recipe& recipe) {
   models::LoraConfig lora = recipe.student().lora.value().config();
   const std::string head = "score";
+  // The head that scores is trained as a whole, beside the adapter of the other layers.
   const bool scores = recipe_type(recipe).score_labels(recipe) > 0;
   if (scores && std::ranges::find(lora.modules_to_save, head) == lora.modules_to_save.end())
     lora.modules_to_save.push_back(head);

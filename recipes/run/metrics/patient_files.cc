@@ -100,6 +100,7 @@ bool PatientFile::flush() {
 }
 
 void PatientFile::append(std::string record) {
+  // What waits goes first, so that records stay in their order.
   if (flush() && put(record)) return;
   waiting_bytes_ += record.size();
   waiting_.push_back(std::move(record));

@@ -65,6 +65,7 @@ void RowLook::wait_before_training(Duration most) {
 }
 
 bool RowLook::must_end(int64_t step) {
+  // Only the first rank has the look; the loop makes its answer that of all ranks.
   if (scan_ && !told_ && scan_->wait(Duration(0))) tell("training", step);
   return bad_;
 }

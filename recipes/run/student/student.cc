@@ -218,6 +218,7 @@ void StepReports::begin(int64_t step, int64_t max_steps) {
 
 TrainLoopHooks StepReports::hooks() {
   const auto warns = [this](int64_t step, const std::string& what) { warn(context_, step, what); };
+  // One rank that must stop is enough: the loop agrees on it after each step.
   return {.stop_requested =
               [this] {
                 return context_.stop_requested() || time_is_up() || look_.must_end(done_step_);
