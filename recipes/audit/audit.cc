@@ -76,6 +76,7 @@ void MaskPrinter::print(const data::Sample& sample, const models::Tokenizer& tok
   bool inside = false;
   for (size_t i = 0; i < sample.input_ids.size();) {
     const bool target = sample.is_target[i] != 0;
+    // Neighbours of one kind are decoded together, because a character may span several tokens.
     size_t end = i;
     while (end < sample.input_ids.size() && (sample.is_target[end] != 0) == target)
       ++end;

@@ -112,7 +112,7 @@ CacheManifest manifest_of(const nlohmann::json& json) {
       throw std::invalid_argument("a file '" + last.name + "'");
   }
 
-  // Sizes that memory is taken for.
+  // Memory is taken for these sizes, so a damaged manifest must not name just any.
   const auto& t = manifest.teacher;
   if (t.hidden_size < 1 || t.vocab_rows < 1 || t.hidden_size > (int64_t{1} << 24) ||
       t.vocab_rows > (int64_t{1} << 30) || manifest.payload.top_k < 1 ||
@@ -193,6 +193,8 @@ std::string describe_packs(const data::BatchOptions& options) {
 }
 
 CacheManifest read_manifest(const fs::path& folder) {
+  // The manifest is written last: a folder with only the other file holds a cache that is not
+  // complete.
   if (fs::is_regular_file(folder / kManifestName)) return parse_manifest(folder / kManifestName);
   if (fs::is_regular_file(folder / kBegunName))
     throw Error(ErrorCode::kInvalidArgument,
@@ -223,7 +225,7 @@ roles::PayloadSpec check_cached_payload(const CacheManifest& manifest, roles::Pa
   const Complaint complaint(reader.folder);
   const auto& held = manifest.payload;
 
-  // The ids mean the same.
+  // Ids must mean the same to the student and to the cache.
   const auto& ids = manifest.tokenizer.ids;
   const int64_t known = std::min(reader.tokenizer.vocab_size(), manifest.teacher.tokenizer_size);
   complaint.compare("the number of ids that tokenizer and teacher both know", ids, known);
@@ -231,7 +233,7 @@ roles::PayloadSpec check_cached_payload(const CacheManifest& manifest, roles::Pa
     complaint.refuse("the tokenizer of the student (" + reader.tokenizer.folder().string() +
                      ") differs from that of the cache in the ids that both know");
 
-  // The numbers are those that the recipe asks for.
+  // The numbers must be those that the recipe asks for.
   complaint.compare("distill.payload", enum_name(held.kind), enum_name(asked.kind));
   if (asked.kind == roles::PayloadKind::kTopK) {
     complaint.compare("distill.loss_top_k", held.top_k, asked.top_k);
@@ -245,7 +247,7 @@ roles::PayloadSpec check_cached_payload(const CacheManifest& manifest, roles::Pa
   if (asked.kind != roles::PayloadKind::kHiddenStates)
     complaint.compare("distill.temperature", held.temperature, asked.temperature);
 
-  // Hidden states are of all ids; other kinds are normalised over the common ones.
+  // Hidden states serve all ids; the other kinds are normalised over the common ones.
   const int64_t teacher_rows = manifest.teacher.vocab_rows;
   const int64_t common = std::min({known, reader.vocab_rows, teacher_rows});
   const bool all_rows = common == reader.vocab_rows && common == teacher_rows;
@@ -260,6 +262,7 @@ void check_cached_teacher(const CacheManifest& manifest, const std::string& fold
   const auto& teacher = manifest.teacher;
   if (!fs::is_directory(teacher.model) || roles::stamp_of_model(teacher.model) == teacher.files)
     return;
+  // Files that were touched may hold the same weights: only now are all of them read.
   const std::string now = models::weights_fingerprint(teacher.model, manifest.scalar_type());
   if (now != teacher.weights)
     Complaint(folder).refuse("the teacher " + teacher.model +

@@ -32,7 +32,7 @@ CachedTeacher::CachedTeacher(Options options, const models::Tokenizer& student_t
   if (options_.spec.kind == roles::PayloadKind::kHiddenStates) map_head();
 }
 
-// The rows of the teacher's head that this rank compares with (roles/teacher/parts.h).
+// Maps the rows of the teacher's head that this rank compares with (roles/teacher/parts.h).
 void CachedTeacher::map_head() {
   const std::filesystem::path path = options_.folder / "head.bin";
   head_file_ = std::make_shared<MappedFile>(path);
@@ -54,6 +54,8 @@ void CachedTeacher::map_head() {
 void CachedTeacher::check_rows(const data::Dataset& rows,
                                const std::map<std::string, std::string>& when, int64_t first,
                                int64_t stride) const {
+  // The very rows that were written need no look. Of other data each row is looked up before
+  // training, because one that is missing would end the run at its step.
   if (rows.fingerprint() == manifest_.data.fingerprint) return;
   for (int64_t row = first; row < rows.size(); row += stride) {
     const std::optional<data::Sample> sample = rows.get(row);
@@ -79,6 +81,7 @@ void CachedTeacher::check_rows(const data::Dataset& rows,
 roles::PendingPayload CachedTeacher::send(uint64_t request_id, int64_t step,
                                           const models::PackedTokens& tokens,
                                           const at::Tensor& positions) {
+  // Nothing is sent: the payload is read when the loss needs it.
   roles::PendingPayload pending;
   pending.request = roles::pack_request(tokens, positions);
   pending.request.request_id = request_id;
@@ -98,7 +101,7 @@ roles::Payload CachedTeacher::receive(roles::PendingPayload pending, double*) {
        wanted_sequences(request.input_ids, request.cu_seqlens, request.positions))
     payloads_.read(sequence, payload);
 
-  // Of all ids those of this rank's part of the student's vocabulary.
+  // The cache holds all ids; this rank compares with its part of the student's vocabulary.
   if (options_.spec.kind == roles::PayloadKind::kFull && options_.tp_size > 1) {
     const int64_t common = payload.logps.size(1);
     const auto bound = [&](int64_t rank) {

@@ -58,7 +58,7 @@ void check_engine_support(const DistillOptions& distill, const Roles& roles,
                       ours);
 }
 
-// What the student names is new in each step.
+// The student names other ids in each step, so they cannot have been answered before the run.
 void check_support(const DistillOptions& distill, const Roles& roles, const RecipePlaces& places) {
   if (distill.support == roles::Support::kTeacher) return;
   const std::string support(enum_name(distill.support));
@@ -72,7 +72,7 @@ void check_support(const DistillOptions& distill, const Roles& roles, const Reci
   }
 }
 
-// What a cache holds was said before the run, of rows that stay as they are.
+// A cache holds what was said before the run, of rows that stay as they are.
 void check_caches(const DistillOptions& distill, const data::DataOptions& data,
                   const RecipePlaces& places) {
   const auto cached = std::ranges::count_if(distill.teachers, &TeacherOptions::is_cached);
@@ -90,7 +90,7 @@ void check_caches(const DistillOptions& distill, const data::DataOptions& data,
                   "key");
 }
 
-// Its default holds wherever there is nothing to evaluate.
+// Only `false` is refused: the default holds wherever there is nothing to evaluate.
 void check_evaluation(const DistillOptions& distill, const TrainOptions& train,
                       const data::DataOptions& data, const RecipePlaces& places) {
   if (distill.eval_kd_loss) return;

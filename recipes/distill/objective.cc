@@ -54,7 +54,7 @@ bool sample_matches(const data::Sample& sample, const std::map<std::string, std:
 
 namespace {
 
-// Micro-batches of an evaluation whose answers are in flight beyond the current one.
+// So many micro-batches of an evaluation have answers in flight beyond the current one.
 constexpr uint64_t kEvaluatedAhead = 1;
 
 [[noreturn]] void refuse_untaught(const data::Sample& sample) {
@@ -78,7 +78,8 @@ DistillObjective::DistillObjective(StepSource source, rpc::Agent& agent,
 }
 DistillObjective::~DistillObjective() = default;
 
-// tvd and a jsd that mixes are at most 1 and ln 2; what a cross-entropy adds has no bound.
+// A loss with a bound cannot come far above its lowest: tvd is at most 1, and a mixing jsd at most
+// ln 2. What a cross-entropy adds has no bound.
 bool DistillObjective::loss_falls() const {
   using losses::DivergenceType;
   const losses::DivergenceOptions& loss = options_.divergence;
@@ -101,7 +102,7 @@ std::vector<double> DistillObjective::weights_of(const data::Sample& sample) con
   return weights;
 }
 
-// The batch as it is.
+// Makes a part of the batch as it is.
 DistillObjective::Part DistillObjective::whole_part(const data::MicroBatch& batch) {
   Part part;
   part.tokens = batch.tokens;
@@ -110,7 +111,7 @@ DistillObjective::Part DistillObjective::whole_part(const data::MicroBatch& batc
   return part;
 }
 
-// A pack of `samples` alone, and which rows of the batch are theirs.
+// Makes a pack of `samples` alone, and notes which rows of the batch are theirs.
 DistillObjective::Part DistillObjective::part_of(const data::MicroBatch& batch,
                                                  const std::vector<size_t>& samples) {
   std::vector<data::Sample> chosen;
@@ -141,8 +142,8 @@ DistillObjective::Part DistillObjective::part_of(const data::MicroBatch& batch,
   return part;
 }
 
-// One part for each (teacher, weight) with the samples it answers, since a part's loss has one
-// weight. A teacher that answers every sample with the same weight sees the pack as it is.
+// Makes one part for each (teacher, weight) with the samples it answers, since a part's loss has
+// one weight. A teacher that answers every sample with the same weight sees the pack as it is.
 std::vector<DistillObjective::Part> DistillObjective::split(const data::MicroBatch& batch,
                                                             bool all_taught) const {
   // The samples of each teacher, by its weight in them.
@@ -187,8 +188,9 @@ void DistillObjective::announce(int64_t step, const data::BatchStream::Step& bat
   }
 }
 
-// The largest logits of each row over the ids that both know, in the order of a teacher's top-k.
-// They are constants of the loss. One product with the head serves all teachers that know as many.
+// Names the ids of the largest logits at each row, of those ids that both know, in the order of a
+// teacher's top-k. They are constants of the loss. One product with the head serves all teachers
+// that know as many.
 void DistillObjective::name_ids(std::vector<Part>& parts, const models::Head& head,
                                 const at::Tensor& rows) {
   std::map<int64_t, at::Tensor> largest;  // by the number of ids that both know
@@ -211,6 +213,7 @@ losses::TeacherShare DistillObjective::receive(Part& part, const at::Device& dev
                                                StepSums& sums) {
   TeacherRoute& route = teachers_[part.teacher];
   roles::FrozenAnswers& client = *route.client;
+  // The teacher's head comes to the device once, with its first answer.
   if (!route.head.defined() && client.head_weight().defined())
     route.head = client.head_weight().to(device);
 
@@ -230,10 +233,12 @@ at::Tensor DistillObjective::batch_loss(const models::Head& head, const at::Tens
   std::vector<Part> parts = std::move(in_flight_.front());
   in_flight_.pop_front();
   losses::DivergenceOptions divergence = options_.divergence;
+  // Cross-entropy on the student's own draws would teach it what it says already.
   if (on_policy_.front()) divergence.kd_ratio = 1.0;
   on_policy_.pop_front();
   sums.count += static_cast<double>(batch.num_targets());
-  // The tp ranks' sums are one rank's, and each of them asks for its part.
+  // The sums of a step are added over dp and pp, not over tp, but each tp rank asks for a part of
+  // its own.
   sums.values[kBytes] +=
       peers_.new_bytes() * (head.vocab.group == nullptr ? 1 : head.vocab.group->size());
   if (batch.num_targets() == 0)
@@ -248,7 +253,8 @@ at::Tensor DistillObjective::loss_of_parts(std::vector<Part> parts, const models
                                            const at::Tensor& rows, const at::Tensor& targets,
                                            const losses::DivergenceOptions& divergence,
                                            StepSums& sums) {
-  // All teachers are told before the first is waited for.
+  // All teachers are told their ids before the first is waited for, so that they answer side by
+  // side.
   if (options_.named_ids > 0) name_ids(parts, head, rows);
 
   std::vector<losses::TeacherShare> shares;
@@ -287,7 +293,8 @@ void DistillObjective::evaluate(const roles::Trainer& student,
   std::deque<std::vector<Part>> asked;
   uint64_t next = 0;
   for (uint64_t i = 0; i < count; ++i) {
-    // Answers that are on their way while the student computes.
+    // Teachers are asked ahead, so that they answer while the student computes. A held-out row may
+    // have no teacher: it does not count then.
     for (; options_.asks && next < count && next <= i + kEvaluatedAhead; ++next) {
       const uint64_t id = request_id(row.step, next, count, options_.dp_rank, options_.dp_size);
       asked.push_back(

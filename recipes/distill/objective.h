@@ -102,7 +102,7 @@ class DistillObjective : public BatchObjective {
   static Part part_of(const data::MicroBatch& batch, const std::vector<size_t>& samples);
   // `all_taught`: a sample that no teacher is for is an error, else it is left out.
   std::vector<Part> split(const data::MicroBatch& batch, bool all_taught) const;
-  // With requests under way for all parts that have rows.
+  // Splits the batch, and sends a request for each part that has rows.
   std::vector<Part> ask(const data::MicroBatch& batch, uint64_t request_id, int64_t step,
                         bool all_taught);
   // The weighted loss of the parts' rows, whose metrics go to `sums`; waits for their answers.
@@ -114,7 +114,7 @@ class DistillObjective : public BatchObjective {
   void name_ids(std::vector<Part>& parts, const models::Head& head, const at::Tensor& rows);
   // What its teacher has said of the part's rows; waits for the answer.
   losses::TeacherShare receive(Part& part, const at::Device& device, StepSums& sums);
-  // Of each teacher, with the sum 1; all 0 if none is for the sample.
+  // Returns the weight of each teacher, with the sum 1; all 0 if none is for the sample.
   std::vector<double> weights_of(const data::Sample& sample) const;
 
   PeerMetrics peers_;

@@ -40,7 +40,7 @@ data::PromptSample prompt_of(const data::Sample& sample, int64_t max_prompt) {
   return prompt;
 }
 
-// What people read of a sample that is saved. The row's own answer is its last run of targets.
+// Adds what people read of a sample that is saved. The row's own answer is its last run of targets.
 void add_texts(data::PromptSample& prompt, const data::Sample& sample,
                const models::Tokenizer& tokenizer) {
   const size_t first = prompt.prompt_ids.size();
@@ -84,19 +84,20 @@ data::BatchStream::Step OnPolicySource::operator()(int64_t step) {
       request.prompts.push_back(prompt_of(sample, options_.max_length - options_.max_new_tokens));
       if (!options_.samples_folder.empty() && options_.tokenizer)
         add_texts(request.prompts.back(), sample, *options_.tokenizer);
-      // Unique over steps and ranks; the same in a resumed run.
+      // The id is unique over steps and ranks, and the same in a resumed run.
       const auto place = static_cast<uint64_t>(request.sample_ids.size()) *
                          static_cast<uint64_t>(world_.dp().size());
       request.sample_ids.push_back((static_cast<uint64_t>(step) << 24) + place +
                                    static_cast<uint64_t>(world_.dp().rank()));
     }
 
-  // One completion for each, by the student of now.
+  // The student of now draws one completion for each prompt, so its weights are pushed before.
   samples_->sync(trainer_.decoder(), static_cast<uint64_t>(step), {});
   const Rollout rollout = samples_->finish(samples_->begin(std::move(request)));
   save_samples(sample_files_, options_.samples_folder, world_, rollout, step, /*reward_names=*/{});
 
-  // The batches again, with the student's completions as targets; an empty one is left out.
+  // The batches are made again, with the student's completions as targets. An empty one is left
+  // out.
   size_t next = 0;
   for (data::MicroBatch& batch : batches.micro_batches) {
     std::vector<data::Sample> samples;
@@ -138,9 +139,11 @@ at::Tensor SampledTokenObjective::batch_loss(const models::Head& head, const at:
   const at::Tensor teacher =
       pending ? teacher_->receive(std::move(*pending), &sums.values[kWaitSeconds]).logps
               : at::empty({0});
-  // Two numbers a token: from here on in host memory.
+  // From here on the loss works on two numbers a token, in host memory.
   const std::vector<at::Tensor> here = losses::in_host_memory({logps.log_probs, logps.entropy});
   const at::Tensor& log_probs = here[0];
+  // A policy gradient of the reverse KL: the advantage of a drawn token is the teacher's log p
+  // minus the student's, so their mean is minus the KL.
   losses::PolicyInputs inputs{
       .policy_logps = log_probs,
       .sequence_of_row = at::zeros({batch.num_targets()}, at::kLong),

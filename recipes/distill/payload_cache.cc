@@ -33,7 +33,7 @@ struct RecordHead {
 };
 static_assert(sizeof(RecordHead) + kSumBytes == kPayloadRecordBytes);
 
-// Over the body, and over what the head says of it.
+// The check is over the body, and over what the head says of it.
 uint64_t record_check(const RecordHead& head, std::span<const std::byte> body) {
   const auto said = std::as_bytes(std::span(&head, 1)).first(offsetof(RecordHead, check));
   return checksum64(body, checksum64(said));
@@ -41,7 +41,7 @@ uint64_t record_check(const RecordHead& head, std::span<const std::byte> body) {
 
 fs::path records_folder(const fs::path& folder) { return folder / "payloads"; }
 
-// The head of a whole record at `offset`, or nullopt.
+// Returns the head of a whole record at `offset`, or nullopt.
 std::optional<RecordHead> head_at(std::span<const std::byte> bytes, size_t offset) {
   RecordHead head;
   if (bytes.size() - offset < sizeof head) return std::nullopt;
@@ -56,7 +56,7 @@ std::span<const std::byte> body_of(std::span<const std::byte> bytes, size_t offs
   return bytes.subspan(offset + sizeof head, head.body_bytes);
 }
 
-// How many bytes, from the start, are whole records that hold what was written.
+// Returns how many bytes, from the start, are whole records that hold what was written.
 size_t whole_bytes(std::span<const std::byte> bytes) {
   size_t at = 0;
   while (const auto head = head_at(bytes, at)) {
@@ -73,7 +73,7 @@ std::vector<int32_t> int32s_of(const at::Tensor& tensor) {
   return {data, data + flat.numel()};
 }
 
-// Rows of a tensor whose rows lie one after the other in host memory.
+// Returns rows of a tensor whose rows lie one after the other in host memory.
 std::span<const std::byte> tensor_rows(const at::Tensor& tensor, int64_t first, int64_t count) {
   const auto bytes = tensor.nbytes() / static_cast<size_t>(std::max<int64_t>(1, tensor.size(0)));
   const auto* data = static_cast<const std::byte*>(tensor.const_data_ptr());
@@ -90,7 +90,7 @@ std::vector<WantedSequence> wanted_sequences(const at::Tensor& input_ids,
   std::vector<WantedSequence> sequences;
   size_t row = 0;
   for (size_t s = 0; s + 1 < ends.size(); ++s) {
-    // Where its wanted rows are, counted from its own start.
+    // Places are counted from the start of the sequence, so that its key is the same in every pack.
     const size_t first = row;
     std::vector<int32_t> places;
     for (; row < wanted.size() && wanted[row] < ends[s + 1]; ++row)
@@ -116,12 +116,15 @@ PayloadCache::PayloadCache(const fs::path& folder, const std::vector<PayloadFile
                                            std::to_string(file.bytes) +
                                            " bytes of the cache, or missing; write it anew");
     files_.push_back(std::make_shared<MappedFile>(path));
+    // The manifest says how far the file belongs to the cache; what lies behind that is not looked
+    // at.
     const auto bytes = files_.back()->bytes().first(static_cast<size_t>(file.bytes));
     for (size_t at = 0; at < bytes.size();) {
       const auto head = head_at(bytes, at);
       if (!head)
         throw Error(ErrorCode::kCorrupt, path.string() + " holds no payload at byte " +
                                              std::to_string(at) + "; write the cache anew");
+      // Two ranks may have kept the same sequence: the first one counts.
       const auto [place, added] =
           places_.emplace(std::string(head->key.data(), kContentKeyBytes),
                           Place{.file = files_.size() - 1, .offset = at, .rows = head->rows});
@@ -151,6 +154,7 @@ void PayloadCache::read(const WantedSequence& sequence, roles::Payload& to) cons
     throw Error(ErrorCode::kCorrupt, file.path().string() + " at byte " + std::to_string(offset) +
                                          " " + what + "; write the cache anew, or restore it");
   };
+  // A damaged payload would be trained on without a sign, so each is checked as it is read.
   if (record_check(head, body) != head.check) refuse("does not hold what was written");
 
   const auto take = [&](size_t bytes) {
@@ -166,7 +170,7 @@ void PayloadCache::read(const WantedSequence& sequence, roles::Payload& to) cons
     std::memcpy(const_cast<std::byte*>(rows.data()), bytes.data(), bytes.size());
   }
 
-  // What was counted over the rows.
+  // The sums over the rows stand behind these.
   std::array<double, 2> sums;
   const auto bytes = take(kSumBytes);
   std::memcpy(sums.data(), bytes.data(), bytes.size());
@@ -194,7 +198,7 @@ void PayloadWriter::add(const WantedSequence& sequence, roles::Payload& from) {
     body.append(reinterpret_cast<const char*>(rows.data()), rows.size());
   }
 
-  // The answer has one sum for all of its rows: a sequence has its share.
+  // The answer has one sum for all of its rows, of which a sequence gets its share.
   const double share = static_cast<double>(sequence.num_rows) /
                        static_cast<double>(std::max<int64_t>(1, from.label.num_rows));
   const std::array<double, 2> sums{from.masked_mass_sum * share, from.tail_bound_sum * share};
@@ -208,6 +212,8 @@ void PayloadWriter::add(const WantedSequence& sequence, roles::Payload& from) {
   std::memcpy(head.key.data(), sequence.key.data(), kContentKeyBytes);
   head.check = record_check(head, std::as_bytes(std::span(body)));
   body.insert(0, reinterpret_cast<const char*>(&head), sizeof head);
+  // Head and body are appended as one, so that a crash leaves a torn record only at the end of the
+  // file, where cut_torn_records() finds it.
   append_bytes(fd_, body, path_);
 }
 
@@ -232,6 +238,8 @@ std::vector<PayloadFile> payload_files(const fs::path& folder) {
 void cut_torn_records(const fs::path& folder, int64_t rank, int64_t ranks) {
   const std::vector<PayloadFile> files = payload_files(folder);
   for (size_t i = 0; i < files.size(); ++i) {
+    // An earlier call may have had another number of ranks, so files are shared out by their place
+    // in the list.
     if (static_cast<int64_t>(i) % ranks != rank || files[i].bytes == 0) continue;
     const fs::path path = records_folder(folder) / files[i].name;
     const size_t whole = whole_bytes(MappedFile(path).bytes());

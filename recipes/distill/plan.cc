@@ -14,7 +14,8 @@
 namespace retort::recipes {
 namespace {
 
-// The hidden states that a teacher has computed ahead, in requests that its replicas share.
+// Returns the bytes of the hidden states that a teacher has computed ahead, for those requests that
+// one of its replicas gets.
 double plan_kept_rows(const Recipe& recipe, const RoleOptions& teacher, int64_t hidden_size) {
   const int64_t steps = prefetched_steps(*recipe.distill) + 1;
   const int64_t requests =
@@ -32,7 +33,7 @@ void plan_named_ids(const Recipe& recipe, const RoleOptions& teacher,
   const auto named =
       static_cast<double>(roles::named_bytes_per_row(link.payload, config.vocab_size));
   link.named_bytes_per_token = named * static_cast<double>(recipe.student().world.tp);
-  // Of answers one micro-batch's are in flight, beside the ids.
+  // Only one micro-batch has its answers in flight, beside the ids.
   link.prefetch_bytes =
       (link.bytes_per_token + named) * static_cast<double>(micro_batch_tokens(recipe, 1));
   link.kept_bytes = plan_kept_rows(recipe, teacher, config.hidden_size);
@@ -49,7 +50,7 @@ LinkPlan plan_teacher_link(const Recipe& recipe, const std::string& role) {
   link.payload = recipe.distill->payload_spec(recipe.seed);
   plan_named_ids(recipe, teacher, config, link);
 
-  // What `retort cache` writes of it, where it may.
+  // `retort cache` would write so much, where the recipe allows a cache.
   const bool is_kept = !teacher.external && recipe.distill->lmbda == 0 && !link.payload.names_ids();
   if (!is_kept) return link;
   link.cache_bytes_per_sequence = static_cast<double>(kPayloadRecordBytes);

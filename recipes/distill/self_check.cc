@@ -66,6 +66,7 @@ Row mixture(const Row& q, const Row& p, double w) {
 }
 
 double divergence(const Row& q, const Row& p, const losses::DivergenceOptions& o) {
+  // q is the teacher, p the student, both as log-probabilities.
   switch (o.type) {
     case losses::DivergenceType::kForwardKl: return kl(q, p);
     case losses::DivergenceType::kReverseKl: return kl(p, q);
@@ -119,7 +120,7 @@ double reference_divergence(const Row& teacher_logits, const Row& student_logits
   return scale * kl(q_top, p_top);
 }
 
-// With the teacher's top_k ids; 0: full vocabulary.
+// Takes the teacher's top_k ids; 0: the full vocabulary.
 double reference_divergence(const Row& teacher_logits, const Row& student_logits,
                             const losses::DivergenceOptions& options, int64_t top_k) {
   std::vector<size_t> order(teacher_logits.size());
@@ -133,7 +134,7 @@ double reference_divergence(const Row& teacher_logits, const Row& student_logits
   return reference_divergence(teacher_logits, student_logits, whole, order);
 }
 
-// What the teacher sends to this student, whose ids it scores where the spec says so.
+// Returns what the teacher sends to this student, whose ids it scores where the spec says so.
 roles::Payload payload_of(const CheckedRows& teacher, const CheckedRows& student,
                           const roles::PayloadSpec& spec) {
   at::Tensor named;
@@ -188,7 +189,7 @@ at::Tensor named_by(const roles::Payload& payload) {
   return payload.label.spec.names_ids() ? payload.ids : at::Tensor();
 }
 
-// Of the student as it is, with the ids that it names now.
+// Returns the mean for the student as it is, with the ids that it names now.
 double expected_mean(const CheckedRows& teacher, const CheckedRows& student,
                      const Setting& setting) {
   return reference_mean(teacher, student, setting,
@@ -247,8 +248,9 @@ void check_value_and_direction(SelfCheck& check, const CheckedRows& teacher,
                   ", the other direction would be " + scientific(other));
 }
 
-// The gradient along a random direction of the student's hidden states against central differences
-// of the fp64 reference.
+// Compares the gradient along a random direction of the student's hidden states with central
+// differences of the fp64 reference. Ids that the student names are constants of the loss, so the
+// moved students keep those of the payload.
 void check_gradient(SelfCheck& check, const CheckedRows& teacher, const CheckedRows& student,
                     const at::Tensor& targets, const Setting& setting) {
   const at::Tensor hidden = student.hidden.clone().set_requires_grad(true);
@@ -287,8 +289,8 @@ void check_temperature(SelfCheck& check, const CheckedRows& teacher, const Check
                   " against " + scientific(expected));
 }
 
-// The payloads of every row are there, and those of the first are distributions. No teacher is at
-// hand to compare them with.
+// Checks that the payloads of every row are there, and that those of the first are distributions.
+// No teacher is at hand to compare them with.
 void check_cached(SelfCheck& check, const Recipe& recipe, const TeacherOptions& options,
                   const data::MicroBatch& batch, const CheckedRows& student) {
   const models::LoadedModel& model = check.student();
@@ -346,6 +348,7 @@ void check_distill_numbers(SelfCheck& check, const Recipe& recipe) {
     setting.options.kd_ratio = 1.0;
     setting.options.common_vocab = setting.vocab;
     setting.spec.common_vocab = setting.vocab;
+    // The comparison needs more digits than bfloat16 has.
     setting.spec.bfloat16 = false;
     // Draws estimate what the whole vocabulary gives.
     if (setting.spec.kind == roles::PayloadKind::kSampled)

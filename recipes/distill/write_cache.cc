@@ -37,7 +37,7 @@ namespace {
   throw Error(ErrorCode::kInvalidArgument, "retort cache: " + message);
 }
 
-// What was begun in a folder stays what it is.
+// A cache that was begun in a folder goes on as it was begun.
 void check_same_cache(const fs::path& folder, const CacheManifest& begun,
                       const CacheManifest& now) {
   const auto refuse = [&](const std::string& what) {
@@ -62,14 +62,14 @@ void check_same_cache(const fs::path& folder, const CacheManifest& begun,
         "their seed)");
 }
 
-// The day that chat templates print: that on which the cache was begun.
+// Chat templates print the day on which the cache was begun.
 std::string cache_day(const RankContext& context, parallel::World& world) {
   if (context.recipe.data.template_date) return *context.recipe.data.template_date;
   const auto begun = read_begun(context.run_folder);
   return world.all().broadcast(begun ? begun->data.template_day : today(), 0);
 }
 
-// One rank's part of writing a cache.
+// Writes one rank's part of a cache.
 class CacheRun {
  public:
   CacheRun(RunContext& run, std::string day)
@@ -81,7 +81,7 @@ class CacheRun {
     describe(std::move(day));
   }
 
-  // Whether everything is written; false: it was asked to stop.
+  // Returns true when everything is written, false when it was asked to stop.
   bool run();
 
  private:
@@ -136,10 +136,13 @@ void CacheRun::describe(std::string day) {
   manifest_.packs = describe_packs(run_.batches());
 }
 
-// After this the files of earlier calls hold whole records, and this rank knows all of them.
+// When this returns, the files of earlier calls hold whole records, and this rank knows all of
+// them.
 void CacheRun::begin() {
   parallel::World& world = run_.world;
   check_same_rows(world, manifest_.data.fingerprint);
+  // The vote between the two halves lets nobody read the files before every rank has cut its share
+  // of them.
   parallel::run_on_all(world.all(), [&] {
     const auto begun = read_begun(folder_);
     if (begun) check_same_cache(folder_, *begun, manifest_);
@@ -173,8 +176,8 @@ void CacheRun::ask(int64_t step, const data::BatchStream::Step& batches) {
                                    world.options().layout.dp);
     if (batch.num_targets() == 0) continue;
 
-    // A pack of which anything is missing is asked as it is, so that its rows have the same bits
-    // whatever was there before.
+    // A pack of which anything is missing is asked for as a whole, so that its rows have the same
+    // bits whatever was there before.
     Asked asked;
     const roles::ForwardRequest request =
         roles::pack_request(batch.tokens, batch.predict_positions);
@@ -207,12 +210,13 @@ bool CacheRun::run() {
     run_.rank.report("training", step, "of " + std::to_string(steps) + " batches kept");
   };
 
-  // All ranks go through the same steps, and stop at the same one.
+  // All ranks go through the same steps, and stop at the same one: each step has a vote.
   parallel::Group& all = run_.world.all();
   for (int64_t step = 1; step <= steps; ++step) {
     if (all.all_reduce(int64_t{run_.rank.stop_requested()}) > 0) return false;
     parallel::run_on_all(all, [&] {
       ask(step, stream.next());
+      // The teacher is asked ahead, so that it computes while this rank writes.
       if (in_flight_.size() > prefetch) keep_oldest();
     });
     report(step);
@@ -220,6 +224,7 @@ bool CacheRun::run() {
   parallel::run_on_all(all, [&] {
     while (!in_flight_.empty())
       keep_oldest();
+    // All payloads must be on the disk before there is a manifest.
     writer_->sync();
   });
   finish();
@@ -291,9 +296,10 @@ void write_payload_cache(const RankContext& context) {
                  .agent = agent,
                  .links = links};
 
+  // The client of the teacher ends before the agent that it calls through.
   bool complete = false;
   {
-    // A vote, because one rank alone may fail to reach the teacher.
+    // One rank alone may fail to reach the teacher; the vote ends the others too.
     const auto work =
         parallel::run_on_all(world.all(), [&] { return std::make_unique<CacheRun>(run, day); });
     complete = work->run();

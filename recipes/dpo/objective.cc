@@ -30,13 +30,13 @@
 namespace retort::recipes {
 namespace {
 
-// The counterparts of aot and aot_unpaired: of this rank's P pairs among those of all ranks of
-// `group`, whichever rank has which pair: [3, P] (losses/counterparts.h). `sums`: [4, P] float32 in
-// host memory, the log-probabilities of the policy's chosen and rejected completions and of the
+// Finds the counterparts of aot and aot_unpaired: of this rank's P pairs among those of all ranks
+// of `group`, whichever rank has which pair: [3, P] (losses/counterparts.h). `sums`: [4, P] float32
+// in host memory, the log-probabilities of the policy's chosen and rejected completions and of the
 // reference's. P may differ between ranks.
 // Collectives: two all-reduces on `group`, 8 bytes a rank and 16 bytes a pair.
 at::Tensor counterparts_over(parallel::Group& group, const at::Tensor& sums) {
-  // Where each rank's pairs stand in those of all.
+  // The counts of all ranks say where the pairs of each stand among those of all.
   at::Tensor counts = at::zeros({group.size()}, at::kLong);
   int64_t* count = counts.mutable_data_ptr<int64_t>();
   count[group.rank()] = sums.size(1);
@@ -44,7 +44,7 @@ at::Tensor counterparts_over(parallel::Group& group, const at::Tensor& sums) {
   const int64_t begin = std::accumulate(count, count + group.rank(), int64_t{0});
   const int64_t total = std::accumulate(count, count + group.size(), int64_t{0});
 
-  // Each number is one rank's, and zeros of the others: their sum is that number.
+  // Every number comes from one rank, the others add zeros: the sum is that number, to the bit.
   at::Tensor all = at::zeros({4, total}, at::kFloat);
   all.narrow(1, begin, sums.size(1)).copy_(sums);
   group.all_reduce(all);
@@ -111,6 +111,7 @@ DpoObjective::Drawn DpoObjective::ask(data::PairMicroBatch batch, uint64_t reque
               .weighted = {},
               .row_weights = {},
               .counterparts = {}};
+  // The student computes the prompt of a pair once where it can; the reference gets both sequences.
   drawn.shared = data::student_sequences(drawn.batch, options_.share_prompts);
   drawn.shared.tokens.wanted = drawn.shared.predict_positions;
   if (!reference_) return drawn;
@@ -145,6 +146,8 @@ void DpoObjective::begin_step(parallel::Group& dp) {
   if (losses::uses_chosen_nll(options_.loss)) count_chosen_tokens(dp);
   if (!losses::needs_counterparts(options_.loss)) return;
   std::vector<Drawn>& batches = drawn_.front().micro_batches;
+  // Counterparts are found among the pairs of the whole step, so a forward pass of all of them
+  // comes before the first loss.
   const auto sums_of = [&](size_t i) {
     return sums_without_gradient(*options_.student, batches[i]);
   };
@@ -161,6 +164,8 @@ void DpoObjective::count_chosen_tokens(parallel::Group& dp) {
     sum[1] += chosen_tokens(drawn.batch);
   }
   if (dp.size() > 1) dp.all_reduce(sums);
+  // The step divides its loss by the number of pairs. This factor makes the NLL in it a mean over
+  // the tokens of all chosen completions.
   nll_scale_ = sum[0] / sum[1];
 }
 
@@ -182,13 +187,14 @@ at::Tensor DpoObjective::sums_without_gradient(const roles::Trainer& student, Dr
   return sums;
 }
 
-// What the pairs of each of these micro-batches are compared with among the pairs of all `ranks`:
-// [3, P] each, from their sums [4, P].
+// Finds what the pairs of each of these micro-batches are compared with among the pairs of all
+// `ranks`: [3, P] each, from their sums [4, P].
 std::vector<at::Tensor> DpoObjective::find_counterparts(
     size_t batches, const std::function<at::Tensor(size_t)>& sums_of,
     parallel::Group& ranks) const {
   std::vector<at::Tensor> sums{at::zeros({4, 0}, at::kFloat)};
-  // A vote, because each data-parallel rank waits for answers of its own.
+  // Each data-parallel rank waits for answers of its own. If one fails, the vote keeps the others
+  // out of the collectives behind it.
   parallel::run_on_all(ranks, [&] {
     for (size_t i = 0; i < batches; ++i)
       sums.push_back(sums_of(i));
@@ -205,13 +211,13 @@ std::vector<at::Tensor> DpoObjective::find_counterparts(
   return parts;
 }
 
-// Both completions of each pair, by the policy and by the reference. `logits`, if it is asked for,
-// becomes the mean logits at each row.
+// Forms the sums of both completions of each pair, by the policy and by the reference. `logits`, if
+// it is asked for, becomes the mean logits at each row.
 losses::PreferenceInputs DpoObjective::compare(const models::Head& head, const at::Tensor& rows,
                                                Drawn& drawn, double* waited, at::Tensor* logits) {
   const data::PairMicroBatch& batch = drawn.batch;
   const int64_t sequences = 2 * batch.num_pairs();
-  // Numbers of tokens: from here on in host memory.
+  // From here on the loss works on a few numbers a token, in host memory.
   const std::vector<at::Tensor> here = losses::in_host_memory(
       {losses::linear_log_probs(rows, head.weight, {}, batch.targets, {}, head.vocab, head.softcap)
            .log_probs,
@@ -256,7 +262,8 @@ at::Tensor DpoObjective::pair_loss(const models::Head& head, const at::Tensor& r
   at::Tensor logits;
   losses::PreferenceInputs inputs = compare(head, rows, drawn, &sums.values[kWaitSeconds], &logits);
   inputs.counterparts = drawn.counterparts;
-  // Counted here, where the loss is formed, so that the sums of a step hold it once.
+  // The wait of begin_step() is counted here, where the loss is formed, so that the sums of a step
+  // hold it once.
   sums.values[kWaitSeconds] += drawn.waited;
 
   const losses::PreferenceResult result = losses::preference_loss(inputs, options_.loss);
@@ -266,7 +273,7 @@ at::Tensor DpoObjective::pair_loss(const models::Head& head, const at::Tensor& r
   return nll_scale == 0 ? result.loss_sum : result.loss_sum + result.chosen_nll_sum * nll_scale;
 }
 
-// What the metrics are made of; without autograd. `mean_logits`: at each row.
+// Adds what the metrics are made of, without autograd. `mean_logits`: at each row.
 void DpoObjective::add_sums(const at::Tensor& mean_logits, const data::PairMicroBatch& batch,
                             const losses::PreferenceInputs& inputs,
                             const losses::PreferenceResult& result, StepSums& sums) {
@@ -352,9 +359,11 @@ MetricsRow DpoObjective::evaluate(int64_t step, const roles::Trainer& student,
 
   mean_logits_.forget();
 
-  // The sums of all ranks where the pipeline ends; the others add nothing.
+  // Only the ranks where the pipeline ends have formed sums; the others add nothing, but get the
+  // total.
   all_reduce(sums, world.dp_pp());
   if (sums.count == 0) throw Error(ErrorCode::kInvalidArgument, "the evaluation data has no pair");
+  // The NLL is a mean over tokens, the rest over pairs: the two are divided apart.
   double loss = sums.loss / sums.count;
   if (losses::uses_chosen_nll(options_.loss))
     loss += sums.values[kNll] / sums.values[kChosenTokens];

@@ -22,7 +22,7 @@
 namespace retort::recipes {
 namespace {
 
-// log p of the chosen and of the rejected completion of a batch of one pair: [2].
+// Returns log p of the chosen and of the rejected completion of a batch of one pair: [2].
 at::Tensor completion_log_probs(const models::Decoder& decoder, const models::PackedTokens& tokens,
                                 const at::Tensor& positions, const data::PairMicroBatch& batch) {
   const at::Tensor rows = decoder.hidden(tokens).index_select(0, positions);
@@ -33,7 +33,8 @@ at::Tensor completion_log_probs(const models::Decoder& decoder, const models::Pa
   return at::zeros({2}, log_probs.options()).index_add(0, batch.sequence_of_row, log_probs);
 }
 
-// log p of both completions as one sequence that forks, which must be that of two sequences: [2].
+// Returns log p of both completions as one sequence that forks, which must be that of two
+// sequences: [2].
 at::Tensor check_shared_prompt(SelfCheck& check, const data::PairMicroBatch& batch) {
   const c10::NoGradGuard no_grad;
   const models::Decoder& decoder = check.student().decoder;
@@ -50,7 +51,7 @@ at::Tensor check_shared_prompt(SelfCheck& check, const data::PairMicroBatch& bat
   return forked;
 }
 
-// The loss where policy and reference are one model, and which way its gradient points.
+// Checks the loss where policy and reference are one model, and which way its gradient points.
 void check_loss(SelfCheck& check, const at::Tensor& log_probs, const data::PairShape& shape,
                 const losses::PreferenceOptions& options) {
   const c10::AutoGradMode grad(true);

@@ -19,7 +19,7 @@ struct GrpoRewards {
   std::vector<double> weights;
 };
 
-// Of the global batch, as in recipes/losses/advantages.h.
+// Returns the advantages of the global batch, as in recipes/losses/advantages.h.
 losses::Advantages grpo_advantages(const GrpoRewards& rewards, int64_t num_generations,
                                    const GrpoOptions& options);
 

@@ -11,6 +11,7 @@ std::vector<std::vector<size_t>> batch_places(int64_t num_prompts, const BatchSi
 
   std::vector<std::vector<size_t>> batches;
   for (int64_t mini_batch = 0; mini_batch < sizes.num_mini_batches; ++mini_batch) {
+    // Mini-batches share the prompts of all ranks evenly, before these are dealt out.
     const int64_t begin = num_prompts * mini_batch / sizes.num_mini_batches;
     const int64_t end = num_prompts * (mini_batch + 1) / sizes.num_mini_batches;
 
@@ -18,6 +19,7 @@ std::vector<std::vector<size_t>> batch_places(int64_t num_prompts, const BatchSi
     batches.resize(first + micro_batches);
     size_t placed = 0;
     for (int64_t prompt = begin; prompt < end; ++prompt) {
+      // Prompts are dealt round the ranks: prompt p of the round is number p / dp of its rank.
       if (prompt % sizes.dp_size != sizes.dp_rank) continue;
       const auto mine = static_cast<size_t>(prompt / sizes.dp_size);
       for (size_t g = 0; g < generations; ++g, ++placed) {

@@ -45,7 +45,8 @@ GrpoMicroBatch OpenGrpoMicroBatch::close(bool share) && {
   RETORT_CHECK(batch.batch.num_targets() == batch.sequence_of_row.numel())
       << "completion tokens and target rows differ";
 
-  // The prompt of a group once, where the student computes it.
+  // A batch that shares computes the prompt of a group once; the completions behind it fork from
+  // there.
   batch.tokens = batch.batch.tokens;
   batch.tokens.wanted = batch.batch.predict_positions;
   if (!share) return batch;

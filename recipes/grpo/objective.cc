@@ -23,7 +23,7 @@
 namespace retort::recipes {
 namespace {
 
-// What is asked of the reference, if there is one.
+// Makes the questions to the reference, if there is one.
 std::unique_ptr<ReferenceQuestions> questions_of(std::unique_ptr<Reference> reference,
                                                  const BatchSizes& sizes, const GrpoOptions& grpo) {
   if (!reference) return nullptr;
@@ -78,9 +78,9 @@ bool GrpoObjective::saves_after(int64_t done) const {
   return due(options_.save_steps) || due(options_.exit_interval);
 }
 
-// The last round that may be asked for while `round` is trained on: it runs at most as far ahead as
-// its weights may be stale in its last step, and none begins at or after a step that saves a
-// checkpoint.
+// Returns the last round that may be asked for while `round` is trained on. A round runs at most as
+// far ahead as its weights may be stale in its last step. None begins at or after a step that saves
+// a checkpoint, because a resumed run would draw it with the weights of that checkpoint.
 int64_t GrpoObjective::last_round_ahead(int64_t round, int64_t done) const {
   const int64_t steps = options_.grpo.steps_per_rollout();
   const int64_t left = options_.grpo.staleness_left(options_.sync_every_steps);
@@ -95,7 +95,8 @@ int64_t GrpoObjective::last_round_ahead(int64_t round, int64_t done) const {
   return last;
 }
 
-// After a checkpoint always, because a run that is resumed there has pushed nothing yet.
+// After a checkpoint weights are always pushed, because a run that is resumed there has pushed
+// nothing yet.
 bool GrpoObjective::push_is_due(int64_t done) const {
   const auto pushed = static_cast<int64_t>(samples_->pushed_version());
   return saves_after(done) || pushed == 0 || done + 1 - pushed >= options_.sync_every_steps;
@@ -115,6 +116,8 @@ void GrpoObjective::request_rounds(int64_t round, int64_t step) {
   const int64_t last = last_round_ahead(round, done);
   if (next_round_ > last) return;
 
+  // Requests in flight name older weights: sync() lets generators accept these before it sends the
+  // new ones.
   if (push_is_due(done))
     samples_->sync(trainer_.decoder(), static_cast<uint64_t>(done) + 1, in_flight());
   for (; next_round_ <= last; ++next_round_) {
@@ -138,6 +141,7 @@ void GrpoObjective::request_rounds(int64_t round, int64_t step) {
 StepInfo GrpoObjective::next_step(int64_t step) {
   const int64_t steps = options_.grpo.steps_per_rollout();
   const int64_t round = (step - 1) / steps;
+  // A process that is resumed in the middle of a round has no batches yet, and draws the round.
   const bool first = batches_.empty() || (step - 1) % steps == 0;
   first_batch_ =
       static_cast<size_t>((step - 1) % options_.grpo.num_mini_batches * options_.micro_batches);
@@ -156,9 +160,11 @@ StepInfo GrpoObjective::next_step(int64_t step) {
   return info;
 }
 
-// The round's samples with their rewards; prompts without a signal drawn anew as often as may be.
+// Waits for the round's samples and their rewards, and draws others in place of prompts without a
+// signal, as often as max_resamples allows.
 Rollout GrpoObjective::draw(Round& round, int64_t step) {
-  // Where the rank that scores asks the reference, it asks while it waits, if these samples stay.
+  // Without a pipeline the rank that scores also asks the reference: it does so while it waits for
+  // scores, unless these samples may still be replaced.
   const bool stays = options_.grpo.max_resamples == 0;
   if (reference_ && stays && world_.leads_replica() && world_.pp().size() == 1)
     round.pending.meanwhile = [this, request = round.pending.request] {
@@ -168,10 +174,13 @@ Rollout GrpoObjective::draw(Round& round, int64_t step) {
     return scorer_->finish(*samples_, std::move(round.pending), world_.mp());
   });
 
+  // The penalty stands before the search for a signal: it may be the only difference in a group.
   punish_overlong(rollout, options_.max_new_tokens, options_.grpo.overlong_penalty_tokens);
 
   num_resampled_ = 0;
   for (int64_t i = 0; i < options_.grpo.max_resamples; ++i) {
+    // All ranks find the same places in the rewards of all, so that they draw together or not at
+    // all.
     const GrpoRewards rewards = rewards_of(rollout, round);
     const std::vector<int64_t> places =
         places_without_signal(rewards.objectives.defined() ? rewards.objectives : rewards.totals,
@@ -188,7 +197,8 @@ Rollout GrpoObjective::draw(Round& round, int64_t step) {
   return rollout;
 }
 
-// Of all ranks.
+// Returns the rewards of all ranks' samples, because advantages may be normalised over the whole
+// rollout.
 GrpoRewards GrpoObjective::rewards_of(const Rollout& rollout, const Round& round) const {
   const int64_t groups = to_int64(round.rows.rows.size());
   const int64_t generations = options_.num_generations;
@@ -196,7 +206,8 @@ GrpoRewards GrpoObjective::rewards_of(const Rollout& rollout, const Round& round
   rewards.totals = gather_rewards(world_, rollout, groups, generations);
   if (!options_.grpo.decouples_rewards()) return rewards;
 
-  // A penalty on length is one more of them. Those without a weight are only told of.
+  // The penalty on length is one more objective. A reward without a weight is only told of, so its
+  // numbers are zeroed here.
   rewards.weights = options_.reward_weights;
   const bool penalty = options_.grpo.overlong_penalty_tokens > 0;
   if (penalty) rewards.weights.push_back(1);
@@ -217,19 +228,23 @@ void GrpoObjective::prepare(Round round, int64_t step) {
   if (reference_) reference_->begin_round(step, num_prompts);
   Rollout rollout = draw(round, step);
 
-  // The KL in a reward is known once the reference has answered for all samples.
+  // The KL in a reward needs the reference's answers for all samples. The reference is asked batch
+  // by batch, so the batches are made before their advantages are known.
   std::optional<RewardKl> kl;
   if (options_.grpo.kl_in_reward) {
     parallel::run_on_all(world_.all(), [&] {
       const int64_t samples = to_int64(rollout.groups.size()) * options_.num_generations;
       batches_ = make_batches(rollout, num_prompts, at::zeros({samples}));
     });
+    // The vote above stands between: a rank that has no batches would be missing in these
+    // collectives.
     kl = parallel::run_on_all(world_.all(), [&] {
       return take_kl_from_rewards(world_, rollout, batches_, *reference_, options_.grpo.beta);
     });
   }
 
-  // Advantages over the whole rollout; this rank trains on its own prompts.
+  // Advantages are formed over the whole rollout, alike on every rank; this rank trains on its own
+  // prompts.
   const losses::Advantages advantages =
       grpo_advantages(rewards_of(rollout, round), options_.num_generations, options_.grpo);
   const at::Tensor mine = values_of_rank(world_, advantages.advantages, options_.num_generations);
@@ -258,8 +273,8 @@ void GrpoObjective::prepare(Round round, int64_t step) {
   round_metrics_ = round_metrics(world_, rollout, advantages, facts, step);
 }
 
-// What the student says of the samples of the steps that come after the next one. Of the next one's
-// the loss says it, as the weights are the same.
+// Remembers what the student says of the samples of the steps that come after the next one. For the
+// next one the loss itself says it, as the weights are the same.
 void GrpoObjective::remember_old_policy() {
   const size_t end = first_batch_ + info_.micro_batches;
   for (size_t i = 0; i < batches_.size(); ++i)

@@ -32,6 +32,7 @@ void ReferenceQuestions::begin_round(int64_t step, int64_t num_prompts) {
 }
 
 void ReferenceQuestions::ask_early(const RolloutRequest& request, RolloutScorer& scorer) {
+  // Where all ranks form the answer together, none may ask before the others do.
   if (reference_->on_all_ranks()) return;
   const auto generations = static_cast<size_t>(options_.sizes.num_generations);
   const auto batches = batch_places(num_prompts_, options_.sizes);
@@ -40,7 +41,8 @@ void ReferenceQuestions::ask_early(const RolloutRequest& request, RolloutScorer&
     const auto scored = scorer.peek(request.number, places);
     if (!scored) return;
 
-    // An unscorable sample takes part in nothing, nor one that has no loss.
+    // The batch must be the one that the objective will form: without unscorable samples, which
+    // take part in nothing, and without those that have no loss.
     std::vector<data::Sample> samples;
     for (size_t i = 0; i < places.size(); ++i) {
       const ScoringQueue::Peek& sample = (*scored)[i];
@@ -64,7 +66,8 @@ Reference::Pending ReferenceQuestions::ask(size_t index, const data::MicroBatch&
   if (index >= early_.size())
     return reference_->ask(id(index), step_, batch.tokens, batch.predict_positions);
 
-  // Samples that were drawn again since then have other weights.
+  // Samples may have been drawn again since: then the early answer is of other tokens, and is asked
+  // for anew.
   Early& early = early_[index];
   if (early.input_ids.defined() && at::equal(early.input_ids, batch.tokens.input_ids) &&
       at::equal(early.positions, batch.predict_positions))

@@ -19,6 +19,8 @@ constexpr uint64_t kFirstResample = uint64_t{1} << 42;
 Resampler::Drawn Resampler::draw(Rollout& rollout, const std::vector<int64_t>& places,
                                  int64_t step) {
   const data::IndexStream::Step rows = stream_.next(to_int64(places.size()));
+  // At the end of an epoch there may be fewer prompts than places: the last places keep their
+  // samples.
   const std::vector<int64_t> filled(places.begin(), places.begin() + to_int64(rows.rows.size()));
   DealtPrompts dealt;
   deal(prompts_, rows, filled, options_.num_generations, world_.dp(), dealt);
@@ -34,7 +36,7 @@ Resampler::Drawn Resampler::draw(Rollout& rollout, const std::vector<int64_t>& p
 
   punish_overlong(fresh, options_.max_new_tokens, options_.overlong_penalty_tokens);
 
-  // The prompt at place i of a round is the one at i / dp of its rank.
+  // Prompts are dealt round the ranks: the one at place i of a round is number i / dp of its rank.
   auto group = fresh.groups.begin();
   for (const int64_t place : filled) {
     if (place % world_.dp().size() != world_.dp().rank()) continue;

@@ -17,7 +17,9 @@ RewardKl take_kl_from_rewards(parallel::World& world, Rollout& rollout,
     num_samples += group.samples.size();
   at::Tensor kl = at::zeros({to_int64(num_samples)}, at::kDouble);  // of each sample, by its place
 
-  // Where the pipeline ends; a stage before it learns by the vote that this failed.
+  // The rows are where the pipeline ends. A stage before that learns by the vote if this fails, and
+  // else waits for the sums in the broadcast. The KL of a completion is estimated by its own
+  // tokens, as the sum of log p (drawn) - log p (reference).
   parallel::run_on_all(world.mp(), [&] {
     if (world.pp().rank() + 1 != world.pp().size()) return;
     for (GrpoMicroBatch& batch : batches) {
@@ -38,6 +40,7 @@ RewardKl take_kl_from_rewards(parallel::World& world, Rollout& rollout,
   for (RolloutGroup& group : rollout.groups)
     for (RolloutSample& sample : group.samples) {
       const double of_this = *of_sample++;
+      // A sample without a reward has none that the KL could be taken from.
       if (!sample.reward) continue;
       sample.adjustment -= beta * of_this;
       total.sum += of_this;

@@ -10,11 +10,11 @@ namespace {
 
 constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
 
-// Of samples: how many, their tokens, how many were cut off.
+// Counts samples, their tokens, and those that were cut off.
 struct Lengths {
   double samples = 0, tokens = 0, clipped = 0;
 };
-// Of one reward: what those samples got that it could score.
+// Sums one reward over the samples that it could score.
 struct Component {
   double sum = 0, count = 0;
 };
@@ -39,7 +39,7 @@ MetricsRow round_metrics(parallel::World& world, const Rollout& rollout,
         }
     }
 
-  // Over all dp ranks, in one vector.
+  // One all-reduce sums all numbers over the dp ranks.
   const RewardKl kl = facts.kl.value_or(RewardKl{});
   std::vector<double> sums{lengths.samples, lengths.tokens, lengths.clipped,
                            kl.sum,          kl.tokens,      facts.overlong_penalty_sum.value_or(0)};
@@ -67,7 +67,7 @@ MetricsRow round_metrics(parallel::World& world, const Rollout& rollout,
   for (size_t r = 0; r < rewards; ++r) {
     const std::string name = "rewards/" + facts.reward_names[r];
     const double* component = sum + first_component + 2 * r;
-    const double scores = component[1];  // of none there is no mean
+    const double scores = component[1];  // 0 scores have no mean
     row.add(name, scores > 0 ? component[0] / scores : kNoNumber)
         .add(name + "/num_missing", static_cast<int64_t>(samples - scores));
   }

@@ -15,8 +15,11 @@
 namespace retort::recipes {
 namespace {
 
-// `width` numbers of each sample, which `write` fills where they are known, of every rank:
-// [num_groups * num_generations, width] float64.
+// Gathers `width` numbers of each sample of every rank, NaN where `write` fills in none:
+// [num_groups * num_generations, width] float64. Prompts are dealt round the ranks, so place i of
+// the round is row i / ranks of rank i % ranks. Every rank sends as many rows as the one with most,
+// because an all-gather takes as much from each; what is too much stands at the end, and is cut
+// off.
 at::Tensor gather_numbers(parallel::World& world, const Rollout& rollout, int64_t num_groups,
                           int64_t num_generations, int64_t width,
                           const std::function<void(const RolloutSample&, double*)>& write) {
@@ -109,6 +112,7 @@ std::vector<int64_t> places_without_signal(const at::Tensor& rewards, int64_t nu
       lowest = std::min(lowest, reward);
       highest = std::max(highest, reward);
     }
+    // A group with no or one scorable sample has no spread either.
     return lowest >= highest;
   };
 

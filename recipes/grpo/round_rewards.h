@@ -20,7 +20,7 @@ double overlong_penalty(int64_t num_tokens, int64_t max_new_tokens, int64_t pena
 // Adds its overlong_penalty to the adjustment of every sample that has a reward.
 void punish_overlong(Rollout& rollout, int64_t max_new_tokens, int64_t penalty_tokens);
 
-// Of the samples that have a reward.
+// Sums the penalties of the samples that have a reward.
 double overlong_penalty_sum(const Rollout& rollout, int64_t max_new_tokens, int64_t penalty_tokens);
 
 // Every rank's rewards with their adjustments in the global order of `num_groups` prompts: the
@@ -29,13 +29,14 @@ double overlong_penalty_sum(const Rollout& rollout, int64_t max_new_tokens, int6
 at::Tensor gather_rewards(parallel::World& world, const Rollout& rollout, int64_t num_groups,
                           int64_t num_generations);
 
-// As gather_rewards, the components of each sample before their weights, and with `adjustments` one
-// more, its adjustment: [num_groups * num_generations, K] float64, NaN: this one could not score
-// it. `components`: how many there are. One all-gather on dp.
+// Gathers, as gather_rewards does, the components of each sample before their weights, and with
+// `adjustments` one more, its adjustment: [num_groups * num_generations, K] float64, NaN: this one
+// could not score it. `components`: how many there are. One all-gather on dp.
 at::Tensor gather_components(parallel::World& world, const Rollout& rollout, int64_t num_groups,
                              int64_t num_generations, size_t components, bool adjustments);
 
-// Of the samples of this rank's prompts, from one value for each sample of the round.
+// Returns the values of the samples of this rank's prompts, from one value for each sample of the
+// round.
 at::Tensor values_of_rank(parallel::World& world, const at::Tensor& values,
                           int64_t num_generations);
 

@@ -17,10 +17,10 @@
 namespace retort::recipes {
 namespace {
 
-// What a group with rewards 0, 1, ..., n - 1 gets; the batch is that group. Rewards i have the mean
-// (n - 1) / 2 and, with Bessel's correction, the variance n (n + 1) / 12.
-//
-// Normalised twice, the second time what is left has the deviation std / (std + 1e-4).
+// Returns the advantage of reward i in a group with rewards 0, 1, ..., n - 1, which is the whole
+// batch. These have the mean (n - 1) / 2 and, with Bessel's correction, the variance
+// n (n + 1) / 12. Decoupled rewards are normalised twice: the second time what is left has the
+// deviation std / (std + 1e-4).
 double expected_advantage(int64_t i, int64_t n, const GrpoOptions& options) {
   const double centred = static_cast<double>(i) - static_cast<double>(n - 1) / 2;
   const double deviation = std::sqrt(static_cast<double>(n * (n + 1)) / 12);
@@ -53,7 +53,7 @@ void check_advantages(SelfCheck& check, const Recipe& recipe) {
                   scientific(error));
 }
 
-// What sampling_correction makes of a ratio of 1.
+// Returns what sampling_correction makes of a ratio of 1.
 double corrected_one(const losses::PolicyOptions& options) {
   const double floor = options.importance_sampling_floor.value_or(0);
   if (options.importance_sampling_cap >= 1 && floor <= 1) return 1;
@@ -68,7 +68,8 @@ double corrected_one(const losses::PolicyOptions& options) {
   return 0;
 }
 
-// The loss of one sample whose advantage is 1, where trainer, old policy and reference are one.
+// Checks the loss of one sample whose advantage is 1, where trainer, old policy and reference are
+// one model: every ratio is 1, and the KL is 0.
 void check_ratio(SelfCheck& check, const Recipe& recipe, const SampledLogProbs& log_p) {
   const c10::AutoGradMode grad(true);
   const int64_t tokens = log_p.trainer.numel();

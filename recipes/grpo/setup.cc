@@ -22,8 +22,8 @@ class GrpoRun : public RolloutRun {
  public:
   using RolloutRun::RolloutRun;
   Objective& objective() override { return *objective_; }
-  // The cursor is that of a round's begin: in its midst prompts behind it are used, and resampling
-  // uses as many more as it needs.
+  // The cursor stands where the round begins. In the midst of a round prompts behind it are used
+  // already, and resampling uses as many more as it needs.
   std::optional<int64_t> used_places(const data::Cursor& cursor) const override {
     const GrpoOptions& grpo = *context_.recipe().grpo;
     if (grpo.steps_per_rollout() > 1 || grpo.max_resamples > 0) return std::nullopt;

@@ -25,7 +25,7 @@
 namespace retort::recipes {
 namespace {
 
-// Sums of a step, in the order in which the ranks add them.
+// These are the sums of a step, in the order in which the ranks add them.
 struct GrpoSum {
   enum Value : size_t {
     kSequences,
@@ -59,7 +59,7 @@ struct LossSum {
   bool (*is_told)(const GrpoOptions&) = nullptr;  // null: always
 };
 
-// In the order of a row.
+// The metrics stand in the order of a row.
 constexpr std::array kLossSums{
     LossSum{
         .sum = GrpoSum::kWithoutSignal, .name = "frac_without_signal", .per = GrpoSum::kSequences},
@@ -115,7 +115,8 @@ void add_sums(std::span<const LossSum> all, const losses::PolicyResult& result, 
     if (one.of != nullptr) sums.values[one.sum] += one.of(result);
 }
 
-// What the loss is divided by is made of this.
+// Counts what the loss is divided by, so samples that are left out of the forward pass count as
+// well.
 void count_samples(const GrpoMicroBatch& batch, StepSums& sums) {
   const UncomputedSamples& left_out = batch.left_out;
   const UncomputedSamples& masked = batch.masked;
@@ -169,7 +170,8 @@ void GrpoStepLoss::mark_high_entropy(std::span<GrpoMicroBatch> batches, parallel
   });
   if (world_.pp().rank() + 1 != world_.pp().size()) return;  // the losses are formed elsewhere
 
-  // Every rank's entropies, of which none is negative.
+  // The quantile is over all ranks' tokens. Ranks have different numbers of them, so they are
+  // padded to the longest, with a number that no entropy is.
   constexpr float kNone = -1;
   at::Tensor mine = at::cat(entropies);
   if (dp.size() > 1) {
@@ -191,8 +193,8 @@ void GrpoStepLoss::mark_high_entropy(std::span<GrpoMicroBatch> batches, parallel
     batches[index].high_entropy = entropies[index].lt(threshold).logical_not();
 }
 
-// The entropy is a mean over tokens whatever the loss is divided by (as in TRL 1.9): its weight in
-// a sum follows from what the step's samples count.
+// The entropy is a mean over tokens whatever the loss is divided by (as in TRL 1.9). The step
+// divides its whole loss by divisor(), which the weight takes back.
 void GrpoStepLoss::begin_step(std::span<GrpoMicroBatch> batches, parallel::Group& dp) {
   if (options_.grpo.picks_tokens()) mark_high_entropy(batches, dp);
   if (options_.grpo.entropy_coef == 0) return;
@@ -219,14 +221,17 @@ at::Tensor GrpoStepLoss::loss_sum(const models::Head& head, const at::Tensor& hi
        .entropy_gradient = options_.grpo.entropy_coef > 0},
       head.vocab, head.softcap);
   const losses::PolicyOptions policy = options_.grpo.policy();
+  // A batch is trained on in every iteration, but the reference answers for it once.
   if (policy.beta > 0 && !batch.reference_logps.defined())
     batch.reference_logps = reference_->token_log_probs(batch.reference, batch.batch.num_targets());
 
-  // Two numbers a token: from here on in host memory.
+  // From here on the loss works on two numbers a token, in host memory.
   const std::vector<at::Tensor> here = losses::in_host_memory({logps.log_probs, logps.entropy});
   const at::Tensor& log_probs = here[0];
   const losses::PolicyResult result =
       losses::policy_loss(policy_inputs(batch, log_probs, options_.grpo), policy);
+  // The student before its first step on these samples is the old policy of the iterations after
+  // it.
   if (!batch.old_logps.defined() && options_.grpo.num_iterations > 1)
     batch.old_logps = log_probs.detach();
 
@@ -264,11 +269,14 @@ void GrpoStepLoss::add_metrics(const StepSums& sums, MetricsRow& row) const {
   const double tokens = std::max(1.0, sums.values[GrpoSum::kRows]);
   const double ratio = sums.values[GrpoSum::kRatio];
   const double square = sums.values[GrpoSum::kRatioSquare];
+  // The effective sample size is the share (sum of w)^2 / (n * sum of w^2): 1 where all ratios are
+  // equal.
   row.add("sampling_ratio/mean", ratio / ratios);
   row.add("sampling_ratio/effective_sample_size",
           square > 0 ? ratio * ratio / (ratios * square) : 0);
   row.add("sampling_logp_difference/mean", sums.values[GrpoSum::kDrawnDifference] / tokens);
-  // Of tokens drawn from the trainer's own distributions -log p is their entropy on average.
+  // If the tokens were drawn from the trainer's own distributions, -log p would be their entropy on
+  // average, and this would be 0.
   row.add("sampling_surprise/mean",
           -(sums.values[GrpoSum::kDrawnLogp] + sums.values[GrpoSum::kEntropy]) / tokens);
 }

@@ -16,11 +16,11 @@
 
 namespace retort::recipes {
 
-// Of one step after the other: begin_step, then loss_sum of each of its micro-batches. Threads:
-// compute. Collectives: those of the losses on tp; with a reference those of Reference, once for
-// each micro-batch of a round; in begin_step with entropy_coef an all-reduce over dp, with
-// top_entropy_quantile a vote on the world and where the pipeline ends an all-reduce and an
-// all-gather over dp, and those of student_rows.
+// Forms the loss of one step after the other: begin_step, then loss_sum of each of its
+// micro-batches. Threads: compute. Collectives: those of the losses on tp; with a reference those
+// of Reference, once for each micro-batch of a round; in begin_step with entropy_coef an all-reduce
+// over dp, with top_entropy_quantile a vote on the world and where the pipeline ends an all-reduce
+// and an all-gather over dp, and those of student_rows.
 class GrpoStepLoss {
  public:
   struct Options {

@@ -32,7 +32,7 @@ struct Counts {
   }
 };
 
-// What the paper asks of the weights: that both labels count about alike.
+// The paper asks of the weights that both labels count about alike.
 void print_balance(const Counts& counts, const KtoOptions& kto) {
   const int64_t undesirable = counts.usable - counts.desirable;
   if (counts.desirable == 0 || undesirable == 0) {

@@ -23,7 +23,7 @@
 namespace retort::recipes {
 namespace {
 
-// As the reference and its cache know them.
+// Returns the completions as the reference and its cache know them.
 std::vector<CompletionIds> ids_of(const data::CompletionBatch& batch) {
   std::vector<CompletionIds> ids;
   for (const data::PromptedCompletion& one : batch.completions)
@@ -31,7 +31,7 @@ std::vector<CompletionIds> ids_of(const data::CompletionBatch& batch) {
   return ids;
 }
 
-// log pi of each completion's tokens, from the hidden states before them.
+// Returns log pi of each completion's tokens, from the hidden states before them.
 at::Tensor token_log_probs(const models::Head& head, const at::Tensor& rows,
                            const data::CompletionBatch& batch) {
   return losses::linear_log_probs(rows, head.weight, {}, batch.targets, {}, head.vocab,
@@ -39,7 +39,7 @@ at::Tensor token_log_probs(const models::Head& head, const at::Tensor& rows,
       .log_probs;
 }
 
-// [B] of numbers of its tokens.
+// Sums the numbers of tokens by completion: [B].
 at::Tensor by_completion(const at::Tensor& tokens, const data::CompletionBatch& batch) {
   return losses::sum_by_sequence(tokens, batch.sequence_of_row, batch.num_completions());
 }
@@ -74,8 +74,8 @@ Reference::Pending KtoObjective::ask(const data::CompletionBatch& batch, uint64_
 StepInfo KtoObjective::next_step(int64_t step) {
   data::UnpairedBatchStream::Step batches = source_(step);
   const uint64_t count = batches.micro_batches.size();
-  // Two requests for each micro-batch: mismatched completions are new in every epoch, and must not
-  // make the reference compute again what the cache knows of the others.
+  // There are two requests for each micro-batch, because mismatched completions are new in every
+  // epoch, and must not make the reference compute again what the cache knows of the others.
   const auto id = [&](uint64_t number) {
     return request_id(step, number, 2 * count, options_.dp_rank, options_.dp_size);
   };
@@ -101,8 +101,8 @@ std::string KtoObjective::origins(size_t index) const {
   return list_origins(drawn_.front().at(index).batch.samples);
 }
 
-// Of the tokens of a micro-batch's mismatched completions, where the student computes; undefined if
-// there are none, or on stages before the pipeline's end.
+// Returns log p of the tokens of a micro-batch's mismatched completions, where the student
+// computes; undefined if there are none, or on stages before the pipeline's end.
 at::Tensor KtoObjective::mismatched_log_probs(const data::CompletionBatch& batch) const {
   const c10::NoGradGuard no_grad;
   if (batch.num_completions() == 0) return {};
@@ -111,8 +111,8 @@ at::Tensor KtoObjective::mismatched_log_probs(const data::CompletionBatch& batch
   return token_log_probs(student_.decoder().head(), rows, batch);
 }
 
-// The sum of the log-ratios of a micro-batch's mismatched completions, from their tokens'
-// log-probabilities in host memory; stays 0 without these.
+// Sums the log-ratios of a micro-batch's mismatched completions, from their tokens'
+// log-probabilities in host memory. The sum stays 0 without these.
 void KtoObjective::compare_mismatched(Drawn& drawn, const at::Tensor& log_probs) {
   const c10::NoGradGuard no_grad;
   const data::CompletionBatch& batch = drawn.batch.mismatched;
@@ -133,8 +133,11 @@ void KtoObjective::begin_step(parallel::Group& dp) {
   if (!losses::needs_kl(options_.loss)) return;
   at::Tensor sums = at::zeros({2}, at::kDouble);
   double* sum = sums.mutable_data_ptr<double>();
-  // A vote, because each data-parallel rank waits for answers of its own.
+  // z is one number for the whole step, so it comes before the first loss. Each data-parallel rank
+  // waits for answers of its own: the vote keeps the others out of the all-reduce if one fails.
   parallel::run_on_all(dp, [&] {
+    // The student computes all batches before the first answer is waited for, and a device is
+    // waited for once.
     std::vector<at::Tensor> log_probs;
     for (const Drawn& drawn : drawn_.front())
       log_probs.push_back(mismatched_log_probs(drawn.batch.mismatched));
@@ -152,7 +155,7 @@ void KtoObjective::begin_step(parallel::Group& dp) {
   kl_ = losses::kl_estimate(sum[0], sum[1]);
 }
 
-// Counts a micro-batch's logits at the positions before completion tokens: their mean over the
+// Counts a micro-batch's logits at the positions before completion tokens, by their mean over the
 // vocabulary at each.
 void KtoObjective::add_logits(const at::Tensor& mean_logits, const data::UnpairedMicroBatch& batch,
                               StepSums& sums) const {
@@ -193,7 +196,7 @@ at::Tensor KtoObjective::batch_loss(const models::Head& head, const at::Tensor& 
 at::Tensor KtoObjective::loss_sum(const models::Head& head, const at::Tensor& hidden, size_t index,
                                   StepSums& sums) {
   Drawn& drawn = drawn_.front().at(index);
-  // Counted here, where the loss is formed, so that the sums of a step hold them once.
+  // These are counted here, where the loss is formed, so that the sums of a step hold them once.
   sums.values[kMismatched] += static_cast<double>(drawn.batch.num_rows());
   sums.values[kMismatchedLogRatios] += drawn.mismatched_log_ratios;
   sums.values[kWaitSeconds] += drawn.waited;
@@ -235,7 +238,7 @@ void KtoObjective::finish_step(const StepSums& sums, MetricsRow& row) {
   row.add("reference_wait_time", sums.values[kWaitSeconds] / static_cast<double>(options_.dp_size));
 }
 
-// z over all batches of all ranks, on every rank; adds what it is made of to `sums`.
+// Returns z over all batches of all ranks, on every rank; adds what it is made of to `sums`.
 double KtoObjective::evaluate_kl(int64_t step, const std::vector<data::UnpairedMicroBatch>& batches,
                                  parallel::World& world, StepSums& sums) {
   if (!losses::needs_kl(options_.loss)) return 0;
@@ -262,6 +265,7 @@ MetricsRow KtoObjective::evaluate(int64_t step,
   const c10::NoGradGuard no_grad;
   mean_logits_.forget();
   StepSums sums{.values = std::vector<double>(kValues, 0.0)};
+  // As in a step, z is one number, which must be known before the first loss.
   const double kl = evaluate_kl(step, batches, world, sums);
   for (const data::UnpairedMicroBatch& batch : batches) {
     if (batch.num_rows() == 0) continue;
@@ -275,7 +279,8 @@ MetricsRow KtoObjective::evaluate(int64_t step,
 
   mean_logits_.forget();
 
-  // The sums of all ranks where the pipeline ends; the others add nothing.
+  // Only the ranks where the pipeline ends have formed sums; the others add nothing, but get the
+  // total.
   all_reduce(sums, world.dp_pp());
   if (sums.count == 0) throw Error(ErrorCode::kInvalidArgument, "the evaluation data has no row");
   MetricsRow row{.step = step, .values = {}};

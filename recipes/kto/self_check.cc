@@ -37,7 +37,8 @@ at::Tensor log_probs_of(const models::Decoder& decoder, const data::CompletionBa
   return losses::sum_by_sequence(log_probs, batch.sequence_of_row, batch.num_completions());
 }
 
-// log p of each row's completion, with all rows in one batch; checked against the first row alone.
+// Returns log p of each row's completion, with all rows in one batch; checked against the first row
+// alone.
 at::Tensor check_log_probs(SelfCheck& check, const Recipe& recipe,
                            const data::UnpairedMicroBatch& batch) {
   const c10::NoGradGuard no_grad;
@@ -56,7 +57,8 @@ at::Tensor check_log_probs(SelfCheck& check, const Recipe& recipe,
   return together;
 }
 
-// The loss and its slope for a completion with this label, where the student is the reference.
+// Checks the loss and its slope for a completion with this label, where the student is the
+// reference.
 void check_label(SelfCheck& check, const losses::KtoLossOptions& options,
                  const at::Tensor& log_prob, bool desirable) {
   const c10::AutoGradMode grad(true);

@@ -54,8 +54,8 @@ class KtoRun : public StreamRun<data::UnpairedDataset, data::UnpairedBatchStream
   const KtoOptions& options_;
 };
 
-// Mismatched completions are those of other rows of a global batch, so it must have two. `ranks`:
-// of dp.
+// Mismatched completions are those of other rows of a global batch, so it must have two rows.
+// `ranks`: the number of dp ranks.
 void check_two_rows(const TrainOptions& train, const data::DataOptions& data, int64_t ranks,
                     const RecipePlaces& places) {
   const std::string why =

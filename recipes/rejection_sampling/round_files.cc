@@ -17,7 +17,7 @@ std::string json_list(const Values& values) {
 
 fs::path metrics_file(fs::path kept) { return kept.replace_extension(".metrics"); }
 
-// A line for each number, "name value".
+// Writes a line for each number, "name value".
 std::string metrics_text(const MetricsRow& row) {
   std::string text;
   for (const auto& [name, value] : row.values) {
@@ -60,6 +60,7 @@ void write_round(const fs::path& kept, const std::vector<std::string>& lines,
   std::string text;
   for (const std::string& line : lines)
     text += line + "\n";
+  // The file of kept rows comes last: where it is there, the round is not drawn again.
   fs::create_directories(kept.parent_path());
   write_file_atomically(metrics_file(kept), metrics_text(metrics));
   write_file_atomically(kept, text);

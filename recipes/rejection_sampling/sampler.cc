@@ -17,7 +17,8 @@ namespace retort::recipes {
 namespace fs = std::filesystem;
 namespace {
 
-// Everything of every rank, in rank order. Collective over dp: one broadcast of each rank's text.
+// Returns the texts of all ranks, in rank order. Collectives: one broadcast of each rank's text on
+// dp.
 std::string gather_text(const std::string& mine, parallel::Group& dp) {
   if (dp.size() == 1) return mine;
   std::string all;
@@ -26,7 +27,7 @@ std::string gather_text(const std::string& mine, parallel::Group& dp) {
   return all;
 }
 
-// Equal for equal completions.
+// Equal completions have equal hashes.
 std::string text_hash(const std::vector<int32_t>& ids) {
   const auto* bytes = reinterpret_cast<const char*>(ids.data());
   return sha256_hex({bytes, ids.size() * sizeof(ids[0])}).substr(0, 16);
@@ -65,8 +66,8 @@ RejectionSampler::RejectionSampler(parallel::World& world, const roles::Trainer&
       open_(std::move(open)),
       options_(std::move(options)) {}
 
-// This rank's prompts of a round. Rounds that another process drew are passed over: the order of
-// prompts is that of one uninterrupted run.
+// Returns this rank's prompts of a round. Rounds that another process drew are passed over, so that
+// the order of prompts is that of one uninterrupted run.
 DealtPrompts RejectionSampler::deal_round(int64_t round) {
   const int64_t wanted = options_.rejection.prompts_per_round > 0
                              ? options_.rejection.prompts_per_round
@@ -83,7 +84,7 @@ DealtPrompts RejectionSampler::deal_round(int64_t round) {
   return dealt;
 }
 
-// The completions of this rank's prompts of a round, scored.
+// Draws and scores the completions of this rank's prompts of a round.
 Rollout RejectionSampler::draw(int64_t round, int64_t step) {
   DealtPrompts dealt = deal_round(round);
   samples_->sync(trainer_.decoder(), static_cast<uint64_t>(step), {});
@@ -97,7 +98,8 @@ Rollout RejectionSampler::draw(int64_t round, int64_t step) {
   return rollout;
 }
 
-// A line of numbers and a line of text for each scorable sample: two broadcasts of each rank.
+// Each scorable sample travels as a line of numbers and a line of text. Collectives: two broadcasts
+// of each rank, and an all-reduce.
 RejectionSampler::Drawn RejectionSampler::gather(const Rollout& rollout, int64_t round) const {
   parallel::Group& dp = world_.dp();
   std::string numbers;
@@ -117,7 +119,8 @@ RejectionSampler::Drawn RejectionSampler::gather(const Rollout& rollout, int64_t
     }
   }
 
-  // Every rank reads the same text, in rank order.
+  // Every rank reads the same text in rank order, so that line i of the one belongs to line i of
+  // the other.
   Drawn drawn;
   std::istringstream all_numbers(gather_text(numbers, dp));
   for (Candidate c;
@@ -139,6 +142,7 @@ void RejectionSampler::draw_round(int64_t round, int64_t step, const fs::path& f
   const std::vector<Candidate>& candidates = drawn.candidates;
   const std::vector<size_t> kept = select(candidates, options_.rejection);
   const auto truncated = std::ranges::count_if(candidates, &Candidate::truncated);
+  // All ranks have the same candidates, so all of them throw this, without a vote.
   if (kept.empty())
     throw nothing_kept(round, candidates.size(), drawn.unscorable,
                        options_.rejection.keep_truncated ? 0 : truncated);
@@ -165,6 +169,7 @@ void RejectionSampler::draw_round(int64_t round, int64_t step, const fs::path& f
       .add("weight_version", static_cast<int64_t>(rollout.weight_version))
       .add("generation_time", rollout.generation_seconds);
 
+  // Every rank opens the file behind this vote, so it is complete by then.
   parallel::run_on_all(world_.all(), [&] {
     if (world_.rank() == 0) write_round(file, kept_lines, metrics_);
   });
@@ -176,7 +181,8 @@ data::BatchStream::Step RejectionSampler::step(int64_t step, const data::Cursor&
   const int64_t round = (step - 1) / options_.steps_per_round;
   if (round == round_) return stream_->next();
 
-  // Every rank must see the same, whoever looks first.
+  // A round is drawn by all ranks or by none, whoever looked first: it is there only if all of them
+  // see it.
   const fs::path file = kept_file(options_.run_folder, round);
   const auto mine = static_cast<int64_t>(fs::exists(file));
   const int64_t there = world_.all().all_reduce(mine, parallel::ReduceOp::kMin);
@@ -185,8 +191,8 @@ data::BatchStream::Step RejectionSampler::step(int64_t step, const data::Cursor&
   else
     metrics_ = read_round_metrics(file);
 
-  // In the middle of a round the loop's cursor is a place in this file; at its start it belongs to
-  // the one before.
+  // In the middle of a round the loop's cursor is a place in this file. At its start the cursor
+  // belongs to the file of the round before.
   const bool middle = (step - 1) % options_.steps_per_round != 0;
   stream_ = open_(file, middle ? resumed : data::Cursor{});
   round_ = round;

@@ -11,7 +11,8 @@ namespace retort::recipes {
 
 std::vector<size_t> select(const std::vector<Candidate>& candidates,
                            const RejectionSamplingOptions& options) {
-  // The best first, over all prompts; ties in an order that no layout changes.
+  // The best stand first, over all prompts. Ties are broken by prompt and sample, which no layout
+  // changes, so that every rank and every layout keeps the same.
   std::vector<size_t> order(candidates.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
@@ -37,11 +38,12 @@ std::vector<size_t> select(const std::vector<Candidate>& candidates,
     std::erase_if(order, [&](size_t i) { return ++kept[candidates[i].prompt] > options.top_n; });
   }
   if (options.select == Select::kTopFraction) {
-    // Of all that were drawn, with duplicates and what was cut off.
+    // The share is one of all that were drawn, with duplicates and with what was cut off.
     const double share = *options.top_fraction * static_cast<double>(candidates.size());
     order.resize(std::min(order.size(), static_cast<size_t>(share)));
   }
 
+  // Rows are written by prompt; those of a prompt keep their order, the best first.
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return candidates[a].prompt < candidates[b].prompt; });
   return order;

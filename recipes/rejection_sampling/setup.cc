@@ -14,7 +14,7 @@
 namespace retort::recipes {
 namespace {
 
-// SFT whose rows show how they came about.
+// This is SFT whose metrics also show how its rows came about.
 class KeptSamplesObjective : public SftObjective {
  public:
   KeptSamplesObjective(StepSource source, const RejectionSampler& sampler)

@@ -16,8 +16,9 @@
 namespace retort::recipes {
 namespace {
 
-// Where the score of prompt + completion is read, in a sequence that begins at `begin` and whose
-// completion begins at `completion_begin`: it may fork there.
+// Returns the row at which the score of prompt + completion is read, in a sequence that begins at
+// `begin` and whose completion begins at `completion_begin`: the sequence may fork there, so the
+// two need not be neighbours.
 int64_t scored_row(const std::vector<int32_t>& prompt, const std::vector<int32_t>& completion,
                    int64_t begin, int64_t completion_begin, int64_t pad_token_id) {
   std::vector<int32_t> ids = prompt;
@@ -69,6 +70,7 @@ losses::BradleyTerryInputs pair_scores(const models::Head& head, const at::Tenso
   const at::Tensor scores = models::sequence_scores(head, rows);
   const int64_t count = pairs.batch.num_pairs();
   const at::Tensor objectives = pairs.objectives.to(scores.device()).unsqueeze(1);
+  // The model gives a score for each label; a pair is compared by the one that its row names.
   const auto of = [&](int64_t completion) {
     return scores.view({count, 2, scores.size(1)})
         .select(1, completion)
@@ -157,7 +159,8 @@ MetricsRow RewardModelObjective::evaluate(int64_t step, const roles::Trainer& st
       sums.loss += pair_loss(student.decoder().head(), rows, pairs, sums).item<double>();
   }
 
-  // The sums of all ranks where the pipeline ends; the others add nothing.
+  // Only the ranks where the pipeline ends have formed sums; the others add nothing, but get the
+  // total.
   all_reduce(sums, world.dp_pp());
   if (sums.count == 0) throw Error(ErrorCode::kInvalidArgument, "the evaluation data has no pair");
   MetricsRow row{.step = step, .values = {}};

@@ -66,6 +66,8 @@ RewardPairs::RewardPairs(std::vector<data::Source> sources, const data::DataOpti
 
 data::PreferenceSample RewardPairs::make(const Line& line) const {
   data::PreferenceSample pair = PreferenceDataset::make(line);
+  // A row whose margin or objective cannot be used is refused here, where rows are read, not in its
+  // step.
   pair_target(pair, reward_model_);
   return pair;
 }

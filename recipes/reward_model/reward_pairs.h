@@ -15,8 +15,8 @@ struct PairTarget {
   double margin = 0;
   int64_t objective = 0;  // which of the head's numbers
 };
-// From the row's columns `margin`, if the options use it, and `objective`. kInvalidArgument naming
-// the row for one that is missing, or that is no such number.
+// Reads the target from the row's columns `margin`, if the options use it, and `objective`.
+// kInvalidArgument naming the row for one that is missing, or that is no such number.
 PairTarget pair_target(const data::PreferenceSample& pair, const RewardModelOptions& options);
 
 // A pair without a target is a bad row. Threads: as PreferenceDataset.

@@ -27,7 +27,7 @@ ScoredPairs first_scored_pair(SelfCheck& check, const Recipe& recipe) {
                            student.decoder.config().classifier.pad_token_id);
 }
 
-// The score of prompt + completion as a sequence of its own.
+// Returns the score of prompt + completion as a sequence of its own.
 double score_alone(const models::Decoder& decoder, const std::vector<int32_t>& prompt,
                    const std::vector<int32_t>& completion, int64_t objective) {
   std::vector<int32_t> ids = prompt;
@@ -49,6 +49,7 @@ void check_bradley_terry(SelfCheck& check, const losses::BradleyTerryInputs& inp
   const double rejected = inputs.rejected.item<double>();
   const double margin = inputs.margin.defined() ? inputs.margin.item<double>() : 0;
   const double sum = chosen + rejected;
+  // -log sigmoid(chosen - rejected - margin), and the penalty that centres rewards.
   const double expected = std::log1p(std::exp(rejected + margin - chosen)) +
                           options.center_rewards_coefficient * sum * sum;
   const double loss = result.loss_sum.item<double>();

@@ -53,7 +53,7 @@ std::string lora_difference(const models::ModelConfig& model, const models::Lora
   compare("r", there.r, wanted.r);
   compare("lora_alpha", there.lora_alpha, wanted.lora_alpha);
   compare("use_rslora", there.use_rslora, wanted.use_rslora);
-  // The same layers may be named in other words.
+  // The same layers may be named in other words, so the layers are compared.
   if (models::adapted_modules(model, there) != models::adapted_modules(model, wanted))
     compare("target_modules", modules_text(there), modules_text(wanted));
   if (models::saved_parameters(model, there) != models::saved_parameters(model, wanted))

@@ -12,6 +12,8 @@ std::vector<parallel::DeviceUser> device_users(const Recipe& recipe, const std::
                                 .ranks = found == ranks.end() ? 0 : found->second,
                                 .devices = recipe.roles.at(name).devices};
   };
+  // A role with CUDA_VISIBLE_DEVICES of its own numbers its devices by itself: they cannot be
+  // compared with those of the others.
   if (ranks.empty() || sees_own_devices(recipe.roles.at(role))) return {user(role)};
 
   std::vector<parallel::DeviceUser> users;

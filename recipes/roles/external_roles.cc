@@ -12,7 +12,7 @@
 namespace retort::recipes {
 namespace {
 
-// The largest label that `role` is asked for, if it scores.
+// Returns the largest label that `role` is asked for, if it scores.
 std::optional<int64_t> largest_label(const Recipe& recipe, const std::string& role) {
   std::optional<int64_t> largest;
   for (const rewards::RewardOptions& reward : recipe.rewards)
@@ -47,7 +47,8 @@ engines::Needs engine_needs(const Recipe& recipe, const std::string& role) {
     return needs;
   }
 
-  // References and teachers of one number a token; other teachers by their payload.
+  // References are asked for one number a token, and so are some teachers; the payload says what
+  // the others are asked for.
   needs.what = Purpose::kGivenLogProbs;
   if (!recipe.distill) return needs;
   const DistillOptions& distill = *recipe.distill;

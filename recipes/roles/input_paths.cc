@@ -11,7 +11,8 @@
 namespace retort::recipes {
 namespace {
 
-// A folder as it is written, of a pattern the files; of one that matches nothing here, the pattern.
+// Shows a folder as it is written, and the files that a pattern matches; a pattern that matches
+// nothing here is shown itself.
 std::vector<std::string> shown_paths(const std::string& path) {
   if (std::filesystem::exists(path)) return {path};
   std::vector<std::string> files = data::source_files(path);
@@ -38,6 +39,7 @@ std::vector<InputPath> input_paths(const Recipe& recipe) {
     add("rewards[" + std::to_string(i) + "].template",
         recipe.rewards[i].template_file.value_or(""));
   if (const auto& chat = recipe.data.chat_template) {
+    // A template of ours has a name, not a path.
     const std::vector<std::string> names = models::template_names();
     if (std::find(names.begin(), names.end(), *chat) == names.end())
       add("data.chat_template", *chat);

@@ -25,6 +25,8 @@ AnswerEnding::AnswerEnding(const models::ChatTemplate& chat, const models::Token
 std::vector<int32_t> AnswerEnding::completion_of(const rewards::RewardInput& input) const {
   std::vector<int32_t> ids = input.completion_ids;
   if (!input.is_chat || input.truncated || ids.empty()) return ids;
+  // Only a completion that ends with a sign of the template is one turn of a conversation. It gets
+  // what the template writes behind that sign, as far as data.max_length leaves room.
   if (std::find(end_signs_.begin(), end_signs_.end(), ids.back()) == end_signs_.end()) return ids;
 
   const auto length = static_cast<int64_t>(input.prompt_ids.size() + ids.size());

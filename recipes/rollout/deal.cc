@@ -10,6 +10,8 @@ namespace retort::recipes {
 
 data::IndexStream::Step next_prompts(data::IndexStream& stream, int64_t count, int64_t least) {
   data::IndexStream::Step prompts = stream.next(count);
+  // A step of the stream does not reach into the next epoch, so the last one of an epoch may have
+  // too few prompts: the next epoch fills up.
   while (to_int64(prompts.rows.size()) < least) {
     data::IndexStream::Step more = stream.next(least - to_int64(prompts.rows.size()));
     more.rows.insert(more.rows.begin(), prompts.rows.begin(), prompts.rows.end());
@@ -31,6 +33,8 @@ void deal(const data::PromptDataset& prompts, const data::IndexStream::Step& row
   RETORT_CHECK(places.size() == rows.rows.size());
   const auto generations = static_cast<uint64_t>(num_generations);
   const uint64_t first = static_cast<uint64_t>(rows.after.total) - rows.rows.size();
+  // A sample's id follows from its place among all prompts of the run, so that a resumed run draws
+  // the same tokens.
   for (size_t i = 0; i < rows.rows.size(); ++i) {
     if (places[i] % dp.size() != dp.rank()) continue;
 

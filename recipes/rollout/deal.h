@@ -25,7 +25,7 @@ struct DealtPrompts {
 // order of the whole run times `num_generations` plus its own: the same whatever the layout.
 void deal(const data::PromptDataset& prompts, const data::IndexStream::Step& rows,
           int64_t first_place, int64_t num_generations, parallel::Group& dp, DealtPrompts& dealt);
-// For the places in `places`, one for each row.
+// Deals to the places in `places`, one for each row.
 void deal(const data::PromptDataset& prompts, const data::IndexStream::Step& rows,
           const std::vector<int64_t>& places, int64_t num_generations, parallel::Group& dp,
           DealtPrompts& dealt);

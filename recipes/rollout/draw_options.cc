@@ -19,8 +19,8 @@ models::StopRule stop_rule_of(const GenerationOptions& generation,
 
 RolloutWorker::Options rollout_options(const Recipe& recipe, const models::ModelConfig& student,
                                        const models::Tokenizer& tokenizer) {
-  // A generator hears of every rank of the student. Buckets that its windows hold travel side by
-  // side, whatever the recipe's are.
+  // Every rank of the student sends to a generator, so its windows are small. A bucket that is
+  // larger than a window travels alone; smaller ones travel side by side.
   WeightSyncOptions sync = *recipe.weight_sync;
   const uint64_t window = recipe.rpc.window_bytes(recipe.student().world.world_size());
   sync.bucket_bytes.bytes = std::min(sync.bucket_bytes.bytes, window);

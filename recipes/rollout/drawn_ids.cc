@@ -8,8 +8,8 @@
 namespace retort::recipes {
 namespace {
 
-// Its exponential is 0 at every temperature in use, and zero times it is zero, which infinity's is
-// not.
+// The exponential of this bias is 0 at every temperature in use. It is finite, because zero times
+// it has to be zero, which zero times infinity is not.
 constexpr float kLeftOut = -1e9F;
 
 }  // namespace

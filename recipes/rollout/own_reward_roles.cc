@@ -16,7 +16,7 @@
 namespace retort::recipes {
 namespace {
 
-// Somebody in this process, who waits.
+// The caller is this process itself, which waits for the answer and never cancels.
 rpc::CallContext local_caller() {
   rpc::CallContext caller;
   caller.peer = "check";
@@ -43,6 +43,7 @@ rewards::AskRole score_here(const Recipe& recipe, const rewards::RewardOptions& 
       question.prompt_tokens.push_back(static_cast<int32_t>(input.prompt_ids.size()));
     }
     Future<roles::RewardAnswer> answer = server->score(question, local_caller());
+    // No rank serves here: this thread works until the answer is there.
     while (server->work()) {
     }
     return answer.get().scores;

@@ -6,12 +6,15 @@
 namespace retort::recipes {
 
 Duration Redraws::pause_after(const Error& error, bool newer) {
+  // The draw was given up for newer weights, with which the next one can begin at once.
   if (newer) {
     lost_ = 0;
     pause_ = Duration(0);
     return pause_;
   }
 
+  // These weights are still the newest, so the draw was lost with its generator. A successor is
+  // told them before it is asked, which takes a while.
   ++lost_;
   if (lost_ > kMax)
     throw Error(ErrorCode::kMismatch,

@@ -17,8 +17,8 @@ bool compares(const RewardOptions& reward) {
   return reward.type == RewardType::kExactMatch || reward.type == RewardType::kNumeric;
 }
 
-// Those of the recipe that `is_wanted`, under the names that the run gives them. One that is only
-// shown must work as well.
+// Returns those rewards of the recipe that are wanted, under the names that the run gives them. All
+// have a weight here, because one that is only shown must work as well.
 template <class Wanted>
 std::vector<RewardOptions> rewards_where(const Recipe& recipe, Wanted&& is_wanted) {
   const rewards::RewardSet all(recipe.rewards, /*scores=*/false);
@@ -44,7 +44,8 @@ std::string list_scores(const std::vector<rewards::Scored>& scores, size_t rewar
   return text;
 }
 
-// What the run asks of others than this recipe's own programs and models is not asked here.
+// True of a reward that the run asks of others than this recipe's own programs and models: it is
+// not asked here.
 bool is_asked_elsewhere(const Recipe& recipe, const RewardOptions& reward) {
   return reward.role && recipe.roles.at(*reward.role).external;
 }
@@ -53,8 +54,8 @@ bool is_asked_elsewhere(const Recipe& recipe, const RewardOptions& reward) {
 
 References::References(const Recipe& recipe) {
   auto comparing = rewards_where(recipe, compares);
-  // A program may understand any reference: that there is one is all that is asked of a row, and no
-  // program is started for it.
+  // A program may understand any reference. So a row is only asked to have one, and no program is
+  // started for it.
   for (RewardOptions& reward : comparing) {
     if (reward.symbolic.empty()) continue;
     reward.type = RewardType::kExactMatch;
@@ -90,7 +91,8 @@ void check_rewards(SelfCheck& check, const Recipe& recipe,
       check.check("reward", true, "is scored by role '" + *reward.role + "', which is not asked");
   if (asked.empty()) return;
 
-  // The rows' own answers, then what was drawn.
+  // The rows' own answers come first, which must get 1 from a reward that compares. What was drawn
+  // comes last.
   std::vector<rewards::RewardInput> inputs;
   for (const data::PromptSample& prompt : prompts) {
     if (prompt.reference.empty()) continue;

@@ -26,7 +26,7 @@ class References {
  public:
   explicit References(const Recipe& recipe);
   void require(const data::PromptSample& prompt);
-  // Of the rewards that compare; "" if there are none.
+  // Names the rewards that compare; "" if there are none.
   std::string names() const;
 
  private:

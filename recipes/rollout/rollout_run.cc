@@ -63,7 +63,7 @@ constexpr uint64_t kFirstEvaluation = uint64_t{1} << 41;
 // Samples of evaluations have numbers above those of all others: the same ones each time.
 constexpr uint64_t kFirstEvaluationSample = uint64_t{1} << 62;
 
-// Of the completions of held-out prompts, on all dp ranks.
+// Sums over the completions of held-out prompts: of this rank, then of all dp ranks.
 struct EvaluationSums {
   explicit EvaluationSums(const GenerationOptions& options)
       : pass_reward(options.eval_pass_reward),
@@ -139,8 +139,8 @@ std::unique_ptr<data::IndexStream> RolloutRun::order_from(const data::Cursor& cu
       cursor);
 }
 
-// Completions for each held-out prompt of this dp rank, by the student as it is after `step`, or as
-// it was when its weights were last pushed: an evaluation changes nothing of the training.
+// Draws completions for each held-out prompt of this dp rank, by the student as it is after `step`,
+// or as it was when its weights were last pushed: an evaluation changes nothing of the training.
 Rollout RolloutRun::draw_for_evaluation(int64_t step) {
   parallel::Group& dp = context_.world.dp();
   const auto generations =
@@ -151,6 +151,8 @@ Rollout RolloutRun::draw_for_evaluation(int64_t step) {
                          .num_generations = static_cast<int64_t>(generations),
                          .sample_ids = {},
                          .greedy = generations == 1};
+  // Held-out rows are dealt round the dp ranks. Their samples have the same ids in every
+  // evaluation, so that evaluations differ by the weights alone.
   for (int64_t row = dp.rank(); row < eval_->size(); row += dp.size())
     if (auto prompt = eval_->get(row)) {
       request.prompts.push_back(std::move(*prompt));
@@ -159,14 +161,16 @@ Rollout RolloutRun::draw_for_evaluation(int64_t step) {
                                      static_cast<uint64_t>(row) * generations + g);
     }
 
+  // Weights are pushed only where training would push the same ones next: no sample that is trained
+  // on may be another for an evaluation.
   if (may_push_after(step))
     samples_->sync(trainer_->decoder(), static_cast<uint64_t>(step) + 1, in_flight());
   return scorer_->finish(*samples_, scorer_->begin(*samples_, std::move(request)),
                          context_.world.mp());
 }
 
-// The mean reward over all held-out prompts. Where a dp rank fails to draw or to score its own, the
-// others learn it by the vote, before they come to the sums.
+// Returns the mean reward over all held-out prompts. Where a dp rank fails to draw or to score its
+// own, the others learn it by the vote, before they come to the sums.
 MetricsRow RolloutRun::evaluate(int64_t step) {
   const Rollout rollout =
       parallel::run_on_all(context_.world.all(), [&] { return draw_for_evaluation(step); });

@@ -22,8 +22,8 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// The first rank's scores on every rank of the group: of each sample whether there is one, and
-// which; total, then components.
+// Gives the first rank's scores to every rank of the group. The table has two numbers for each
+// score, whether there is one and which: of each sample its total, then its components.
 void share_scores(const std::vector<RolloutSample*>& samples, size_t components,
                   parallel::Group& group) {
   const auto rows = static_cast<int64_t>(samples.size());
@@ -74,6 +74,8 @@ RolloutScorer::RolloutScorer(std::shared_ptr<rewards::RewardSet> rewards,
       queue_(std::make_shared<ScoringQueue>()) {}
 
 RolloutScorer::~RolloutScorer() {
+  // The thread may be inside of a reward: the queue ends its loop, and stop() the reward that it
+  // waits for.
   queue_->close();
   rewards_->stop();  // which may wait for a role
   if (thread_.joinable()) thread_.join();
@@ -84,6 +86,7 @@ PendingRollout RolloutScorer::begin(SampleSource& source, RolloutRequest request
   for (const data::PromptSample& prompt : request.prompts)
     prompts.push_back(reward_input(prompt));
   const uint64_t number = request.number;
+  // The queue must know the request before the source opens a sink for it.
   queue_->add(number, std::move(prompts), static_cast<size_t>(request.num_generations));
 
   // The source opens a sink on the rank that asks, for each time that it sends the request.
@@ -99,7 +102,8 @@ PendingRollout RolloutScorer::begin(SampleSource& source, RolloutRequest request
   return source.begin(std::move(request));
 }
 
-// On its thread: one batch after the other.
+// Runs on the scoring thread, one batch after the other. An error ends it, and is thrown where the
+// compute thread waits for scores.
 void RolloutScorer::score_all() {
   try {
     while (std::optional<ScoringQueue::Batch> batch = queue_->next()) {
@@ -121,6 +125,7 @@ Rollout RolloutScorer::finish(SampleSource& source, PendingRollout pending, para
   const uint64_t number = pending.request.number;
   const Forgetting forgetting(*queue_, number);
   const std::function<void()> meanwhile = pending.meanwhile;
+  // The step waits for this request, so it is scored before those of later rounds.
   queue_->prefer(number);
   Rollout rollout = source.finish(std::move(pending));
   std::vector<RolloutSample*> samples;
@@ -129,7 +134,8 @@ Rollout RolloutScorer::finish(SampleSource& source, PendingRollout pending, para
       samples.push_back(&sample);
   if (samples.empty()) return rollout;
 
-  // One rank scores, all of them know it.
+  // One rank scores. If that fails the others learn it by the vote, before they wait in the
+  // broadcast.
   parallel::run_on_all(mp, [&] {
     if (mp.rank() != 0) return;
     const auto start = Clock::now();

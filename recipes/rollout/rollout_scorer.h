@@ -48,7 +48,7 @@ class RolloutScorer {
 
   // SampleSource::begin.
   PendingRollout begin(SampleSource& source, RolloutRequest request);
-  // As ScoringQueue::peek, on the rank that scores.
+  // Peeks as ScoringQueue::peek does, on the rank that scores.
   std::optional<std::vector<ScoringQueue::Peek>> peek(uint64_t number,
                                                       const std::vector<size_t>& places) {
     return queue_->peek(number, places);

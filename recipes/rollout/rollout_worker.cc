@@ -53,8 +53,11 @@ void RolloutWorker::send(PendingRollout& pending, uint64_t number) {
       std::max<uint64_t>(1, static_cast<uint64_t>(client_->num_replicas()) / ranks);
   const size_t per_part = (request.prompts.size() + parts - 1) / parts;
   const auto generations = static_cast<size_t>(request.num_generations);
+  // Each sending opens a sink of its own, so that what an earlier one still brings does not count.
   const SampleSink sink = request.open_sink ? request.open_sink() : SampleSink();
 
+  // A part has neighbouring prompts, so that the answers of all parts, one after the other, are in
+  // the order of the prompts.
   pending.parts.clear();
   for (size_t begin = 0, part = 0; begin < request.prompts.size(); begin += per_part, ++part) {
     const size_t end = std::min(begin + per_part, request.prompts.size());
@@ -70,6 +73,7 @@ void RolloutWorker::send(PendingRollout& pending, uint64_t number) {
         request.sample_ids.begin() + static_cast<ptrdiff_t>(begin * generations),
         request.sample_ids.begin() + static_cast<ptrdiff_t>(end * generations));
 
+    // No other request, rank or part has this id.
     pending.parts.push_back(
         client_->send({.request_id = (number * ranks + rank) * parts + part,
                        .step = request.step,
@@ -92,8 +96,8 @@ std::vector<roles::Samples> RolloutWorker::receive(PendingRollout& pending, doub
         answers.push_back(client_->receive(std::move(part), waited, pending.meanwhile));
       return answers;
     } catch (const Error& error) {
-      // Given up for new weights (in_flight: abort), or lost with a generator whose successor has
-      // newer ones.
+      // The samples were given up for new weights (in_flight: abort), or lost with a generator
+      // whose successor has newer ones.
       if (error.code() != ErrorCode::kCancelled) throw;
       std::this_thread::sleep_for(
           redraws.pause_after(error, /*newer=*/pending.weight_version != pushed_));
@@ -102,7 +106,7 @@ std::vector<roles::Samples> RolloutWorker::receive(PendingRollout& pending, doub
   }
 }
 
-// The other parts are fetched to their end, or to the same error, by nobody's wait: cancelled
+// The other parts run to their end, or to the same error, and nobody waits for them: cancelled
 // between two answers they would stay with their generators.
 void RolloutWorker::draw_again(PendingRollout& pending, const Error& why) {
   RETORT_LOG(kInfo) << "step " << pending.request.step
@@ -115,6 +119,8 @@ void RolloutWorker::draw_again(PendingRollout& pending, const Error& why) {
 Rollout RolloutWorker::finish(PendingRollout pending) {
   Rollout rollout;
   std::vector<roles::Samples> answers;
+  // One rank waits for the generators. The vote tells the others of this dp rank if that fails,
+  // before they wait in the collectives that share the samples.
   parallel::run_on_all(world_.mp(), [&] {
     if (leads()) answers = receive(pending, &rollout.wait_seconds);
   });
@@ -178,7 +184,7 @@ void RolloutWorker::sync(const models::Decoder& student, uint64_t version,
   pushed_ = version;
 }
 
-// Until the weights pushed last are in use everywhere.
+// Waits until the weights that were pushed last are in use everywhere.
 void RolloutWorker::wait_synced() {
   if (!push_) return;
   roles::PendingPush push = std::move(*push_);

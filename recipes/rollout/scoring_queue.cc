@@ -53,6 +53,8 @@ std::shared_ptr<ScoringQueue::Attempt> ScoringQueue::open(uint64_t number) {
 void ScoringQueue::put(const std::shared_ptr<Attempt>& attempt, Arrived sample) {
   {
     std::lock_guard lock(mutex_);
+    // An attempt that is not its request's last one may still get samples: next() does not find
+    // them any more.
     attempt->waiting.push_back(std::move(sample));
     ++attempt->num_put;
   }
@@ -72,6 +74,8 @@ std::optional<ScoringQueue::Batch> ScoringQueue::next() {
   for (;;) {
     if (closed_ || error_) return std::nullopt;
 
+    // The compute thread waits for the preferred request. The others are scored ahead of their
+    // steps, the oldest first.
     auto chosen = std::find_if(requests_.begin(), requests_.end(), [&](const Request& request) {
       return preferred_ == request.number && has_samples(request);
     });
@@ -115,6 +119,7 @@ void ScoringQueue::fail(std::exception_ptr error) {
     std::lock_guard lock(mutex_);
     error_ = std::move(error);
   }
+  // The scoring thread has ended, so nobody may wait for it any more.
   scored_.notify_all();
   arrived_.notify_all();
 }
@@ -149,12 +154,15 @@ ScoringQueue::Scores ScoringQueue::wait(uint64_t number, const std::function<voi
   const size_t expected = attempt->scores.samples.size();
   RETORT_CHECK(attempt->num_put == expected) << "samples that did not come, or came twice";
   const auto over = [&] { return attempt->num_scored == expected || error_ || closed_; };
+  // `meanwhile` may peek() at the scores, which takes the lock: so it runs without it, each time
+  // after a short wait.
   while (meanwhile && !scored_.wait_for(lock, std::chrono::milliseconds(20), over)) {
     lock.unlock();
     meanwhile();
     lock.lock();
   }
   scored_.wait(lock, over);
+  // Complete scores are given out even if a later request has failed meanwhile.
   if (attempt->num_scored == expected) return std::move(attempt->scores);
   if (error_) std::rethrow_exception(error_);
   throw Error(ErrorCode::kClosed, "rewards are not scored any more");

@@ -65,7 +65,7 @@ class ScoringQueue {
   void fail(std::exception_ptr error);
   void close();
 
-  // Of the request's samples at `places`, if all of them are scored.
+  // Looks at the request's samples at `places`, if all of them are scored.
   std::optional<std::vector<Peek>> peek(uint64_t number, const std::vector<size_t>& places);
   // The scores of a request all of whose samples were put: waits for as long as the rewards take,
   // which have timeouts of their own, and calls `meanwhile` now and then. kClosed once closed.

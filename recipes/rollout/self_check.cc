@@ -96,7 +96,7 @@ Begun begin_completion(const SelfCheck& check, const data::PromptSample& prompt,
           .completion = std::move(completion)};
 }
 
-// How far two computations of the same log-probabilities are apart.
+// Returns how far two computations of the same log-probabilities are apart.
 double difference(const at::Tensor& trained, const std::vector<float>& reported) {
   return (trained - at::tensor(reported, at::kFloat)).abs().max().item<double>();
 }
@@ -109,7 +109,8 @@ at::Tensor log_probs(const CheckedRows& rows, const data::MicroBatch& batch, dou
       .log_probs;
 }
 
-// Greedily, at temperature 1 and over the whole vocabulary: what any generator can say.
+// Draws greedily and compares at temperature 1 over the whole vocabulary, which any generator can
+// report.
 std::vector<int32_t> check_greedy(SelfCheck& check, const data::PromptSample& prompt) {
   const models::Decoder& decoder = check.student().decoder;
   const Begun begun = begin_completion(

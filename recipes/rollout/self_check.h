@@ -22,7 +22,8 @@ struct CheckedPrompts {
 // as the trainer compute them, and its cross-entropy against fp64.
 CheckedPrompts check_prompts(SelfCheck& check, const Recipe& recipe);
 
-// Of the tokens of a short completion, at the recipe's temperature: [R] float32 both.
+// Holds the log-probabilities of a short completion's tokens, at the recipe's temperature: [R]
+// float32 both.
 struct SampledLogProbs {
   at::Tensor generator, trainer;
 };

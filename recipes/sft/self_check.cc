@@ -19,7 +19,7 @@
 namespace retort::recipes {
 namespace {
 
-// Target positions examined; fp64 finite differences need no more.
+// So many target positions are examined; fp64 finite differences need no more.
 constexpr int64_t kMaxRows = 16;
 
 }  // namespace
@@ -66,6 +66,8 @@ void check_cross_entropy(SelfCheck& check, const CheckedRows& rows, const at::Te
   const at::Tensor logits = models::softcapped(
       at::matmul(rows.hidden.to(at::kDouble), rows.weight.to(at::kDouble).t()), rows.softcap);
   const at::Tensor log_probs = at::log_softmax(logits, 1).gather(1, targets.unsqueeze(1));
+  // Dynamic fine-tuning weighs -log p of a target by p, which is a constant for the gradient: the
+  // value is -p log p.
   const bool dft = type == losses::CrossEntropyType::kDft;
   const double expected = -(dft ? log_probs.exp() * log_probs : log_probs).sum().item<double>();
   check.check(dft ? "dft against fp64" : "cross-entropy against fp64",

@@ -12,6 +12,8 @@ int64_t micro_batch_tokens(const Recipe& recipe, int64_t sequences_per_row) {
 
 int64_t micro_batch_sequences(const Recipe& recipe, const RecipePlan& plan) {
   const int64_t tokens = micro_batch_tokens(recipe, plan.sequences_per_row);
+  // Where the sequences of a row fork from one prompt, they are one sequence that is as long as all
+  // of them.
   const int64_t each = recipe.data.max_length * (plan.forks ? plan.sequences_per_row : 1);
   return std::max<int64_t>(1, tokens / std::max<int64_t>(1, each));
 }

@@ -55,11 +55,11 @@ struct RecipePlan {
   models::LossSizes loss;  // but for the answers, which the links have
 };
 
-// Of a micro-batch on one dp rank, at most.
+// Returns the tokens of a micro-batch on one dp rank, at most.
 int64_t micro_batch_tokens(const Recipe& recipe, int64_t sequences_per_row);
 // Its sequences, of data.max_length where they are as long as they may be.
 int64_t micro_batch_sequences(const Recipe& recipe, const RecipePlan& plan);
-// Of a step on all ranks, at most.
+// Returns the tokens of a step on all ranks, at most.
 double tokens_per_step(const Recipe& recipe, int64_t sequences_per_row);
 
 // The link of a role that answers with `bytes_per_token` for each of `tokens` in a step on all

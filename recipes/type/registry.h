@@ -9,7 +9,7 @@
 
 namespace retort::recipes {
 
-// In the order in which messages list them.
+// Lists the types in the order in which messages list them.
 std::span<const RecipeType* const> recipe_types();
 
 // kInvalidArgument listing the names when there is none of this name.

@@ -22,7 +22,8 @@ struct BestModel {
 // looks for the other end of it.
 void check_same_metric(const BestModelOptions& options, const BestModel& best);
 
-// Of an evaluation's row. kInvalidArgument, listing what the row has, if it lacks the metric.
+// Returns the metric of an evaluation's row. kInvalidArgument, listing what the row has, if it
+// lacks the metric.
 double metric_of(const MetricsRow& row, const std::string& metric);
 
 // Takes an evaluation's metric into `best`. True: it is the best so far. As in transformers'

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 struct CheckpointCommand::Impl {
   explicit Impl(Options given) : options(std::move(given)) {}
 
-  // The thread: takes the checkpoint that waits, until there are no more to come.
+  // Runs on the thread: takes the checkpoint that waits, until there are no more to come.
   void work();
   std::string name_of(const fs::path& checkpoint) const {
     return "train.checkpoint_command ('" + options.argv.front() + "') for " + checkpoint.string();
@@ -42,6 +42,7 @@ void CheckpointCommand::Impl::work() {
     std::vector<std::string> argv = options.argv;
     argv.push_back(fs::absolute(*running).string());
 
+    // The program runs without the lock, so that neither give() nor in_use() waits for it.
     lock.unlock();
     const std::string wrong = run_program(argv, options.timeout, give_up);
     lock.lock();
@@ -62,6 +63,7 @@ CheckpointCommand::CheckpointCommand(Options options)
 }
 
 CheckpointCommand::~CheckpointCommand() {
+  // A program that runs is given up, and none is started for a checkpoint that still waits.
   impl_->give_up = true;
   {
     const std::lock_guard lock(impl_->mutex);
@@ -74,6 +76,8 @@ CheckpointCommand::~CheckpointCommand() {
 
 void CheckpointCommand::give(const fs::path& checkpoint) {
   const std::lock_guard lock(impl_->mutex);
+  // Only the newest checkpoint waits. A queue would fall ever further behind where the program is
+  // slower than training, and keep ever more folders from being removed.
   if (impl_->waiting)
     impl_->messages.push_back(impl_->name_of(*impl_->waiting) +
                               " was passed over: it is still at " +

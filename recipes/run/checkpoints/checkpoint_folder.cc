@@ -29,14 +29,14 @@ std::optional<std::pair<int64_t, std::string>> parse_name(const std::string& nam
   return std::pair(step, std::string(rest, end));
 }
 
-// What follows the step in the name of a folder that a crash left (base/file.h: AtomicFolder).
-// Other names are somebody's own.
+// True of what follows the step in the name of a folder that a crash left (base/file.h:
+// AtomicFolder). Other names are somebody's own, and stay.
 bool is_temporary(const std::string& rest) {
   return rest.starts_with(".tmp-") || rest.starts_with(".old-");
 }
 
 void remove_folder(const fs::path& path) {
-  // Without its marker first, so that a crash in the middle leaves nothing that looks whole.
+  // The marker goes first, so that a crash in the middle leaves nothing that looks whole.
   std::error_code failed;
   fs::remove(path / models::kCompleteFile, failed);
   fs::remove_all(path, failed);
@@ -67,6 +67,7 @@ void mark_complete(const fs::path& checkpoint, models::FileChecksums files) {
     if (entry.is_regular_file() && name != models::kCompleteFile && !files.contains(name))
       files.emplace(name, models::checksum_of_file(entry.path()));
   }
+  // The marker is written last: that it is there says that everything else is.
   write_file_atomically(checkpoint / models::kCompleteFile, models::write_checksums(files));
 }
 
@@ -129,6 +130,8 @@ void prune_checkpoints(const fs::path& output_dir, int64_t save_total_limit,
                        const std::set<int64_t>& kept) {
   const auto complete = list_checkpoints(output_dir);
   if (complete.empty()) return;
+  // What is incomplete before the newest checkpoint was left by a crash. What is incomplete behind
+  // it may be a checkpoint that is still being written.
   std::vector<fs::path> doomed;
   for (const auto& entry : fs::directory_iterator(output_dir)) {
     const auto name = parse_name(entry.path().filename().string());
@@ -136,16 +139,18 @@ void prune_checkpoints(const fs::path& output_dir, int64_t save_total_limit,
         (name->second.empty() ? !is_complete(entry.path()) : is_temporary(name->second)))
       doomed.push_back(entry.path());
   }
-  // The newest first: those that are kept anyway do not count, unless one is the newest.
+  // The limit keeps the newest. Those that are kept anyway do not count, unless one is the newest.
   int64_t counted = 0;
   for (auto entry = complete.rbegin(); save_total_limit > 0 && entry != complete.rend(); ++entry) {
     if (entry != complete.rbegin() && kept.contains(entry->step)) continue;
     if (++counted > save_total_limit) doomed.push_back(entry->path);
   }
+  // Damaged checkpoints take what the limit leaves; those behind the newest complete one stay.
   const auto aside = list_set_aside(output_dir);
   for (auto entry = aside.rbegin(); save_total_limit > 0 && entry != aside.rend(); ++entry)
     if (++counted > save_total_limit && entry->step < complete.back().step)
       doomed.push_back(entry->path);
+  // One folder that cannot be removed must not keep the others.
   std::string failures;
   for (const auto& path : doomed) {
     try {
@@ -169,6 +174,7 @@ std::vector<fs::path> drop_useless(const fs::path& output_dir, bool damaged) {
     for (const CheckpointEntry& entry : list_set_aside(output_dir))
       doomed.push_back(entry.path);
 
+  // A folder that cannot be removed is passed over: another one may make enough room.
   std::vector<fs::path> dropped;
   for (const fs::path& path : doomed) {
     try {
@@ -184,6 +190,7 @@ std::vector<fs::path> drop_useless(const fs::path& output_dir, bool damaged) {
 std::optional<fs::path> drop_oldest_checkpoint(const fs::path& output_dir,
                                                const std::set<int64_t>& kept) {
   const auto complete = list_checkpoints(output_dir);
+  // The newest one stays in any case: it is what the run would go on from.
   for (size_t i = 0; i + 1 < complete.size(); ++i) {
     if (kept.contains(complete[i].step)) continue;
     try {
@@ -200,6 +207,8 @@ std::optional<fs::path> drop_oldest_checkpoint(const fs::path& output_dir,
 namespace {
 
 void link_checkpoint(const fs::path& output_dir, const std::string& name, int64_t step) {
+  // A link cannot be changed in place. A new one is renamed over it, so that whoever reads it
+  // always finds one.
   const fs::path temporary = output_dir / (name + temporary_suffix());
   const fs::path target = checkpoint_path(output_dir, step).filename();
   std::error_code failed;

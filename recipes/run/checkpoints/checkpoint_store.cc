@@ -58,8 +58,8 @@ void wait_for_all(parallel::Group& all, const std::future<T>& work) {
   }
 }
 
-// On a thread of its own if there is one to be had, else when the result is asked for. The work
-// makes no collectives.
+// The work runs on a thread of its own if there is one to be had, else when its result is asked
+// for. It makes no collectives.
 template <class Work>
 auto start_work(bool on_thread, Work&& work) {
   if (on_thread) {
@@ -72,8 +72,8 @@ auto start_work(bool on_thread, Work&& work) {
   return std::async(std::launch::deferred, work);
 }
 
-// As run_phase, for work of files that may take longer than a collective: fn runs on a thread of
-// its own while this one says that it lives.
+// This is run_phase() for work on files that may take longer than a collective: fn runs on a thread
+// of its own while this one tells the others that it lives.
 template <class Fn>
 void run_long_phase(parallel::Group& all, const std::string& complaint, Fn&& fn) {
   std::future<void> work = start_work(all.size() > 1, [&fn] { fn(); });
@@ -81,7 +81,7 @@ void run_long_phase(parallel::Group& all, const std::string& complaint, Fn&& fn)
   run_phase(all, complaint, [&] { work.get(); });
 }
 
-// What this rank has written.
+// This is what one rank has written.
 struct WrittenParts {
   uint64_t elements = 0;
   std::vector<models::FileChecksum> checksums;  // of every file of every part
@@ -101,8 +101,8 @@ WrittenParts write_parts(const fs::path& folder, const std::vector<models::Check
   return written;
 }
 
-// The checksums of the files that the ranks have written together. One all-reduce on the world, of
-// 8 bytes for each MiB.
+// Returns the checksums of the files that the ranks have written together. What each rank counted
+// of a block adds up. One all-reduce on the world, of 8 bytes for each MiB.
 models::FileChecksums sum_checksums(parallel::World& world,
                                     const std::vector<models::CheckpointPart>& parts,
                                     const std::vector<models::FileChecksum>& mine) {
@@ -115,7 +115,8 @@ models::FileChecksums sum_checksums(parallel::World& world,
     next = std::copy(checksum.blocks.begin(), checksum.blocks.end(), next);
   world.all().all_reduce(sums);
 
-  // Each file's, with its head, which no rank has counted.
+  // The sums are taken apart into files again, in the order of `mine`. The head of each is added
+  // here, because no rank has counted it.
   models::FileChecksums files;
   const auto* sum = reinterpret_cast<const uint64_t*>(sums.const_data_ptr<int64_t>());
   for (const models::CheckpointPart& part : parts) {
@@ -135,19 +136,22 @@ std::vector<models::CheckpointPart> parts_of(const roles::Trainer& trainer,
                                              parallel::World& world) {
   std::vector<models::CheckpointPart> parts;
   parts.push_back(models::trained_part(trainer.decoder(), trainer.decoder().dtype()));
+  // All replicas hold the same weights: the first one alone writes them.
   if (world.coordinate().dp != 0) parts.back().pieces.clear();
   parts.push_back(trainer.state_part());
   parts.back().folder = "state";
   return parts;
 }
 
-// Puts copies in place of the pieces, as they will stand in the files: training goes on meanwhile.
+// Copies the pieces as they will stand in the files, because training changes the originals while
+// they are written.
 void copy_pieces(models::CheckpointPart& part) {
   for (parallel::TensorPiece& piece : part.pieces)
     piece = models::snapshot(piece, part.files.at(piece.name).dtype);
 }
 
-// Whether a rank sees `folder` through another page cache than the first one does. The same on all.
+// Returns, the same on all ranks, whether one of them sees `folder` through another page cache than
+// the first one does.
 bool have_several_caches(parallel::Group& all, const fs::path& folder,
                          const std::string& complaint) {
   if (all.size() == 1) return false;
@@ -179,7 +183,7 @@ CheckpointStore::CheckpointStore(fs::path run_folder, fs::path model, Options op
 
 CheckpointStore::~CheckpointStore() = default;
 
-// The files, with room for all that belongs into them, and what this rank writes.
+// Makes the files, with room for all that belongs into them, and collects what this rank writes.
 std::unique_ptr<CheckpointStore::Pending> CheckpointStore::begin(const roles::Trainer& trainer,
                                                                  parallel::World& world,
                                                                  const LoopState& state) const {
@@ -188,7 +192,8 @@ std::unique_ptr<CheckpointStore::Pending> CheckpointStore::begin(const roles::Tr
   pending->step = state.step;
   pending->best_step = state.best.step;
   run_phase(world.all(), pending->complaint(), [&] { pending->parts = parts_of(trainer, world); });
-  // Where a file system cannot reserve space, that alone writes to every page.
+  // Space is reserved before anybody writes, so that a full disk is met here, where save() can make
+  // room. Where a file system cannot reserve it, that alone writes to every page, and takes long.
   run_long_phase(world.all(), pending->complaint(), [&] {
     if (world.rank() != 0) return;
     pending->files = std::make_unique<AtomicFolder>(pending->folder);
@@ -202,6 +207,7 @@ std::unique_ptr<CheckpointStore::Pending> CheckpointStore::begin(const roles::Tr
       models::write_chat_template(*options_.chat_template, pending->temporary);
     write_file_atomically(pending->temporary / "state" / "loop.json", write_loop_state(state));
   });
+  // Without async nobody trains while the files are written, so the pieces need no copies.
   if (!options_.async) return pending;
   run_phase(world.all(), pending->complaint(), [&] {
     for (models::CheckpointPart& part : pending->parts)
@@ -210,7 +216,8 @@ std::unique_ptr<CheckpointStore::Pending> CheckpointStore::begin(const roles::Tr
   return pending;
 }
 
-// The steps whose checkpoints are not removed for newer ones.
+// The best model's checkpoint, and those that the user's program still reads, are not removed for
+// newer ones.
 std::set<int64_t> CheckpointStore::kept_steps(int64_t best_step) const {
   std::set<int64_t> kept;
   if (best_step > 0) kept.insert(best_step);
@@ -221,7 +228,7 @@ std::set<int64_t> CheckpointStore::kept_steps(int64_t best_step) const {
   return kept;
 }
 
-// What was removed for a save that found no room: nothing, or which kind. The same on all ranks.
+// Removes something for a save that found no room, and returns which kind, the same on all ranks.
 // First goes what nobody can go on from. Who keeps every checkpoint loses none, damaged or not.
 CheckpointStore::Room CheckpointStore::make_room(parallel::World& world, const Error& why,
                                                  int64_t best_step, bool may_drop_oldest) const {
@@ -252,7 +259,8 @@ fs::path CheckpointStore::save(const roles::Trainer& trainer, parallel::World& w
                                const LoopState& state) {
   finish(world);  // the checkpoint before this one
   std::unique_ptr<Pending> pending;
-  // All are of one size: where the room of one does not help nothing does.
+  // All checkpoints are of one size: where the room of one did not help, that of a second would
+  // not.
   for (bool may_drop_oldest = true; !pending;) {
     try {
       pending = begin(trainer, world, state);
@@ -265,7 +273,10 @@ fs::path CheckpointStore::save(const roles::Trainer& trainer, parallel::World& w
 
   // Every rank writes its slices into the folder that rank 0 has made.
   pending->temporary = world.all().broadcast(pending->temporary.string(), 0);
+  // Ranks whose page caches differ write each file in turns (base/write_turn.h).
   const bool in_turns = have_several_caches(world.all(), pending->temporary, pending->complaint());
+  // With several ranks a thread writes even if nobody trains meanwhile: this one tells the others
+  // that it lives.
   const bool on_thread = options_.async || world.all().size() > 1;
   pending->written = start_work(on_thread, [begun = pending.get(), in_turns] {
     return write_parts(begun->temporary, begun->parts, in_turns);
@@ -286,9 +297,13 @@ void CheckpointStore::finish(parallel::World& world) {
   run_phase(world.all(), complaint, [&] { written = pending->written.get(); });
   for (const models::CheckpointPart& part : pending->parts)
     expected += part.files.num_elements();
+  // Each element must have been written by exactly one rank: a slice that nobody wrote would make a
+  // checkpoint that looks whole.
   const int64_t total = world.all().all_reduce(static_cast<int64_t>(written.elements));
   RETORT_CHECK(total == static_cast<int64_t>(expected))
       << "the ranks wrote " << total << " elements of " << expected << " of " << pending->folder;
+  // The marker and the name come last: a crash before them leaves a folder that nobody takes for a
+  // checkpoint.
   models::FileChecksums files = sum_checksums(world, pending->parts, written.checksums);
   run_long_phase(world.all(), complaint, [&] {
     if (world.rank() != 0) return;
@@ -300,8 +315,8 @@ void CheckpointStore::finish(parallel::World& world) {
   see_complete(*pending);
 }
 
-// What follows on a complete checkpoint. The run has what it needs, so nothing here fails it: the
-// next checkpoint makes another try.
+// Does what follows on a complete checkpoint. The run has what it needs, so nothing here fails it:
+// the next checkpoint makes another try.
 void CheckpointStore::see_complete(const Pending& pending) const {
   const auto attempt = [&](const std::string& what, const auto& work) {
     try {

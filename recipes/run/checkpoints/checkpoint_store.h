@@ -25,8 +25,8 @@ namespace retort::recipes {
 // before it stay as they are. The files do not depend on the layout. Ranks that see the run's
 // folder through several page caches, as hosts do, write each file in turns (base/write_turn.h).
 //
-// That of the best model (LoopState::best) is not removed for newer ones, and the link `best`
-// points at it.
+// The checkpoint of the best model (LoopState::best) is not removed for newer ones, and the link
+// `best` points at it.
 // Threads: compute.
 // Collectives: on the world, in save() and finish(): every rank must call.
 // Slow disk: ranks whose files are ready wait for the others for as long as these write, whatever

@@ -9,7 +9,8 @@ namespace retort::recipes {
 namespace fs = std::filesystem;
 namespace {
 
-// Of state/loop.json. Format 1 had the cursor's numbers beside the others, under older names.
+// This is the format of state/loop.json. Format 1 had the cursor's numbers beside the others, under
+// older names.
 constexpr int kFormat = 2;
 
 nlohmann::ordered_json write_cursor(const data::Cursor& cursor) {
@@ -53,7 +54,7 @@ data::RowIdentity read_rows(const nlohmann::json& rows) {
   return identity;
 }
 
-// Its value to the last bit: the text of a number is the shortest that gives it again.
+// The value is kept to the last bit: the text of a number is the shortest that gives it again.
 nlohmann::ordered_json write_best(const BestModel& best) {
   return {{"metric", best.metric},
           {"step", best.step},
@@ -114,7 +115,7 @@ LoopState read_loop_state(const fs::path& checkpoint) {
     state.layout.dp = json.at("dp");
     state.layout.threads = json.at("threads");
 
-    // Files of before there were such steps and layouts lack the rest.
+    // Older files lack the rest: they were written before there were such steps and layouts.
     state.skipped_steps = json.value("skipped_steps", int64_t{0});
     state.skipped_in_a_row = json.value("skipped_in_a_row", int64_t{0});
     state.layout.tp = json.value("tp", state.layout.tp);

@@ -36,8 +36,8 @@ struct LoopState {
 
 // The file's text.
 std::string write_loop_state(const LoopState& state);
-// Of a checkpoint's folder; also what earlier versions wrote. kMismatch naming the file for a
-// format of a later version, kCorrupt for a file that is not one.
+// Reads the state in a checkpoint's folder, also one that an earlier version wrote. kMismatch
+// naming the file for a format of a later version, kCorrupt for a file that is not one.
 LoopState read_loop_state(const std::filesystem::path& checkpoint);
 // "tp 2, pp 1, dp 2, 4 threads": what the bits of a run depend on. Two layouts with the same text
 // give the same bits.

@@ -22,15 +22,15 @@ namespace {
 
 constexpr const char* kLoopFile = "state/loop.json";
 
-// Which checkpoint it is: where the loop stood, and with the checksums all that it holds. "": a
-// file is not there. kUnavailable: one cannot be read.
+// Tells checkpoints of one step apart, by where the loop stood and by the checksums of all that
+// they hold. "": a file is not there. kUnavailable: one cannot be read.
 std::string digest_of(const fs::path& checkpoint) {
   const auto complete = read_file_if_there(checkpoint / models::kCompleteFile);
   const auto loop = read_file_if_there(checkpoint / kLoopFile);
   return complete && loop ? sha256_hex(*complete + '\0' + *loop) : "";
 }
 
-// What the first rank says of where it goes on.
+// The first rank tells the others where it goes on.
 struct SaidPoint {
   int64_t step = -1;  // -1: at the beginning
   std::string digest;
@@ -59,7 +59,7 @@ void wait_until_it_shows(const fs::path& checkpoint, const SaidPoint& said, Dura
   const Deadline deadline = Deadline::after(patience);
   std::string mine;
   for (;;) {
-    // What cannot be read may pass, too.
+    // A file that cannot be read may become readable, as one that is missing may appear.
     std::optional<Error> failed;
     try {
       mine = digest_of(checkpoint);
@@ -92,6 +92,8 @@ fs::path agree_on_checkpoint(
     parallel::World& world, const fs::path& run_folder, Duration patience,
     const std::function<void(int64_t step, const std::string& what)>& warn) {
   parallel::Group& all = world.all();
+  // The first rank decides. Ranks that each took the newest one they see could take different ones,
+  // where a file system shows a folder late.
   const SaidPoint mine = parallel::run_on_all(
       all, [&] { return world.rank() == 0 ? own_point(run_folder) : SaidPoint(); });
   const SaidPoint said = SaidPoint::parse(all.broadcast(mine.text(), 0));

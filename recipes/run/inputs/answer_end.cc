@@ -45,6 +45,7 @@ std::string first_words(const std::string& text) {
 }  // namespace
 
 AnswerEnd answer_end(const models::ChatTemplate& chat, const models::Tokenizer& tokenizer) {
+  // The template itself shows how it ends an answer: by what it renders behind the content of one.
   const std::string conversation = R"([{"role":"user","content":"question"},)"
                                    R"({"role":"assistant","content":")" +
                                    std::string(kAnswer) + R"("}])";
@@ -63,7 +64,8 @@ AnswerEnd answer_end(const models::ChatTemplate& chat, const models::Tokenizer& 
 bool is_end_sign(const models::Tokenizer& tokenizer, int32_t id) {
   if (id == tokenizer.eos_id()) return true;
   const std::span<const int32_t> one(&id, 1);
-  // A space alone may be no text, either.
+  // A sign is text only where special tokens are shown. One that is no text there either may be a
+  // space alone, which is no sign.
   return tokenizer.decode(one, /*skip_special_tokens=*/true).empty() &&
          !tokenizer.decode(one, /*skip_special_tokens=*/false).empty();
 }
@@ -80,7 +82,7 @@ std::optional<std::string> unheard_end(const models::ChatTemplate& chat,
     return std::nullopt;  // rows say better what this template refuses
   }
 
-  // Whatever stands behind the sign does not matter, nor what stands before it.
+  // A completion ends at such a sign, whatever stands before or behind it.
   const auto is_heard = [&](int32_t id) {
     return std::find(end_ids.begin(), end_ids.end(), id) != end_ids.end();
   };

@@ -8,7 +8,7 @@
 
 namespace retort::recipes {
 
-// Of data-parallel rank `dp_rank` of the student.
+// Returns the options of data-parallel rank `dp_rank` of the student.
 data::BatchOptions batch_options(const Recipe& recipe, int64_t dp_rank);
 
 }  // namespace retort::recipes

@@ -8,7 +8,7 @@
 namespace retort::recipes {
 namespace {
 
-// The tokenizer's padding, as TRL has it, else the config's, else the end token.
+// The padding is the tokenizer's, as TRL has it, else the config's, else the end token.
 int64_t padding_id(const models::ModelConfig& config, const models::Tokenizer& tokenizer) {
   if (tokenizer.pad_id() >= 0) return tokenizer.pad_id();
   return config.pad_token_id >= 0 ? config.pad_token_id : tokenizer.eos_id();
@@ -34,6 +34,7 @@ models::ClassifierOptions classifier_options(const std::string& folder, int64_t 
 models::LoraConfig student_adapter(const Recipe& recipe) {
   models::LoraConfig lora = recipe.student().lora.value().config();
   const std::string head = "score";
+  // The head that scores is trained as a whole, beside the adapter of the other layers.
   const bool scores = recipe_type(recipe).score_labels(recipe) > 0;
   if (scores && std::ranges::find(lora.modules_to_save, head) == lora.modules_to_save.end())
     lora.modules_to_save.push_back(head);

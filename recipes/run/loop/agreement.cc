@@ -36,7 +36,7 @@ std::string dissenters(parallel::Group& group, const at::Tensor& mine) {
   return names;
 }
 
-// Of the weights, and of the adapter that is trained beside them.
+// The checksum is of the bits of the weights, and of the adapter that is trained beside them.
 uint64_t checksum_of(const models::Decoder& decoder) {
   std::vector<parallel::NamedParameter> parameters = decoder.parameters();
   if (decoder.lora())
@@ -78,6 +78,8 @@ void check_replicas_agree(const models::Decoder& decoder, parallel::World& world
                           const std::string& when) {
   if (world.dp().size() == 1) return;
   parallel::run_on_all(world.all(), [&] {
+    // A dp group compares the part of the model that its ranks share, so a difference shows in that
+    // group alone: the vote tells the other groups.
     const uint64_t sum = checksum_of(decoder);
     const std::string others = dissenters(world.dp(), bytes_of(&sum, sizeof sum));
     if (others.empty()) return;

@@ -14,7 +14,8 @@ void BatchObjective::announce(int64_t, const data::BatchStream::Step&) {}
 StepInfo BatchObjective::next_step(int64_t step) {
   drawn_.push_back(source_(step));
   announce(step, drawn_.back());
-  // The losses read no other rows.
+  // The losses read the rows of the predicted positions alone, so the last layer need not compute
+  // others.
   for (data::MicroBatch& batch : drawn_.back().micro_batches)
     batch.tokens.wanted = batch.predict_positions;
   return {.micro_batches = drawn_.back().micro_batches.size(),

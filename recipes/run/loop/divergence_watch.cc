@@ -8,9 +8,10 @@
 namespace retort::recipes {
 namespace {
 
-// Of a median above the lowest one.
+// A median is high if it exceeds the lowest one by all three of these: a factor, a number of nats,
+// and a share of the way back to the first median.
 constexpr double kFactor = 1.5, kNats = 1.0, kWayBack = 0.8;
-// Of a median above the loss of the first step.
+// It is high in any case if it exceeds the loss of the first step by both of these.
 constexpr double kFirstFactor = 10, kFirstNats = 5;
 
 double median(const std::deque<double>& values) {
@@ -53,7 +54,8 @@ void DivergenceWatch::see_loss(const Step& step) {
   high_.count(usual_ > bound_, step.number);
 }
 
-// At a learning rate of 0 (a warm-up's first step, a schedule's last) a step says nothing.
+// A step at a learning rate of 0 (a warm-up's first, a schedule's last) says nothing of whether the
+// run still learns.
 void DivergenceWatch::see_gradient(const Step& step) {
   if (step.learning_rate > 0) dead_.count(step.grad_norm < kDead, step.number);
 }
@@ -61,6 +63,7 @@ void DivergenceWatch::see_gradient(const Step& step) {
 std::string DivergenceWatch::see(const Step& step) {
   skipped_.push_back(step.skipped);
   if (skipped_.size() > kWindow) skipped_.pop_front();
+  // The loss or the gradient of a skipped step is not finite: there is nothing to compare.
   if (!step.skipped) {
     see_gradient(step);
     if (by_loss_) see_loss(step);

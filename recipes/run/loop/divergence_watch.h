@@ -9,7 +9,7 @@
 
 namespace retort::recipes {
 
-// Of all steps of a run, by three rules. A single spike meets none of them (spike_watch.h has
+// Watches all steps of a run by three rules. A single spike meets none of them (spike_watch.h has
 // those), and each holds for kWindow steps in a row before it is told.
 // - Diverged: the median loss of the last kWindow steps is above the lower of two bounds. One is by
 //   the lowest such median so far: half as much again, at least a nat above it, and at least four

@@ -31,7 +31,8 @@ Evaluation evaluate(const roles::Trainer& trainer, const std::vector<data::Micro
   }
   sums.late.read();
 
-  // The sums of all ranks where the pipeline ends; the others add nothing.
+  // Only the ranks where the pipeline ends have formed sums; the others add nothing, but get the
+  // total.
   all_reduce(sums, world.dp_pp());
   if (sums.count == 0)
     throw Error(ErrorCode::kInvalidArgument, "the evaluation data has no target token");

@@ -20,6 +20,7 @@ void LateNumbers::read() {
   for (const Waiting& one : waiting)
     parts.push_back(one.numbers);
 
+  // All numbers come in one copy, so that the host waits for the device once, not for each of them.
   const at::Tensor host = at::cat(parts).cpu();
   const double* next = host.const_data_ptr<double>();
   for (const Waiting& one : waiting) {

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kRowsAtOnce = 64;
 
-// The mean over the vocabulary of the head's rows [H].
+// Forms the mean of the head's rows over the whole vocabulary, [H].
 at::Tensor mean_row(const models::Head& head) {
   // On a device elements are converted as they are summed, on the host before.
   at::Tensor weight = head.weight.detach();
@@ -28,7 +28,8 @@ at::Tensor mean_row(const models::Head& head) {
   return sum / static_cast<double>(head.vocab.total);
 }
 
-// What is capped has to be formed, some rows at a time.
+// A softcap is not linear, so the mean of capped logits does not follow from the mean of the head's
+// rows: the logits are formed, some rows at a time to bound their memory.
 at::Tensor mean_of_capped(const models::Head& head, const at::Tensor& rows) {
   const at::Tensor weight = head.weight.detach().to(at::kFloat).t();
   at::Tensor sum = at::zeros({rows.size(0)}, rows.options().dtype(at::kFloat));

@@ -19,9 +19,9 @@
 namespace retort::recipes {
 namespace {
 
-// Of the first parameter of this rank, or of its adapter, that holds NaN or an infinity: its name
-// and how many, "'model.norm.weight' holds 3 of 64 numbers that are not finite"; "" if none does.
-// Reads every parameter; on a device it waits for it.
+// Describes the first parameter of this rank, or of its adapter, that holds NaN or an infinity:
+// "'model.norm.weight' holds 3 of 64 numbers that are not finite"; "" if none does. It reads every
+// parameter, and on a device waits for that.
 std::string damaged_weights(const models::Decoder& decoder) {
   const at::NoGradGuard no_grad;
   std::vector<parallel::NamedParameter> parameters = decoder.parameters();
@@ -39,7 +39,7 @@ std::string damaged_weights(const models::Decoder& decoder) {
   return "";
 }
 
-// The samples are to blame unless the weights are.
+// A loss that is not finite is blamed on its samples, unless the weights are damaged already.
 void check_finite(double value, const Objective& objective, size_t micro_batch,
                   const roles::Trainer& trainer, bool may_skip) {
   if (std::isfinite(value)) return;
@@ -62,6 +62,8 @@ StepSums compute_gradients(roles::Trainer& trainer, parallel::World& world, size
   trainer.begin_step();
   objective.begin_step(world.dp());
 
+  // A loss is checked when its number is read: at once on the host, but on a device for all
+  // micro-batches together, because each look would make the host wait for the device.
   const auto loss_of = [&](size_t i, const at::Tensor& hidden) {
     const at::Tensor loss = objective.loss_sum(trainer.decoder().head(), hidden, i, sums);
     sums.late.add(loss, [&, i](const double* value) {
@@ -76,6 +78,8 @@ StepSums compute_gradients(roles::Trainer& trainer, parallel::World& world, size
         micro_batches, [&](size_t i) -> const models::PackedTokens& { return objective.tokens(i); },
         loss_of);
   } else {
+    // A rank that fails in a micro-batch must say so before the backward pass that sums gradients
+    // over the ranks, in which the others would wait for it: one vote, cast before the last.
     parallel::Vote vote(world.all());
     for (size_t i = 0; i < micro_batches; ++i) {
       const bool last = i + 1 == micro_batches;
@@ -85,6 +89,8 @@ StepSums compute_gradients(roles::Trainer& trainer, parallel::World& world, size
       trainer.backward(loss, last);
     }
   }
+  // On a device the losses are checked only now, on each rank its own: the vote ends all ranks
+  // before they come to the sums.
   if (!trainer.decoder().device().is_cpu())
     parallel::run_on_all(world.all(), [&] { sums.late.read(); });
   all_reduce(sums, world.dp_pp());
@@ -96,7 +102,7 @@ roles::Trainer::Update update_or_skip(roles::Trainer& trainer, double loss, doub
   using NonFinite = roles::Trainer::NonFinite;
   if (std::isfinite(loss))
     return trainer.finish_step(divisor, may_skip ? NonFinite::kSkip : NonFinite::kRefuse);
-  // Without a rank whose own loss is not finite, their sum is too large.
+  // Every rank has refused a loss of its own that is not finite, so here their sum has overflowed.
   if (!may_skip)
     throw Error(ErrorCode::kInvalidArgument, "the sum of the loss over all ranks is not finite");
   return trainer.skip_step(divisor);

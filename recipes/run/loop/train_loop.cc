@@ -63,11 +63,11 @@ void count_skipped(bool skipped, int64_t allowed, bool tells, LoopState& state) 
   }
 }
 
-// Whether the step is one after which `every` so many steps something happens.
+// True after every `every`-th step; never where `every` is 0.
 bool is_due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
-// Takes what is wrong with the run after a step into `divergence`. True: nothing was before. A
-// gradient that was too large for its loss scale says nothing of the run.
+// Sets `divergence` to what is wrong with the run after a step; returns true if it was well before.
+// A gradient that was too large for its loss scale says nothing of the run.
 bool see_divergence(DivergenceWatch& watch, int64_t number, double loss,
                     const roles::Trainer::Update& update, std::string& divergence) {
   if (update.overflowed) return false;
@@ -80,7 +80,8 @@ bool see_divergence(DivergenceWatch& watch, int64_t number, double loss,
   return was_well && !divergence.empty();
 }
 
-// Steps that are drawn but not yet computed, oldest first.
+// Holds the steps that are drawn but not yet computed, oldest first, so that an objective can ask
+// other roles about them ahead of time.
 class Lookahead {
  public:
   Lookahead(Objective& objective, int64_t next_step, int64_t max_steps)
@@ -102,14 +103,14 @@ class Lookahead {
   std::deque<StepInfo> queue_;
 };
 
-// What holds on this rank; or, agreed, on any of them.
+// These flags hold on this rank; once agreed, on any of them.
 struct AnyRank {
   bool stop_asked = false;
   bool still_writing = false;
   bool diverged = false;
 };
 
-// One all-reduce.
+// Saving and stopping make collectives, so no rank may do either alone. One all-reduce a step.
 AnyRank ask_all(parallel::Group& all, const AnyRank& mine) {
   at::Tensor flags = at::tensor(
       {int64_t{mine.stop_asked}, int64_t{mine.still_writing}, int64_t{mine.diverged}}, at::kLong);
@@ -118,8 +119,8 @@ AnyRank ask_all(parallel::Group& all, const AnyRank& mine) {
   return {.stop_asked = flag[0] != 0, .still_writing = flag[1] != 0, .diverged = flag[2] != 0};
 }
 
-// The first rank's evaluation decides for all: the sums of a recipe that samples are not on every
-// rank.
+// The first rank's evaluation decides for all, because a recipe that samples does not have its sums
+// on every rank. The others add 0 to its number.
 bool see_on_all(parallel::Group& all, const BestModelOptions& options, const MetricsRow& row,
                 BestModel& best) {
   if (options.metric.empty()) return false;
@@ -128,14 +129,15 @@ bool see_on_all(parallel::Group& all, const BestModelOptions& options, const Met
   return see_evaluation(options, row.step, all.all_reduce(mine), best);
 }
 
-// The checkpoints of a run that may go on without one of them.
+// Saves the checkpoints of a run that may go on without one of them.
 class Saves {
  public:
   Saves(CheckpointStore& store, const roles::Trainer& trainer, parallel::World& world,
         const TrainLoopOptions& options, const TrainLoopHooks& hooks)
       : store_(store), trainer_(trainer), world_(world), options_(options), hooks_(hooks) {}
 
-  // As the store's. The last one is what a run ends with, and cannot do without.
+  // Both do what the same functions of the store do, but may only tell of a failure. The last
+  // checkpoint is what a run ends with: it cannot do without that one.
   void finish(int64_t step) {
     attempt(step, [&] { store_.finish(world_); });
   }
@@ -154,7 +156,7 @@ class Saves {
     try {
       work();
     } catch (const Error& error) {
-      // The same on all ranks.
+      // The store has voted, so that all ranks have this error and decide alike.
       if (!options_.continue_on_save_error || !is_save_error(error)) throw;
       if (world_.rank() == 0 && hooks_.on_save_error)
         hooks_.on_save_error(step, error.message() +
@@ -191,7 +193,7 @@ class TrainLoop {
  private:
   bool tells() const { return all_.rank() == 0; }
   bool is_last() const { return state_.step == options_.max_steps; }
-  // Whether no evaluation has been the best for as long as the run waits for one.
+  // True if no evaluation has been the best for as long as the run waits for one.
   bool gives_up() const { return is_patience_over(options_.best, state_.best); }
 
   void emit(const MetricsRow& row) const {
@@ -215,7 +217,7 @@ class TrainLoop {
   Saves saves_;
 };
 
-// Skipped or not, and for which of the two reasons.
+// An overflow of the loss scale is counted apart, because the next step's smaller scale mends it.
 void TrainLoop::count_update(const roles::Trainer::Update& update) {
   if (update.overflowed)
     count_overflow(update.loss_scale.value(), tells(), state_);
@@ -223,10 +225,11 @@ void TrainLoop::count_update(const roles::Trainer::Update& update) {
     count_skipped(update.skipped, options_.skip_nonfinite_steps, tells(), state_);
 }
 
-// A step is drawn, computed and applied. Its row, but for what is added to logged ones alone.
+// Draws, computes and applies one step. Returns its row, without what only logged rows have.
 MetricsRow TrainLoop::take_step() {
   const auto start = std::chrono::steady_clock::now();
   Objective& objective = parts_.objective;
+  // Drawing reads data and asks other roles, which may fail on one rank alone.
   const StepInfo step = parallel::run_on_all(all_, [&] { return lookahead_.take(); });
   const bool may_skip = state_.skipped_in_a_row < options_.skip_nonfinite_steps;
   StepSums sums =
@@ -242,7 +245,8 @@ MetricsRow TrainLoop::take_step() {
   if (goes_wrong && tells() && hooks_.on_divergence)
     hooks_.on_divergence(state_.step, result_.divergence);
 
-  // What the step was, for its checkpoint and its row.
+  // The cursor is the one behind this step, not behind those that are drawn ahead: a run that is
+  // resumed here draws these again.
   state_.cursor = step.after;
   state_.num_tokens += static_cast<int64_t>(sums.num_tokens);
   MetricsRow row = make_row(sums, divisor, update, state_, step.epoch, step_seconds(start));
@@ -254,7 +258,8 @@ MetricsRow TrainLoop::take_step() {
   return row;
 }
 
-// What is told of the step, and evaluated after it. Whether the evaluation is the best so far.
+// Tells of the step, and evaluates after it. Returns whether the evaluation is the best so far.
+// Every rank adds metrics, because some are sums over all ranks; the first one writes them.
 bool TrainLoop::tell_and_evaluate(MetricsRow& row) {
   if (state_.step % options_.logging_steps == 0 || is_last()) {
     if (options_.log_layer_grad_norms)
@@ -272,15 +277,17 @@ bool TrainLoop::tell_and_evaluate(MetricsRow& row) {
 }
 
 void TrainLoop::save(bool is_last_one) {
+  // These two may refuse: no checkpoint is written before all ranks are known to read the same
+  // rows, nor of replicas that differ.
   if (hooks_.complete_state) hooks_.complete_state(state_);
   if (hooks_.on_save) hooks_.on_save(state_.step);
   saves_.save(state_, is_last_one, result_.last_checkpoint);
   if (hooks_.on_saved) hooks_.on_saved(state_.step);
 }
 
-// All ranks save and stop after the same step, and finish a checkpoint once nobody writes. The
-// losses of ranks that share a layer may differ in their last bit, and so may what they find.
-// Whether the run stops here, before its last step.
+// Returns whether the run stops here, before its last step. All ranks save and stop after the same
+// step, and finish a checkpoint once nobody writes. The losses of ranks that share a layer may
+// differ in their last bit, and so may what their watches find: that is agreed upon, too.
 bool TrainLoop::save_or_end(bool is_best) {
   const AnyRank any =
       ask_all(all_, {.stop_asked = hooks_.stop_requested && hooks_.stop_requested(),
@@ -310,7 +317,8 @@ TrainLoopResult TrainLoop::run() {
     if (save_or_end(is_best)) break;
   }
 
-  // The last checkpoint is what a run that came to its end is known by.
+  // A run that came to its end is known by its last checkpoint, so that one must be complete before
+  // `final` points to it.
   parts_.checkpoints.finish(parts_.world);
   result_.step = state_.step;
   if (!result_.stopped_early && state_.step < options_.max_steps)

@@ -22,6 +22,7 @@ constexpr std::array<uint32_t, 256> make_crc_table() {
   for (uint32_t i = 0; i < 256; ++i) {
     uint32_t value = i;
     for (int bit = 0; bit < 8; ++bit)
+      // The polynomial is that of Castagnoli, its bits reversed.
       value = (value >> 1) ^ ((value & 1) ? 0x82F63B78u : 0u);
     table[i] = value;
   }
@@ -73,13 +74,13 @@ std::optional<uint64_t> take_varint(std::string_view& in) {
   return std::nullopt;
 }
 
-// The step of an Event (field 2; absent: -1, before every step).
+// Returns the step of an Event (field 2); where it is absent -1, before every step.
 int64_t step_of(std::string_view event) {
   while (!event.empty()) {
     const auto key = take_varint(event);
     if (!key) break;
 
-    // How long the value is, by its wire type.
+    // The wire type says how long the value is that has to be skipped.
     size_t skip = 0;
     switch (*key & 7) {
       case kVarint: {
@@ -116,7 +117,7 @@ double wall_time_now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// The name of a file that is not there yet.
+// Names a file that is not there yet.
 fs::path new_event_file(const fs::path& folder) {
   std::error_code failed;
   fs::create_directories(folder, failed);
@@ -132,9 +133,9 @@ fs::path new_event_file(const fs::path& folder) {
   return path;
 }
 
-// The records of `content` up to `step`, byte for byte, so that a resumed run goes on behind them.
-// A record is a TFRecord: length (8 bytes), its checksum (4), data, its checksum (4). What comes
-// after the first damaged one, as a killed process leaves it, is dropped.
+// Returns the records of `content` up to `step`, byte for byte, so that a resumed run goes on
+// behind them. A record is a TFRecord: length (8 bytes), its checksum (4), data, its checksum (4).
+// What comes after the first damaged one, as a killed process leaves it, is dropped.
 std::string records_up_to(std::string_view content, int64_t step) {
   std::string kept;
   while (content.size() >= 16) {
@@ -160,6 +161,8 @@ uint32_t crc32c(std::string_view bytes) {
 }
 
 uint32_t masked_crc32c(std::string_view bytes) {
+  // TFRecord masks its checksums as LevelDB does: a checksum over data that holds checksums would
+  // be weak.
   return std::rotr(crc32c(bytes), 15) + 0xa282ead8u;
 }
 
@@ -174,6 +177,8 @@ std::string event_record(std::string_view data) {
 
 std::string scalar_event(double wall_time, int64_t step,
                          std::span<const std::pair<std::string, double>> scalars) {
+  // An Event has its wall time in field 1, step in 2 and summary in 5; a summary has values in 1,
+  // each with its tag in 1 and its number, a float, in 2.
   std::string summary;
   for (const auto& [tag, value] : scalars) {
     std::string entry;

@@ -80,6 +80,7 @@ CutRows cut_rows(const fs::path& path, int64_t step) {
       throw Error(ErrorCode::kCorrupt,
                   path.string() + ":" + std::to_string(number) +
                       ": not a JSON object with a step; remove this line to continue the run");
+    // A resumed run does the steps after `step` again, and writes their rows anew.
     const bool keep = at && whole && *at <= step;
     (keep ? cut.kept : cut.moved).append(line).append("\n");
     begin += line.size() + 1;

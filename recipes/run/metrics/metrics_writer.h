@@ -40,7 +40,7 @@ class MetricsWriter {
   void write(const MetricsRow& row);
   // Writes what waits for room on the disk.
   void flush();
-  // Of metrics.jsonl, or of TensorBoard's file where more wait there.
+  // Counts the rows that wait for metrics.jsonl, or for TensorBoard's file where more wait there.
   int64_t num_waiting_rows() const;
 
  private:

@@ -17,7 +17,7 @@ namespace retort::recipes {
 namespace fs = std::filesystem;
 namespace {
 
-// Whether `write` succeeded; false: the disk is full. Other errors pass.
+// Returns true if `write` succeeded, false if the disk is full. Other errors pass.
 template <class Write>
 bool has_room_for(Write&& write) {
   try {
@@ -43,7 +43,7 @@ void tell_lost(int64_t count, const std::string& what, const fs::path& path) {
                        << " were not written";
 }
 
-// A last attempt in a destructor, which may not throw.
+// Makes a last attempt in a destructor, which may not throw.
 template <class Flush>
 void try_last(Flush&& flush) noexcept {
   try {
@@ -74,13 +74,15 @@ PatientFile::~PatientFile() {
   ::close(fd_);
 }
 
-// False when there is no room for all of it; then nothing of it stays.
+// Returns false when there is no room for all of the record. Then nothing of it stays, because the
+// next try would append it behind its own beginning.
 bool PatientFile::put(const std::string& record) {
   struct stat before {};
   const bool known = ::fstat(fd_, &before) == 0 && S_ISREG(before.st_mode);
   if (has_room_for([&] { append_bytes(fd_, record, path_); })) return true;
 
-  // Nobody else appends: what is beyond is the part that the disk still had room for.
+  // Nobody else appends, so what is beyond the old end is the part that the disk still had room
+  // for.
   struct stat after {};
   if (known && ::fstat(fd_, &after) == 0 && after.st_size > before.st_size &&
       ::ftruncate(fd_, before.st_size) != 0)
@@ -98,6 +100,7 @@ bool PatientFile::flush() {
 }
 
 void PatientFile::append(std::string record) {
+  // What waits goes first, so that records stay in their order.
   if (flush() && put(record)) return;
   waiting_bytes_ += record.size();
   waiting_.push_back(std::move(record));

@@ -17,11 +17,12 @@
 namespace retort::recipes {
 namespace {
 
-// Of every rank, in their order.
+// Returns the texts of all ranks, in their order.
 std::vector<std::string> gather_texts(parallel::Group& all, const std::string& mine) {
   if (all.size() == 1) return {mine};
 
-  // All send as much as the longest, each with its own length before it.
+  // An all-gather takes as much from every rank, so each pads its text to the longest, with its own
+  // length before it.
   int64_t bytes = static_cast<int64_t>(mine.size());
   const int64_t longest = all.all_reduce(bytes, parallel::ReduceOp::kMax);
   const auto head = static_cast<int64_t>(sizeof bytes);
@@ -40,7 +41,7 @@ std::vector<std::string> gather_texts(parallel::Group& all, const std::string& m
   return texts;
 }
 
-// More would be noise, and make the rows long.
+// More digits would be noise, and make the rows long.
 double three_digits(double value) {
   std::array<char, 32> text;
   std::snprintf(text.data(), text.size(), "%.3g", value);

@@ -29,6 +29,8 @@ std::map<std::string, std::map<std::string, int64_t>> device_maps_of(const Recip
                                                                      const std::string& role) {
   if (role == Recipe::kDrivingRole) return recipe.rpc.device_maps;
   if (!has_device_map(recipe, role)) return {};
+  // The recipe's map leads from the student's devices to the role's. A role that serves sends the
+  // other way, so it has the map turned round.
   std::map<std::string, int64_t> turned;
   for (const auto& [students, own] : recipe.rpc.device_maps.at(role))
     turned[std::to_string(own)] = std::stoll(students);

@@ -19,7 +19,8 @@ namespace retort::recipes {
 // Whether what `role` and the student exchange travels from device to device.
 bool has_device_map(const Recipe& recipe, const std::string& role);
 
-// As the agents of `role` need it: peer role -> device here -> device there.
+// Returns the device maps as the agents of `role` need them: peer role -> device here -> device
+// there.
 std::map<std::string, std::map<std::string, int64_t>> device_maps_of(const Recipe& recipe,
                                                                      const std::string& role);
 

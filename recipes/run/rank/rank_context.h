@@ -41,8 +41,8 @@ struct RankContext {
   // state: loading | waiting | training | saving | serving | done | stopped | interrupted |
   // diverged
   std::function<void(const std::string& state, int64_t step, const std::string& message)> report;
-  // As report(), of what somebody should look at: it stays on the screen and in status.json until
-  // there is another.
+  // Reports as report() does what somebody should look at: it stays on the screen and in
+  // status.json until there is another.
   std::function<void(const std::string& state, int64_t step, const std::string& message)> warn;
 
   const RoleOptions& role_options() const { return recipe.roles.at(role); }

@@ -5,8 +5,9 @@
 
 namespace retort::recipes {
 
-// Of micro-batch `index` of the `count` that `step` has, on data-parallel rank `dp_rank` of
-// `dp_size`: unique over steps, micro-batches and ranks, and the same in a resumed run.
+// Returns the id of the request for micro-batch `index` of the `count` that `step` has, on
+// data-parallel rank `dp_rank` of `dp_size`: unique over steps, micro-batches and ranks, and the
+// same in a resumed run.
 inline uint64_t request_id(int64_t step, uint64_t index, uint64_t count, int64_t dp_rank,
                            int64_t dp_size) {
   const uint64_t batch = static_cast<uint64_t>(step) * count + index;

@@ -15,12 +15,12 @@ namespace retort::recipes {
 namespace {
 
 constexpr std::chrono::milliseconds kStopLook{500};
-// Keys that are waited for at a time. The store keeps those of every rank that waits, and gets them
-// anew with every look.
+// So many keys are waited for at a time. The store keeps those of every rank that waits, and gets
+// them anew with every look.
 constexpr size_t kWaitAtOnce = 64;
 
-// Where the ranks of a role say where they are. A store that is gone may be elsewhere soon, so
-// nobody dials it for longer than the deadline.
+// The ranks of a role say in this store where they are. A store that is gone may be elsewhere soon,
+// so nobody dials it for longer than the deadline.
 parallel::StoreClient store_of(const RankContext& context, const std::string& role,
                                Deadline deadline) {
   const Duration timeout = std::min(context.recipe.rpc.timeout, deadline.remaining());
@@ -35,8 +35,8 @@ std::string names_of(const std::string& role, const std::vector<int64_t>& ranks)
   return ranks.size() == 1 ? first : first + " and " + std::to_string(ranks.size() - 1) + " more";
 }
 
-// Until all of these ranks have said where they are: a role loads for as long as its model takes.
-// Nothing is lost by a stop before that.
+// Waits until all of these ranks have said where they are: a role loads for as long as its model
+// takes. The wait is made of short looks, because a stop before its end loses nothing.
 std::vector<std::string> wait_for_addresses(const RankContext& context, const std::string& role,
                                             const std::vector<int64_t>& ranks, Deadline deadline) {
   parallel::StoreClient store = store_of(context, role, deadline);
@@ -65,8 +65,8 @@ std::vector<std::string> wait_for_addresses(const RankContext& context, const st
   return store.get_all(keys, deadline);
 }
 
-// Waits for these ranks of a role and connects to them, many at a time; their names. One deadline
-// for all of it.
+// Waits for these ranks of a role and connects to them, many at a time; returns their names. One
+// deadline holds for all of it.
 std::vector<std::string> connect_ranks(RunContext& context, const std::string& role,
                                        const std::vector<int64_t>& ranks) {
   const Deadline deadline = Deadline::after(load_timeout_of(context.recipe(), role));
@@ -84,10 +84,12 @@ std::vector<std::string> connect_ranks(RunContext& context, const std::string& r
   return peers;
 }
 
-// Leader and last stage of each replica.
+// Connects to the leader of each replica, which is asked, and to the ranks of its last stage, which
+// hold the answers.
 std::vector<roles::TeacherReplica> connect_replicas(RunContext& context, const std::string& role) {
   const parallel::Layout& layout = context.recipe().roles.at(role).world;
   std::vector<int64_t> ranks;
+  // A rank may be a leader and a holder, but is connected to once.
   const auto name = [&](int64_t rank) {
     if (std::ranges::find(ranks, rank) == ranks.end()) ranks.push_back(rank);
     return process_name(role, rank);

@@ -11,7 +11,8 @@
 namespace retort::recipes {
 namespace {
 
-// Of the tokens, not of where they stand in the data, which may move before a run is resumed.
+// The key is made of the tokens, not of where they stand in the data, which may move before a run
+// is resumed.
 uint64_t noise_key(uint64_t seed, int64_t step, const data::Sample& sample) {
   constexpr uint64_t kNoise = 0x6e656674756e65;  // draws of other kinds have the same seed
   uint64_t key = random_bits(seed, kNoise, static_cast<uint64_t>(step), sample.input_ids.size());
@@ -20,9 +21,8 @@ uint64_t noise_key(uint64_t seed, int64_t step, const data::Sample& sample) {
   return key;
 }
 
-// train.neftune_noise_alpha.
-// The steps of `source`, whose tokens have noise of this alpha in training's forward passes
-// (models::EmbeddingNoise): of each sample another in every step, but the same for every layout,
+// Gives the steps of `source` the noise of train.neftune_noise_alpha in training's forward passes
+// (models::EmbeddingNoise). A sample has other noise in every step, but the same for every layout,
 // packing and number of micro-batches, and in a resumed run. alpha 0: `source` itself.
 StepSource with_embedding_noise(StepSource source, double alpha, uint64_t seed) {
   if (alpha == 0) return source;

@@ -55,7 +55,7 @@ roles::Trainer::Options trainer_options(const TrainOptions& train, int64_t max_s
                                                               static_cast<double>(schedule_steps)))
                              : train.warmup_steps;
 
-  // Of a run of epochs, or with a share as its warm-up, known only now.
+  // Where a run has epochs, or a share of its steps as warm-up, these numbers are known only now.
   const int64_t cooldown = train.lr_cooldown_steps.value_or(0);
   if (warmup + cooldown > schedule_steps && cooldown > 0)
     throw Error(ErrorCode::kInvalidArgument,

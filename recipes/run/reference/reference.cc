@@ -47,6 +47,8 @@ at::Tensor Reference::token_log_probs(Pending& pending, int64_t num_rows, double
     return log_probs;
   }
 
+  // One rank of the group asks. If its answer does not come, the vote says so to the others, which
+  // would else wait in the broadcast.
   parallel::run_on_all(*tp_, [&] {
     RETORT_CHECK(pending || !asks()) << "rows of which the reference was not asked";
     if (!pending) return;
@@ -77,7 +79,7 @@ at::Tensor Reference::completion_log_probs(Pending& pending,
   const auto count = static_cast<int64_t>(completions.size());
   if (on_all_ranks_) {
     RETORT_CHECK(pending.has_value()) << "completions of which the reference was not asked";
-    // It is read twice where the loss compares with counterparts.
+    // The answer is put back, because it is read twice where the loss compares with counterparts.
     const roles::Payload payload = client_->receive(std::move(*pending), waited);
     pending = roles::answered(payload);
     return losses::sum_by_sequence(weighted(payload.logps, row_weights), sequence_of_row, count);
@@ -108,8 +110,8 @@ void Reference::read_completions(Pending& pending, const std::vector<CompletionI
     pending.reset();
   }
 
-  // From the cache even if just answered: a completion counts with one number, whichever batch it
-  // was asked in first.
+  // The numbers come from the cache even if they were just answered: a completion counts with one
+  // number, whichever batch it was asked in first.
   for (size_t i = 0; i < completions.size(); ++i) {
     const auto known = cache_->find(completions[i].prompt, completions[i].completion);
     RETORT_CHECK(known.has_value()) << "a completion without the reference's log-probability";

@@ -49,7 +49,7 @@ class Reference {
   // rank of tp. A vote and a broadcast on tp; none if there are no rows.
   at::Tensor token_log_probs(Pending& pending, int64_t num_rows, double* waited = nullptr);
 
-  // As ask(), unless the cache knows every one of the completions.
+  // Asks as ask() does, unless the cache knows every one of the completions.
   Pending ask_unknown(uint64_t request_id, int64_t step, const models::PackedTokens& tokens,
                       const at::Tensor& positions, const std::vector<CompletionIds>& completions);
   // The log-probability of each completion, which is the sum of its rows, each times its

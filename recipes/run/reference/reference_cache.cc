@@ -39,7 +39,7 @@ uint32_t check_of(const Record& record) {
 
 ReferenceCache::ReferenceCache(const fs::path& root, const std::string& fingerprint,
                                const fs::path& run_folder, int64_t rank) {
-  // A run keeps to one reference.
+  // A run keeps to one reference, also when it is resumed.
   const fs::path known = run_folder / "cache" / "reference.fingerprint";
   if (fs::exists(known)) {
     if (const std::string before = read_file(known); before != fingerprint)
@@ -53,7 +53,7 @@ ReferenceCache::ReferenceCache(const fs::path& root, const std::string& fingerpr
     write_file_atomically(known, fingerprint);
   }
 
-  // What all ranks of all runs have written is known; this rank appends to a file of its own.
+  // A rank knows what all ranks of all runs have written, and appends to a file that is its own.
   const fs::path folder = root / ("reference-" + fingerprint.substr(0, 16));
   fs::create_directories(folder);
   own_file(folder, "rank-" + std::to_string(rank));
@@ -69,7 +69,8 @@ ReferenceCache::~ReferenceCache() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-// The first file of the rank that no other run appends to. Its lock ends with the process.
+// Opens the first file of the rank that no other run appends to. Its lock ends with the process, so
+// a killed run leaves none behind.
 void ReferenceCache::own_file(const fs::path& folder, const std::string& name) {
   for (int64_t others = 0;; ++others) {
     path_ = folder / (name + (others == 0 ? "" : "-" + std::to_string(others)) + ".logps");
@@ -115,6 +116,7 @@ std::optional<float> ReferenceCache::find(const std::vector<int32_t>& prompt,
 void ReferenceCache::add(const std::vector<int32_t>& prompt, const std::vector<int32_t>& completion,
                          float log_prob) {
   const std::string key = content_key(prompt, completion);
+  // The first number of a completion counts; another batch may give one with other last bits.
   if (!values_.emplace(key, log_prob).second) return;
   Record record{};
   std::memcpy(record.key.data(), key.data(), kContentKeyBytes);

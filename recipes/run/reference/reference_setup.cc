@@ -10,7 +10,7 @@ parallel::Group* loss_group(RunContext& context) {
   return context.world.forms_loss() ? &context.world.tp() : nullptr;
 }
 
-// Where an engine is and what it serves there.
+// Names an engine by what it serves, and where.
 std::string names_of(const engines::ExternalOptions& external) {
   std::string names = std::string(enum_name(external.engine)) + " " + external.served_model;
   for (const std::string& url : external.url)
@@ -22,7 +22,7 @@ std::string names_of(const engines::ExternalOptions& external) {
 
 std::unique_ptr<Reference> make_reference(RunContext& context, const std::string& role,
                                           double temperature, int64_t num_ids) {
-  // An engine's numbers are of all ids that it has.
+  // An engine's probabilities are over all ids that it has.
   if (context.recipe().roles.at(role).external) num_ids = 0;
   std::unique_ptr<roles::TeacherClient> client;
   if (context.world.asks_for_loss())

@@ -9,14 +9,14 @@
 
 namespace retort::recipes {
 
-// Of single tokens, with the logits divided by `temperature`, among the ids below `num_ids` (0: all
-// that the reference has; an engine's numbers always are). Every rank of the student calls; the
-// one that asks for its replica's loss connects.
+// Makes a reference for single tokens, with the logits divided by `temperature`, among the ids
+// below `num_ids` (0: all that the reference has; an engine's numbers always are). Every rank of
+// the student calls; the one that asks for its replica's loss connects.
 std::unique_ptr<Reference> make_reference(RunContext& context, const std::string& role,
                                           double temperature, int64_t num_ids);
 
-// Of whole completions, kept in `cache_folder` ("": the run's own cache) by their content and the
-// reference's weights and tokenizer.
+// Makes a reference for whole completions, which are kept in `cache_folder` ("": the run's own
+// cache) by their content and the reference's weights and tokenizer.
 std::unique_ptr<Reference> make_cached_reference(RunContext& context, const std::string& role,
                                                  const std::string& cache_folder);
 

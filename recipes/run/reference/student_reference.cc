@@ -16,7 +16,7 @@ roles::PendingPayload StudentAnswers::send(uint64_t /*request_id*/, int64_t /*st
   roles::Payload payload;
   payload.logps = at::empty({0}, at::kFloat);
   if (positions.numel() > 0) {
-    // The row at a position is of the token behind it.
+    // The row at a position predicts the token behind it.
     const at::Tensor rows = trainer_.hidden_before_training(models::wanting(tokens, positions));
     const at::Tensor targets = tokens.input_ids.to(at::kLong).index_select(0, positions + 1);
     if (rows.defined()) {

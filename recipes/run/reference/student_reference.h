@@ -40,8 +40,9 @@ class StudentAnswers : public roles::FrozenAnswers {
   at::Tensor no_head_;  // hidden states are not asked for
 };
 
-// What make_reference and make_cached_reference make of a role, of the student itself. `lora`: the
-// student's, whose adapter is read once more, on each rank its slices, if training starts from one.
+// Makes of the student itself what make_reference and make_cached_reference make of a role. `lora`:
+// the student's, whose adapter is read once more, on each rank its slices, if training starts from
+// one.
 // Errors: as models::attach_first_adapter.
 std::unique_ptr<Reference> make_student_reference(roles::Trainer& trainer, const LoraOptions& lora,
                                                   double temperature = 1, int64_t num_ids = 0);

@@ -44,7 +44,8 @@ void RowDigest::wait_before_training(Duration most) {
   compare_if_made();
   if (!is_late) return;
 
-  // Linux has it for each thread: a tenth of a core that computes, all of one that is idle.
+  // Linux has a nice value for each thread. This one leaves it a tenth of a core that computes, and
+  // all of one that is idle.
   constexpr int kNice = 10;
   set_nice(kNice);
   if (world_.rank() == 0) {
@@ -53,7 +54,8 @@ void RowDigest::wait_before_training(Duration most) {
 }
 
 void RowDigest::finish() {
-  // Not every process may raise what it has lowered; an idle core is the thread's anyway.
+  // This may fail: not every process may raise what it has lowered. The thread has an idle core for
+  // itself anyway.
   set_nice(0);
 
   // A collective is bounded by the group's timeout, which the disk of another rank is not: so each
@@ -84,6 +86,8 @@ void RowDigest::complete(LoopState& state) {
 void RowDigest::compare_if_made() {
   const bool mine = is_made(Duration(0));
   if (!mine && world_.all().size() == 1) return;
+  // The ranks compare once all of them have theirs; a rank that came to the all-gather before would
+  // wait there for the slowest disk.
   const int64_t late = world_.all().all_reduce(int64_t{mine ? 0 : 1}, parallel::ReduceOp::kMax);
   if (late > 0) return;
   const std::string fingerprint = parallel::run_on_all(world_.all(), [&] { return made_.get(); });

@@ -47,14 +47,14 @@ class RowDigest {
   // few seconds.
   void finish();
   void after_step();
-  // As finish(); then what `state` says of the rows.
+  // Finishes as finish() does, then fills in what `state` says of the rows.
   void complete(LoopState& state);
 
  private:
   bool is_made(Duration limit) const;
-  // Of the thread that makes it.
+  // Sets the nice value of the thread that makes the fingerprint.
   void set_nice(int nice) const;
-  // Where every rank has it.
+  // Compares the fingerprints once every rank has its own.
   void compare_if_made();
 
   const data::RowSet& rows_;

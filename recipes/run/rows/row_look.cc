@@ -25,14 +25,14 @@ bool RowLook::refuses() const {
   return context_.recipe.data.on_bad_sample == data::OnBadSample::kError;
 }
 
-// Once, when it is done.
+// Tells once what was found, when the look is done.
 void RowLook::tell(const std::string& state, int64_t step) {
   if (told_) return;
   told_ = true;
   try {
     scan_->findings();
   } catch (const std::exception& error) {
-    // The run meets it, too, if it comes to that file.
+    // This does not end the run, which meets the same error if it comes to that file.
     RETORT_LOG(kWarning) << "not all data were looked at: " << error.what();
     return;
   }
@@ -50,7 +50,7 @@ void RowLook::tell(const std::string& state, int64_t step) {
 }
 
 void RowLook::wait_before_training(Duration most) {
-  // The other ranks wait in a collective meanwhile.
+  // The other ranks are at the vote meanwhile, which has the timeout of a collective.
   most = std::min(most, context_.recipe.launch.collective_timeout / 2);
   parallel::run_on_all(world_.all(), [&] {
     if (!scan_) return;
@@ -65,6 +65,7 @@ void RowLook::wait_before_training(Duration most) {
 }
 
 bool RowLook::must_end(int64_t step) {
+  // Only the first rank has the look; the loop makes its answer that of all ranks.
   if (scan_ && !told_ && scan_->wait(Duration(0))) tell("training", step);
   return bad_;
 }

@@ -27,7 +27,8 @@ void RowTroubles::tell(int64_t step) {
   if (rows.num_prompts_differ != std::exchange(told_.num_prompts_differ, rows.num_prompts_differ))
     if (differ) say_(step, *differ);
 
-  // A row that goes on in another pack begins anew there.
+  // A row that goes on in another pack begins there at position 0 again, so none gets beyond the
+  // length of a pack.
   const int64_t longest = std::min(rows.longest, rows_.max_length());
   const auto beyond = beyond_positions(longest, rows.longest_origin, max_positions_);
   if (longest != std::exchange(told_.longest, longest) && beyond) say_(step, *beyond);

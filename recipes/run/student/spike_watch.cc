@@ -27,6 +27,7 @@ std::string short_text(double value) {
 
 std::optional<std::string> SpikeWatch::see(const std::string& name, int64_t step, double value) {
   if (!std::isfinite(value)) return std::nullopt;
+  // A value is compared with those before it; from then on it is one of them.
   const std::vector<double> usual(window_.begin(), window_.end());
   window_.push_back(value);
   if (window_.size() > kWindow) window_.pop_front();
@@ -38,6 +39,8 @@ std::optional<std::string> SpikeWatch::see(const std::string& name, int64_t step
     distances.push_back(std::abs(one - middle));
   const double deviation = kDeviationOfMad * median(distances);
   const double excess = value - middle;
+  // The second bound is for a metric that hardly moves: its deviation is almost 0, and every value
+  // would be a spike.
   if (excess <= kDeviations * deviation || excess <= kShareOfMedian * std::abs(middle))
     return std::nullopt;
   return name + " " + short_text(value) + " at step " + std::to_string(step) +

@@ -10,8 +10,8 @@
 
 namespace retort::recipes {
 
-// Of one metric. What is usual is told by the last kWindow finite values: their median, and the
-// median of the distances from it (MAD), times 1.4826 a robust standard deviation. A value is a
+// Watches one metric. What is usual is told by the last kWindow finite values: their median, and
+// the median of the distances from it (MAD), times 1.4826 a robust standard deviation. A value is a
 // spike if it lies above the median by more than kDeviations of those, and by more than a tenth of
 // the median, so that a curve without noise has none. Spikes count among what is usual like all
 // others: a new level is told a few times, not for ever.

@@ -19,8 +19,8 @@
 namespace retort::recipes {
 namespace {
 
-// Which adapter the student is compared with; "": none is kept. A resumed run reads it again, and
-// it must be the one that the run began with.
+// Names the adapter that the student is compared with; "": none is kept. A resumed run reads it
+// again, and it must be the one that the run began with.
 std::string first_adapter(const RankContext& context, const std::filesystem::path& checkpoint) {
   if (!keeps_first_adapter(context.recipe)) return "";
   const std::string& folder = *context.role_options().lora->adapter;
@@ -33,7 +33,8 @@ std::string first_adapter(const RankContext& context, const std::filesystem::pat
   return models::adapter_fingerprint(folder);
 }
 
-// Where training goes on from must hold what the recipe trains.
+// The checkpoint must hold what the recipe trains: a whole model, or an adapter with the same
+// settings.
 void check_checkpoint_kind(const std::filesystem::path& checkpoint, const Recipe& recipe) {
   const RoleOptions& role = recipe.student();
   if (checkpoint.empty()) return;
@@ -56,6 +57,8 @@ void check_checkpoint_kind(const std::filesystem::path& checkpoint, const Recipe
 
 std::filesystem::path resume_point(const RankContext& context, parallel::World& world) {
   if (!context.resume) return {};
+  // A rank that waits for the folder leaves the others at a vote, which has the timeout of a
+  // collective: half of it is left for what follows.
   const Duration patience = std::min(kLateFolder, context.recipe.launch.collective_timeout / 2);
   return agree_on_checkpoint(
       world, context.run_folder, patience,
@@ -65,6 +68,8 @@ std::filesystem::path resume_point(const RankContext& context, parallel::World& 
 std::string template_day(const RankContext& context, const std::filesystem::path& checkpoint,
                          parallel::World& world) {
   if (context.recipe.data.template_date) return *context.recipe.data.template_date;
+  // The first rank says the day: ranks that start around midnight would else render the same rows
+  // differently.
   const std::string day = checkpoint.empty() ? today() : read_loop_state(checkpoint).template_day;
   return world.all().broadcast(day, 0);
 }
@@ -73,7 +78,7 @@ models::Decoder load_student(const RankContext& context, parallel::World& world,
                              const std::filesystem::path& checkpoint) {
   const RoleOptions& role = context.role_options();
   check_checkpoint_kind(checkpoint, context.recipe);
-  // An adapter stands beside the model that it was begun with.
+  // An adapter's checkpoint holds no model: it is attached to the one that the recipe names.
   const std::string model = checkpoint.empty() || role.lora ? role.model : checkpoint.string();
   context.report("loading", 0, model);
   const at::ScalarType dtype = models::parse_dtype(std::string(enum_name(role.dtype)));
@@ -143,6 +148,7 @@ void check_resumed_rows(const RankContext& context, const std::filesystem::path&
                            .epoch = state.cursor.epoch,
                            .used_places = work.used_places(state.cursor),
                            .hashes = context.run_folder / "cache"};
+  // Every rank compares its own rows. The vote behind it ends all ranks where one of them refuses.
   std::vector<std::string> told;
   std::exception_ptr failure;
   try {

@@ -41,13 +41,14 @@
 namespace retort::recipes {
 namespace {
 
-// Into the log, and to whoever watches the run.
+// A warning goes into the log, and to whoever watches the run.
 void warn(const RankContext& context, int64_t step, const std::string& message) {
   RETORT_LOG(kWarning) << message;
   context.warn("training", step, message);
 }
 
-// Of the ranks that stop early, only the one that got a signal knows of it.
+// A signal may reach one rank alone, which says that it was interrupted. The others stop with it,
+// and say only that they have stopped.
 void report_end(const RankContext& context, const TrainLoopResult& result) {
   std::string state = "done";
   if (result.stopped_early) state = context.stop_requested() ? "interrupted" : "stopped";
@@ -63,10 +64,11 @@ void report_end(const RankContext& context, const TrainLoopResult& result) {
     context.report(state, result.step, what);
 }
 
-// The user's program for checkpoints, on the first rank of those that write them; null: none.
+// Makes what runs the user's program for checkpoints, on the first rank: the only one that
+// completes them. Null on the others, and where the recipe names no program.
 std::unique_ptr<CheckpointCommand> checkpoint_command(const TrainOptions& train,
                                                       parallel::World& world) {
-  // A vote: a program that is not there ends all ranks at the start.
+  // The vote ends all ranks at the start where the program is not in PATH.
   return parallel::run_on_all(world.all(), [&]() -> std::unique_ptr<CheckpointCommand> {
     if (train.checkpoint_command.empty() || world.rank() != 0) return nullptr;
     return std::make_unique<CheckpointCommand>(CheckpointCommand::Options{
@@ -89,8 +91,8 @@ void tell_of(CheckpointCommand* command, const RankContext& context, int64_t ste
     warn(context, step, message);
 }
 
-// That of the rows which were found bad beside training, to be thrown when what the run has to do
-// for its checkpoint is done; null: there are none.
+// Returns the error that refuses rows which were found bad beside training; null: there is none. It
+// is kept rather than thrown, because the run still has to do what its last checkpoint needs.
 std::exception_ptr refusal_of(RowLook& look) {
   try {
     look.refuse_if_bad();
@@ -101,7 +103,7 @@ std::exception_ptr refusal_of(RowLook& look) {
   return nullptr;
 }
 
-// What leaves its usual range is told in the log, and to whoever watches the run.
+// Warns of a loss or a gradient norm that leaves its usual range.
 class Spikes {
  public:
   explicit Spikes(const RankContext& context) : context_(context) {}
@@ -120,14 +122,15 @@ class Spikes {
   std::map<std::string, SpikeWatch> watches_;
 };
 
-// Of the rank that took most.
+// The row holds the peak of the rank that took most memory: that one decides whether the run fits.
 void add_device_memory(MetricsRow& row, parallel::World& world) {
   if (world.device().is_cpu()) return;
   const int64_t peak = world.all().all_reduce(world.peak_device_bytes(), parallel::ReduceOp::kMax);
   row.add("peak_device_memory", static_cast<double>(peak));
 }
 
-// Says of a run's rows that what the student learns of them does not end where it would be drawn.
+// Warns where the rows teach the student to end its answers with a sign at which no completion of
+// it would be ended.
 void warn_of_unheard_end(const RunContext& run, const data::RowSet& rows) {
   const auto warning = unheard_end(run.recipe(), run.chat, run.tokenizer, rows.has_messages());
   if (warning && run.rank.rank == 0) {
@@ -215,6 +218,7 @@ void StepReports::begin(int64_t step, int64_t max_steps) {
 
 TrainLoopHooks StepReports::hooks() {
   const auto warns = [this](int64_t step, const std::string& what) { warn(context_, step, what); };
+  // One rank that must stop is enough: the loop agrees on it after each step.
   return {.stop_requested =
               [this] {
                 return context_.stop_requested() || time_is_up() || look_.must_end(done_step_);
@@ -254,7 +258,8 @@ void StepReports::after_step(int64_t step) {
 }
 
 void StepReports::before_save(int64_t step) {
-  // A checkpoint of replicas that differ would be of none of them.
+  // A checkpoint holds the weights of the first replica alone: saved now, it would hide that
+  // another one has different weights.
   check_replicas_agree(trainer_.decoder(), world_, "at step " + std::to_string(step));
   context_.report("saving", step, "");
 }
@@ -266,6 +271,8 @@ void StepReports::after_save(int64_t step) {
 
 std::exception_ptr StepReports::end(const TrainLoopResult& result) {
   if (metrics_) metrics_->flush(result.step);
+  // Bad rows can have ended only a loop that stopped early (RowLook::must_end), and all ranks agree
+  // on whether it did: so all of them come to this vote, or none.
   std::exception_ptr bad_rows;
   if (result.stopped_early) bad_rows = refusal_of(look_);
   look_.end();
@@ -296,8 +303,9 @@ RunContext open_run(const RankContext& context, parallel::World& world, const st
           .links = links};
 }
 
-// The rows are those of all ranks, and those of the checkpoint: known before the first step there,
-// else as far as it may wait for them.
+// Makes sure that all ranks read the same rows, and that a resumed run reads those of its
+// checkpoint. A resumed run waits for the whole digest, because the comparison may refuse it. A new
+// run waits only as long as its first step may wait, and compares later.
 void settle_rows(RowDigest& digest, const RunContext& run, const RecipeRun& work,
                  const std::filesystem::path& checkpoint, Deadline first_step) {
   if (checkpoint.empty()) {
@@ -308,14 +316,16 @@ void settle_rows(RowDigest& digest, const RunContext& run, const RecipeRun& work
   check_resumed_rows(run.rank, checkpoint, work, run.world);
 }
 
-// The trainer's state and that of the recipe's run, the same on all replicas.
+// Brings the trainer and the recipe's run to the step where the loop begins, and makes sure that
+// all replicas are there with the same weights.
 void start_training(roles::Trainer& trainer, const RunContext& run, RecipeRun& work,
                     const std::filesystem::path& checkpoint, const LoopState& start) {
   if (!checkpoint.empty())
     read_checkpoint(checkpoint, [&] { trainer.load_state(checkpoint / "state"); });
   check_same_start(run.world, start.step);
   check_replicas_agree(trainer.decoder(), run.world, "at the start");
-  // A vote, because only some ranks wait for other roles.
+  // Only some ranks wait for other roles. One that waits in vain tells the others by the vote,
+  // which would else wait for it in the collectives of the first step.
   parallel::run_on_all(run.world.all(), [&] { work.start(trainer, start); });
 }
 
@@ -327,7 +337,7 @@ TrainLoopResult run_student(const RankContext& context) {
   keep_freed_memory();
   parallel::World world(student_world_options(context));
 
-  // Where the run goes on from, and what it saves.
+  // All ranks agree on the checkpoint to go on from before any of them loads weights.
   const auto command = checkpoint_command(recipe.train, world);
   CheckpointStore checkpoints(context.run_folder, model, saving_options(recipe),
                               hooks_of(command.get(), context));
@@ -336,7 +346,7 @@ TrainLoopResult run_student(const RankContext& context) {
   models::Decoder decoder =
       read_checkpoint(checkpoint, [&] { return load_student(context, world, checkpoint); });
 
-  // The recipe's run, which reads rows and reaches the other roles.
+  // The recipe's run reads rows and reaches the other roles, through an agent that outlives it.
   const std::string day = template_day(context, checkpoint, world);
   rpc::Agent agent(agent_options(context, world.device()));
   rpc::PeerLinks links(agent, {.find = [&context](const std::string& peer, Deadline deadline) {
@@ -349,7 +359,8 @@ TrainLoopResult run_student(const RankContext& context) {
   std::unique_ptr<RecipeRun> work = recipe_type(recipe).make_run(run);
   warn_of_unheard_end(run, work->rows());
 
-  // Where its loop begins. The digest stands behind `work`, whose rows it reads.
+  // The digest is declared behind `work`, whose rows its thread reads: an error here ends the
+  // thread first.
   auto digest = std::make_unique<RowDigest>(work->rows(), world);
   settle_rows(*digest, run, *work, checkpoint, first_step);
   const LoopState start = starting_state(context, checkpoint, day, context.role_options().world);
@@ -368,14 +379,17 @@ TrainLoopResult run_student(const RankContext& context) {
                       .checkpoints = checkpoints},
                      start, loop_options(recipe.train, max_steps), reports.hooks());
 
-  // Nothing of the run is left when its program has the last checkpoint.
+  // Everything of the run ends before the wait for the user's program, which may take long over the
+  // last checkpoint.
   const std::exception_ptr bad_rows = reports.end(result);
   digest.reset();
   work.reset();
   agent.close();
   agent.join();
   if (command) finish_command(*command, context, result.step);
-  // Another rank that fails would end the one whose program still has the checkpoint.
+  // All ranks have this error. With a program for checkpoints the first rank alone throws it, when
+  // the program is done: another rank that failed now would end the first one while its program
+  // still reads.
   const bool another_tells = !recipe.train.checkpoint_command.empty() && !command;
   if (bad_rows && !another_tells) std::rethrow_exception(bad_rows);
   report_end(context, result);

@@ -31,6 +31,8 @@ void ToldMetrics::tell(int64_t step) {
   else
     said = "the disk has room again: all rows that waited are written";
 
+  // The log has the first and the last word of it, so that a disk which stays full does not fill
+  // the log.
   if (before == 0 || waiting == 0) {
     RETORT_LOG(kWarning) << said;
   }
