@@ -27,7 +27,7 @@ at::ScalarType integer_of(int64_t bytes) {
 }
 
 // Sums the bits of each element times an odd number of its place, modulo 2^64. One element that is
-// wrong changes the sum, and the order of adding, which differs between devices, does not.
+// wrong changes the sum, and the order of adding does not.
 uint64_t device_checksum(const at::Tensor& flat) {
   constexpr int64_t kAtOnce = int64_t{4} << 20;  // 32 MiB for each of three tensors
   const at::Tensor bits = flat.view({-1}).view(integer_of(flat.element_size()));
