@@ -31,7 +31,8 @@ bool is_named(const OwnedFd& fd, const std::filesystem::path& file) {
          opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
 }
 
-// Open and locked. Nothing if somebody has removed it meanwhile.
+// Opens the mark and locks it. Returns nothing if somebody has removed the file meanwhile, because
+// the lock then is of a file that nobody else can find.
 OwnedFd lock_mark(const std::filesystem::path& file, const Deadline& deadline) {
   OwnedFd fd(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (fd.get() < 0) refuse_mark(file, std::strerror(errno));
@@ -73,7 +74,7 @@ RunMark read_run_mark(const std::filesystem::path& run_folder) {
   const auto file = run_folder / kRunMark;
   RunMark mark{.text = {}, .hold = OwnedFd(::open(file.c_str(), O_RDWR | O_CLOEXEC))};
   if (mark.hold.get() < 0) refuse_mark(file, std::strerror(errno));
-  // Waits at most for a launcher that writes at this moment.
+  // Hosts share the lock, so this waits at most for a launcher that writes at this moment.
   int locked = -1;
   do {
     locked = ::flock(mark.hold.get(), LOCK_SH);
