@@ -35,7 +35,7 @@ std::string StderrWriter::remark() {
 void StderrWriter::drain() {
   buffer_.give_rest();
   write_always({});
-  // Without the lock: other threads go on saying what they have to say.
+  // The wait is without the lock, so that other threads go on saying what they have to say.
   writer_.drain(Deadline::after(options_.last_wait));
 }
 
