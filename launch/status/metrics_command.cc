@@ -132,6 +132,8 @@ void MetricsCommand::follow(Work& work) {
     work.wait_for_program();
     const bool reads = closed || work.send();
 
+    // A program that has closed its stdin gets a moment to end, because its exit code says more
+    // than that it no longer reads.
     std::string ending = work.child.ending(reads ? Duration(0) : kLastWords);
     guard_pid_ = work.child.guard_pid();
     if (!ending.empty()) {
@@ -145,7 +147,8 @@ void MetricsCommand::follow(Work& work) {
 }
 
 void MetricsCommand::end(const std::string& how) {
-  // What it printed last may still be in the pipes; what it left behind may print for ever.
+  // What the program printed last may still be in the pipes. The loop is bounded, because what the
+  // program left behind may print for ever.
   for (const int fd : {work_->child.out(), work_->child.err()})
     for (int pieces = 0; pieces < kPipePieces && work_->keep_output(fd); ++pieces) {
     }
