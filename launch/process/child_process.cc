@@ -110,7 +110,8 @@ std::optional<int> ChildProcess::try_reap() {
   if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
       info.si_pid == 0)
     return std::nullopt;
-  // Before the pid is given back: afterwards the number may belong to another process.
+  // The group is killed before the pid is given back, because afterwards the number may belong to
+  // another process.
   ::kill(-pid_, SIGKILL);
   int status = 0;
   while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
