@@ -225,6 +225,8 @@ RankName rank_of_place(const JoinPlace& place, const recipes::Recipe& recipe) {
     return {*place.role, place.rank};
   }
 
+  // Without a role the rank counts all processes of the run, the student's first and then those of
+  // the other roles in their order.
   check_size(recipe.num_processes(), "the recipe");
   int64_t rank = place.rank;
   const int64_t students = recipe.student().world.world_size();
