@@ -21,7 +21,7 @@ namespace retort::launch {
 namespace fs = std::filesystem;
 namespace {
 
-// To take the way to a node by; any will do.
+// A port is needed to find the way to a node; any will do.
 constexpr uint16_t kSlurmdPort = 6818;
 constexpr std::chrono::milliseconds kStepStart{60'000};
 
@@ -56,7 +56,8 @@ void refuse_job_keys(const recipes::SlurmOptions& slurm) {
 }  // namespace
 
 SecretFile::SecretFile(fs::path path, const std::string& secret) : path_(std::move(path)) {
-  // One that a launcher left behind when it was killed may be somebody's who reads it still.
+  // A file that a killed launcher left behind may still be somebody's who reads it, so this secret
+  // goes into a new one.
   std::error_code missing;
   fs::remove(path_, missing);
   const OwnedFd fd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
