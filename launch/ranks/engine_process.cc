@@ -65,8 +65,8 @@ bool EngineProcess::reap() {
   if (pid_ < 0) return true;
   const pid_t ended = ::waitpid(pid_, &status_, WNOHANG);
   if (ended == 0 || (ended < 0 && errno != ECHILD)) return false;
-  // What it started. The number still means this group and no other: its guard is in it, or is a
-  // zombie that only guard_ reaps.
+  // What the engine started ends with it. The number still means this group and no other: its guard
+  // is in it, or is a zombie that only guard_ reaps.
   ::kill(-pid_, SIGKILL);
   pid_ = -1;
   return true;
