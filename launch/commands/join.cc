@@ -106,12 +106,12 @@ std::string secret_of(const JoinCommand& command, const JoinPlace& place,
     throw Error(ErrorCode::kInvalidArgument,
                 "nothing says where the run's secret is; set RETORT_SECRET_FILE, --secret-file or "
                 "launch.secret_file to a file that all processes of the run have");
-  // A launcher's, for the steps of its job.
+  // A launcher has written this file for the steps of its job.
   const bool is_own = !command.output.empty() && file == fs::path(command.output) / kStepSecret;
   return read_secret(file, is_own);
 }
 
-// Of every process but student/0.
+// Where the run meets, and what a process proves there; student/0 serves the store at that place.
 MeetingAccess access_of(const JoinCommand& command, const JoinPlace& place,
                         const recipes::LaunchOptions& launch, rpc::Encryption encryption,
                         const std::string& own_name) {
@@ -132,7 +132,8 @@ std::string last_line_of(const SupervisorResult& result, const fs::path& run_fol
              : "stopped before a checkpoint was complete; start all processes again with --resume";
 }
 
-// Before anything is written: of two that keep one run the second one ends here.
+// The store is served before anything is written, so that of two that keep one run the second one
+// ends here.
 rpc::RendezvousServer serve(const recipes::Recipe& recipe, const MeetingAccess& access,
                             const rpc::RendezvousAccess& served) {
   try {
@@ -150,7 +151,8 @@ rpc::RendezvousServer serve(const recipes::Recipe& recipe, const MeetingAccess& 
   }
 }
 
-// Its own rank is a child of this process; the others join.
+// The processes of a run that student/0 keeps: its own rank is a child of this process, and the
+// others join.
 class KeptProcesses final : public StartProcesses {
  public:
   KeptProcesses(Keeper& keeper, const RunFolder& folder)
@@ -279,6 +281,7 @@ void check_variables(const recipes::RoleOptions& role, const std::string& name,
   context.advertise = place.advertise;
   context.recipe = resolved_yaml(*recipe);
   context.joined = true;
+  // A signal that comes from here on waits for the rank, which takes its signals itself.
   hold_signals(kEndSignals);
   become_rank(context, *recipe);
 }
