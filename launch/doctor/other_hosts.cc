@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// All checks of a host, with engines that do not answer.
+// How long all checks of a host may take, with engines that do not answer.
 constexpr std::chrono::milliseconds kExamination{120'000};
 constexpr std::chrono::milliseconds kVisitTick{100};
 

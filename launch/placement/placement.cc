@@ -154,10 +154,12 @@ void place_again(const Recipe& recipe, const std::string& role, std::span<const 
   std::vector<size_t> hosts = placement.hosts.at(role);
   for (size_t i = 0; i < ranks.size(); i += together) {
     const auto first = static_cast<size_t>(ranks[i]);
+    // Ranks whose host still lives stay where they are.
     if (!lost.contains(hosts[first])) continue;
     try {
       std::fill_n(hosts.begin() + ranks[i], together, slots.take(role, ranks[i]));
     } catch (const Error& error) {
+      // The recipe is not wrong: what it needs has been lost.
       throw Error(ErrorCode::kUnavailable, error.message());
     }
   }
