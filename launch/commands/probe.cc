@@ -62,6 +62,7 @@ int probe_target(const Target& target) {
                    target.needs.value_or(engines::Needs{}), Deadline::after(target.timeout));
   const std::string text =
       target.json ? engines::to_json(contract) : engines::contract_table(contract);
+  // What was found is shown before it may be refused.
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
   if (target.needs) engines::check_contract(contract, *target.needs);
@@ -80,7 +81,7 @@ std::optional<engines::Needs> needs_of(const ProbeCommand& command) {
   return needs;
 }
 
-// A recipe says all of it.
+// Refuses what is said of an address beside a recipe, which says all of it itself.
 void refuse_beside_recipe(const ProbeCommand& command) {
   const std::pair<const char*, const std::string*> options[] = {
       {"--engine", &command.engine},
