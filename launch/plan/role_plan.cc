@@ -156,9 +156,9 @@ models::TrainingSizes RolePlanner::sizes_of(int64_t stage) const {
           .loss = loss};
 }
 
-// Beside its weights: hidden states that wait for ids; and while it answers for a micro-batch, in
-// the forward pass, or behind it the hidden states, those at the positions asked for, and the
-// payload. Nothing of another role.
+// A role that answers holds, beside its weights, hidden states that wait for ids. While it answers
+// for a micro-batch it holds what the forward pass takes, or behind that the hidden states, those
+// at the positions asked for, and the payload. It holds nothing of another role.
 void RolePlanner::add_answers(RolePlan& plan) const {
   const auto link = std::ranges::find(own_.links, name_, &recipes::LinkPlan::role);
   if (link == own_.links.end()) return;
