@@ -90,7 +90,7 @@ std::string shown_bytes(double bytes) {
   return text;
 }
 
-// Written for real: only that finds a read-only mount, a quota, or a server that forbids it.
+// Writes for real, because only that finds a read-only mount, a quota, or a server that forbids it.
 std::optional<Finding> check_output_folder(const HostShare& share) {
   if (!asks_for_a_run(share)) return std::nullopt;
   const fs::path folder = run_folder_of(*share.recipe), near = nearest_folder(folder);
