@@ -49,6 +49,7 @@ void merge_into(YamlNode& spec, const YamlNode& extra, const std::string& path) 
   if (holds_blocks(spec) && extra.kind == YamlNode::Kind::kList)
     return merge_list(spec, extra, path);
 
+  // What the run itself needs may be said again, but not be changed.
   const std::string needed = yaml_line(spec);
   if (const std::string wanted = yaml_line(extra); wanted != needed)
     refuse_at(path, "the run needs " + needed + " here, this says " + wanted + "; remove it");

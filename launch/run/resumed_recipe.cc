@@ -116,6 +116,7 @@ std::vector<ChangedKey> changed_keys(const recipes::Recipe& before, const recipe
   const std::map<std::string, std::string> fresh(is.begin(), is.end());
 
   std::vector<ChangedKey> changed;
+  // Keys come in the order of the recipe of now, and those that only the other one has follow.
   for (const auto& [key, value] : is) {
     const auto found = old.find(key);
     if (found == old.end())

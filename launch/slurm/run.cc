@@ -145,6 +145,7 @@ void check_nodes(const recipes::Recipe& recipe, const std::vector<Member>& membe
   for (const Member& member : members)
     node_of[member.name] = member.host;
   for (const auto& [name, options] : recipe.roles) {
+    // The tp ranks that compute together have numbers beside one another.
     const int64_t tp = options.world.tp;
     for (int64_t rank = 0; rank < options.world.world_size(); ++rank) {
       const std::string first = process_name(name, rank - rank % tp);
