@@ -46,8 +46,8 @@ void fit_to_cache(recipes::Recipe& recipe, const std::string& folder) {
   recipe.launch.min_dp.reset();
 }
 
-// What the teacher says is kept in command.cache, where students find it
-// (distill.teachers[].cache). Begins, or goes on with what is there.
+// Writes what the teacher says into command.cache, where students find it
+// (distill.teachers[].cache). It begins, or goes on with what is there.
 int run_cache(const LaunchCommand& command) {
   write_stderr_in_background();
   recipes::Recipe recipe = load_for_launch(command);

@@ -208,7 +208,7 @@ int keep_run(const JoinCommand& command, const JoinPlace& place, const recipes::
       .exit_code;
 }
 
-// What this process is told must be what it would have told.
+// Refuses to join a run that has another recipe or mode than this process was given.
 void check_agreement(const JoinCommand& command, const recipes::Recipe& recipe,
                      const std::string& name, MeetingGuest& guest) {
   const MeetingStart& start = guest.start();
@@ -239,7 +239,8 @@ void check_variables(const recipes::RoleOptions& role, const std::string& name,
 
 [[noreturn]] void join_run(const JoinCommand& command, const JoinPlace& place,
                            std::optional<recipes::Recipe> recipe) {
-  // Until it is a rank, which takes its signals itself, it ends as any process would.
+  // Until this process is a rank, which takes its signals itself, it ends by them as any process
+  // would.
   release_signals(kEndSignals);
   const std::string called = place.role.value_or("rank") + "/" + std::to_string(place.rank);
   const recipes::LaunchOptions launch = recipe ? recipe->launch : recipes::LaunchOptions{};

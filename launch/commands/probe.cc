@@ -33,7 +33,7 @@ struct ProbeCommand {
   bool json = false;
 };
 
-// Who is asked, what for, and how the answer is shown.
+// A server that is asked, what for, and how the answer is shown.
 struct Target {
   engines::ExternalOptions external;
   std::string url;                      // one of external.url
@@ -186,7 +186,7 @@ void add_probe(Command program) {
   c.option("--api-key-env", o.api_key_env, "the environment variable that holds the server's key");
   c.option("--ca-file", o.ca_file, "PEM file of the authorities that are trusted");
 
-  // What it is to serve.
+  // These say what the engine is to serve.
   const Argument purpose =
       c.option("--for", o.purpose,
                "draws_with_ratio | draws | given_log_probs | top_k | hidden_states | "

@@ -80,7 +80,7 @@ std::vector<Finding> compare_prints(
   for (const auto& [host, of_host] : prints)
     for (const auto& [path, print] : of_host) {
       std::string& hosts = hosts_of[path][print];
-      // What is not there is a problem of its own.
+      // A path that is missing is a problem of its own.
       if (!print.empty()) hosts += (hosts.empty() ? "" : ", ") + host;
     }
 

@@ -51,7 +51,7 @@ bool is_of_run(const std::string& arguments, const fs::path& folder) {
          arguments.find(zero + "--run-folder" + zero + folder.string() + zero) != std::string::npos;
 }
 
-// Its process may be gone while another host, or a file system, still has the lock.
+// The process of a lock may be gone while another host, or a file system, still has the lock.
 Finding locked_by(const fs::path& file) {
   const std::string pid = holder_of(file);
   if (!pid.empty())

@@ -8,7 +8,7 @@
 namespace retort::launch {
 namespace {
 
-// What tells the items of a list apart; "" for an item without it.
+// The value by which the items of a list are told apart; "" for an item without it.
 std::string identity_of(const YamlNode& item, const std::string& key) {
   const auto* entry = item.kind == YamlNode::Kind::kMap ? item.find(key) : nullptr;
   return entry ? entry->value.scalar : "";

@@ -41,8 +41,9 @@ int64_t pushed_adapter(const Recipe& recipe, const models::ModelConfig& config,
   return elements * dtype_bytes(role.dtype);
 }
 
-// What its processes need here: nothing, but for a generator the student's weights, and once more
-// while new ones arrive. What the engine needs where it runs is for the engine to say.
+// The processes of an external role need nothing here; those of a generator need the student's
+// weights, and once more while new ones arrive. What the engine needs where it runs is for the
+// engine to say.
 RolePlan plan_external(const Recipe& recipe, const std::string& name, const RoleOptions& role) {
   RolePlan plan{
       .name = name, .model = role.external->url.front(), .ranks = role.world.world_size()};

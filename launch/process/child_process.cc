@@ -48,7 +48,7 @@ ChildProcess::ChildProcess(const SpawnOptions& options) {
   const OwnedFd log(::open(options.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (log.get() < 0) refuse_to_start(options, errno);
 
-  // What the child inherits: its output, and descriptors at numbers that it knows.
+  // The child inherits its output, and descriptors at numbers that it knows.
   const int out = options.output_fd >= 0 ? options.output_fd : log.get();
   const int err = options.errors_to_log ? log.get() : out;
   ProgramStart setup{.program = options.program.string(),

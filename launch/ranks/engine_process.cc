@@ -22,7 +22,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// What is left are the user's variables; an engine chooses its own number of threads.
+// The variables that are left are the user's; an engine chooses its own number of threads.
 std::vector<std::string> engine_environment() {
   std::vector<std::string> kept;
   for (char** entry = environ; *entry != nullptr; ++entry) {

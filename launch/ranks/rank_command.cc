@@ -192,7 +192,7 @@ std::optional<int> Rank::run(LauncherLink& launcher) {
     work(launcher);
     return 0;
   } catch (const Error& e) {
-    // Who was asked to stop ends well, however the work was left.
+    // A process that was asked to stop ends well, however the work was left.
     if (e.code() == ErrorCode::kCancelled && is_stopping()) {
       RETORT_LOG(kInfo) << e.what();
       return std::nullopt;
@@ -252,7 +252,7 @@ int run_role(const RoleCommand& command) {
                            .is_needed = is_needed,
                            .need_limit = child.stop_timeout,
                            .next = next});
-    // Of a rank that joined by itself the launcher hears over this link alone how it ends.
+    // A rank that joined by itself has this link alone to tell the launcher how it ends.
     if (child.joined)
       return run_joined_rank({.driving = rank.is_driving(),
                               .launcher = launcher,
@@ -261,7 +261,7 @@ int run_role(const RoleCommand& command) {
                               .state = [&] { return rank.state(); }});
 
     const std::optional<int> code = rank.run(launcher);
-    // To a launcher that did not start this process nobody else says how it ends.
+    // Nobody else tells a launcher that did not start this process how it ends.
     if (launcher.is_another())
       launcher.report({.state = "ended", .ended = code.value_or(-SIGTERM)});
     if (code) return *code;

@@ -144,7 +144,7 @@ class StartObservers {
   StartObservers& operator=(const StartObservers&) = delete;
 
   SupervisorObserver* all() { return &observers_; }
-  // Of launch.metrics_command.
+  // True for a process of launch.metrics_command.
   bool is_helper(pid_t pid) const { return command_ && command_->is_program(pid); }
   bool has_helper() const { return command_.has_value(); }
   // The processes have ended.

@@ -23,7 +23,7 @@ namespace {
   throw Error(ErrorCode::kUnavailable, file.string() + ": " + why);
 }
 
-// Whether the name still is that of the open file.
+// True while the name is still that of the open file.
 bool is_named(const OwnedFd& fd, const std::filesystem::path& file) {
   struct stat opened {
   }, named{};

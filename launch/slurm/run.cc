@@ -36,7 +36,8 @@ std::string rendezvous_text(const RunStart& start) {
          std::to_string(start.store_port);
 }
 
-// What the allocation was asked for with is not what the recipe says now.
+// Refuses keys that ask for an allocation: this one was asked for already, whatever the recipe
+// says.
 void refuse_job_keys(const recipes::SlurmOptions& slurm) {
   const recipes::SlurmOptions usual;
   const auto refuse = [](const std::string& key, bool is_written) {

@@ -192,7 +192,7 @@ SlurmSteps::Step& SlurmSteps::step_of(const std::string& role) {
   return **found;
 }
 
-// What there is no room for now (another process, say) is tried again.
+// A signal for which there is no room now (another process, say) is tried again.
 void SlurmSteps::try_to_send(Step& step) {
   try {
     send(step);

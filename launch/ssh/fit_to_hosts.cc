@@ -47,7 +47,7 @@ std::vector<int64_t> smaller_dps(const Recipe& recipe) {
   return result;
 }
 
-// Null if the hosts that are left have room.
+// The error that says why the hosts that are left have no room; nullopt if they have.
 std::optional<Error> misfit(const Recipe& recipe, const LostHosts& lost) {
   try {
     place_processes(recipe, lost);

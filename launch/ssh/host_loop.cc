@@ -76,9 +76,9 @@ class HostLoop {
       RETORT_LOG(kError) << "process " << pid << " could not be ended";
     }
     const int code = lost_ ? 1 : 0;
-    // What an examination still waits for, nobody wants to know any more, and the destructor of its
-    // future would wait, too. Its thread ends with the process, whose destructors have nothing else
-    // to do than the system does.
+    // An examination may still wait for an answer that nobody wants any more, and the destructor of
+    // its future would wait, too. Its thread ends with the process, whose destructors have nothing
+    // else to do than the system does.
     if (answer_.valid()) std::quick_exit(code);
     return code;
   }
@@ -96,7 +96,7 @@ class HostLoop {
       throw Error(ErrorCode::kUnavailable, std::string("poll: ") + std::strerror(errno));
   }
 
-  // What the launcher says, and whether it lives.
+  // Takes what the launcher says, and notes whether it lives.
   void listen() {
     signs_.look();
     const bool open = stream_.fill();

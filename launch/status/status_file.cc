@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::chrono::seconds kInterval{1};
 
-// What a process says of itself, in the words of status.json.
+// Puts what a process says of itself into the words of status.json.
 ProcessState state_of(const ProcessStatus& status) {
   if (status.state == "serving")
     return status.step == 0 ? ProcessState::kReady : ProcessState::kServing;
@@ -211,7 +211,7 @@ void StatusFile::write() {
                        << " does not answer; the run goes on, `retort status` will not know it";
 }
 
-// Of a launcher that goes on nothing else is ever written.
+// Writes the last state. No later one would try again, so that this one is waited for longer.
 void StatusFile::write_last(bool keeps_room) {
   take_progress();
   const Deadline deadline = Deadline::after(options_.last_wait);

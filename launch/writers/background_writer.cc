@@ -77,7 +77,7 @@ void BackgroundWriter::State::run() {
 
 // False when it cannot be written, or need not be any more. May take for ever.
 bool BackgroundWriter::State::write_all(std::string_view text) {
-  // In pieces, so that little is written after close().
+  // The text goes in pieces, so that little is written after close().
   constexpr size_t kPiece = 4096;
   while (!text.empty()) {
     if (is_closed()) return false;

@@ -46,7 +46,7 @@ int write_whole(const fs::path& path, std::string_view content, uint64_t room) {
     if (wrote < 0) return errno;
     done += static_cast<size_t>(wrote);
   }
-  // What an older content had beyond goes, and with it the reserved blocks, which are taken again.
+  // The rest of an older content goes, and with it the reserved blocks, which are taken again.
   if (::ftruncate(file.get(), static_cast<off_t>(content.size())) != 0) return errno;
   reserve_blocks(file.get(), room);
   return 0;
@@ -91,7 +91,8 @@ void ReservedFile::use_room(std::string_view content) {
     fail_with(errno);
   if (std::exchange(path_has_room_, true)) return;
 
-  // What the spare is now was written without room of its own.
+  // The spare of now is the file of before, which was written without room of its own. The second
+  // spare stands in for it.
   if (!has_second_ || ::rename(second_.c_str(), spare_.c_str()) != 0) room_ = 0;
   has_second_ = false;
 }

@@ -136,7 +136,8 @@ class Converter {
     return key.Scalar() == "<<" && key.Tag() != "!";
   }
 
-  // What stands behind a `<<` at `place`: blocks, whose places say that they were merged there.
+  // The blocks that stand behind a `<<` at `place`; their own places say that they were merged
+  // there.
   std::vector<YamlNode> blocks_to_merge(const YAML::Node& from, const YamlPlace& place, int depth) {
     YamlNode value = convert(from, place.line, depth + 1);
     std::vector<YamlNode> blocks;
@@ -181,8 +182,8 @@ class Converter {
   TextCount count_;
 };
 
-// What a parser's complaint about line `line` (from 0) is likely to be about; yaml-cpp calls nearly
-// everything an illegal map value.
+// Says what a parser's complaint about line `line` (from 0) is likely to be about, because yaml-cpp
+// calls nearly everything an illegal map value.
 std::string likely_cause(std::string_view text, int line) {
   for (; line > 0 && !text.empty(); --line)
     text.remove_prefix(std::min(text.size(), text.find('\n')) + (text.find('\n') < text.size()));
