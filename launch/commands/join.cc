@@ -178,6 +178,7 @@ int keep_run(const JoinCommand& command, const JoinPlace& place, const recipes::
   set_log_format(recipe.launch.log_format);
   note_engines(recipe);
   if (command.overwrite) refuse_to_overwrite_inputs(recipe);
+
   // The recipe was read without its inputs, which the host of student/0 alone must have.
   load(command, /*check_inputs=*/true);
   recipes::check_models(recipe);

@@ -243,6 +243,7 @@ StartEnd attach(const WholeRun& run, const RunFolder& folder, const RunStatus& s
                                      .encryption = run.recipe.rpc.encryption};
   rpc::RendezvousServer store =
       serve_store(run.recipe, access, start->bind(), run.recipe.launch.rendezvous.port);
+
   // The store serves before it is announced, because the processes dial as soon as they find it.
   announce_launcher(folder.path(), store.host(), store.port());
 

@@ -62,6 +62,7 @@ int probe_target(const Target& target) {
                    target.needs.value_or(engines::Needs{}), Deadline::after(target.timeout));
   const std::string text =
       target.json ? engines::to_json(contract) : engines::contract_table(contract);
+
   // What was found is shown before it may be refused.
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);

@@ -121,7 +121,7 @@ recipes::Recipe checked_recipe(YamlNode root, const RoleValues& known, const Loa
     places.refuse({}, "`recipe` is missing; expected recipe: " +
                           choices_text(recipes::RecipeName::choices()));
 
-  // Paths are expanded and keys resolved before the rules look, which so see what the run will
+  // Paths are expanded and keys resolved before the rules look, so that they see what the run will
   // have.
   expand_home(recipe);
   recipes::resolve_recipe(recipe, places);

@@ -169,6 +169,7 @@ std::vector<Member> MeetingHost::wait_for(
       members.push_back(here.at(name));
     if (check) check(members);
   } catch (const Error& error) {
+    // The others wait for what they are to be, and must hear that it does not come.
     call_off(names, error);
     throw;
   }
@@ -257,6 +258,7 @@ ChildContext MeetingGuest::wait_for_context(const std::string& name, Duration wi
 
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("called_off")) return decode_context(text);
+  // Whoever keeps the run waits with its end until everybody there has heard it.
   store_.add(kHeard, 1);
   throw Error(ErrorCode::kPeerLost,
               keeper() + " called the run off: " + json.value("called_off", ""));

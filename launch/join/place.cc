@@ -244,6 +244,7 @@ RankName rank_of_place(const JoinPlace& place, const recipes::Recipe& recipe) {
 MeetingPoint meeting_point(const JoinPlace& place, const recipes::RendezvousOptions& options) {
   const bool other_host = options.address && *options.address != place.host;
   const bool other_port = options.port != 0 && options.port != place.port;
+
   // What somebody wrote for this process must agree with the recipe; a scheduler's word yields to
   // it.
   if (place.is_explicit && (other_host || other_port))

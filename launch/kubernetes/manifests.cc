@@ -114,6 +114,7 @@ class Manifests {
   YamlNode job(const std::string& name, const RoleOptions& role) const {
     YamlNode made = object("batch/v1", "Job", names_.jobs.at(name), name);
     const int64_t ranks = role.world.world_size();
+
     // A Job starts no rank again, because a rank that joined cannot come back into its run.
     const YamlNode exit_codes = yaml_block({{"containerName", yaml_string(kContainer)},
                                             {"operator", yaml_string("NotIn")},

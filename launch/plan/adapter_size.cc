@@ -35,6 +35,8 @@ AdapterSize adapter_size(const models::ModelConfig& config, const models::LoraCo
     int64_t out = 0;
     for (const std::string& part : module.parts)
       out += matrix_of(config, part).out;
+    // A is [r, in] and B is [out, r]: tp splits A of a matrix that is split by its inputs, and B of
+    // another one.
     size.split += lora.r * (first.row_parallel ? first.in : out);
     size.whole += lora.r * (first.row_parallel ? out : first.in);
   }

@@ -82,7 +82,9 @@ SignalCatcher::SignalCatcher(std::initializer_list<int> signals) {
     before_.emplace_back(signal, old);
     ::sigaddset(&caught, signal);
   }
-  // This thread, and those that it starts later, block the signals, which so come to serve() alone.
+
+  // This thread, and those that it starts later, block the signals, so that they come to serve()
+  // alone.
   ::pthread_sigmask(SIG_BLOCK, &caught, &mask_before_);
   thread_ = std::thread([this, caught] { serve(caught); });
 }

@@ -55,6 +55,7 @@ void serve_until_stopped(const RankContext& context, ServingRank rank) {
   auto queue = std::make_shared<rpc::HandlerQueue>(roles::kMaxJobs);
   rpc::Agent agent(recipes::agent_options(context, device));
   role.serve(agent, queue);
+
   // The address of a replica is told when all of its ranks serve, and not before.
   if (rank.published_together) rank.world->all().barrier();
   if (role.answers()) publish_address(context, agent.address());

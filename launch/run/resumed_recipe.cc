@@ -115,8 +115,8 @@ std::vector<ChangedKey> changed_keys(const recipes::Recipe& before, const recipe
   const std::map<std::string, std::string> old(was.begin(), was.end());
   const std::map<std::string, std::string> fresh(is.begin(), is.end());
 
-  std::vector<ChangedKey> changed;
   // Keys come in the order of the recipe of now, and those that only the other one has follow.
+  std::vector<ChangedKey> changed;
   for (const auto& [key, value] : is) {
     const auto found = old.find(key);
     if (found == old.end())

@@ -268,6 +268,7 @@ StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
   const auto damaged = damaged_checkpoint(result, folder);
   if (goes_on && damaged)
     goes_on = fall_back(*damaged, result.cause->message, folder, result.remarks);
+
   // status.json says whether the run goes on, which is certain only now.
   observers.finish(result, goes_on);
   print_end(options, result, folder);

@@ -79,6 +79,7 @@ StartEnd start_run(const WholeRun& run, const StartHow& how) {
   // Declared after the lock: hosts end before it is free for another launcher.
   const Surroundings there = std::move(found);
   const recipes::Recipe& recipe = there.start->recipe();
+
   // Lost hosts may leave the student fewer replicas. The folder then describes what is really run.
   if (recipe.student().world.dp != run.recipe.student().world.dp) describe_run(recipe, folder);
 

@@ -177,6 +177,7 @@ void RunFolder::lock(Duration timeout) {
   if (lock_.get() < 0)
     throw Error(ErrorCode::kUnavailable,
                 "cannot open " + file.string() + ": " + std::strerror(errno));
+
   // flock() knows no time limit, so the lock is tried again and again.
   const Deadline deadline = Deadline::after(timeout);
   while (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {

@@ -127,6 +127,7 @@ void SlurmRun::start_steps(const RunStart& start) {
                   .cuda = options.world.device == parallel::Device::kCuda,
                   .start_timeout = std::min<Duration>(kStepStart, recipe_.launch.load_timeout),
                   .logs = folder_.logs()};
+    // The secret goes by a file, because everybody on a node can read the arguments of a process.
     text.command = {program,         "join",
                     "--role",        role,
                     "--rendezvous",  rendezvous_text(start),

@@ -25,6 +25,7 @@ Recipe with_dp(Recipe recipe, int64_t dp) {
   }
   if (world.world_size() == 1)
     recipe.launch.collective_timeout = recipes::LaunchOptions().collective_timeout;
+
   // The recipe is written and read again, so that its rules are checked for the smaller world.
   // resolved_yaml() leaves out the values of variables, which are carried over.
   const std::string name = "the recipe with roles.student.world.dp: " + std::to_string(dp);

@@ -65,11 +65,13 @@ class HostLoop {
       if (!lost_) listen();
       if (signals_.next()) end_by_signal();
       if (processes_) processes_->work(full());
+      // The thread of an examination sends nothing itself, because the stream is this one's.
       if (answer_.valid() && answer_.wait_for(std::chrono::seconds(0)) == std::future_status::ready)
         tell({.kind = FromHostKind::kExamined, .text = answer_.get()});
       orphans_.reap();
       if (lost_ && !goes_on_) end_processes();
     }
+
     // Whatever ended the loop, no process of the run may stay on this host.
     if (processes_) kill_processes();
     for (const pid_t pid : orphans_.end_all(Deadline::after(kHostReap))) {

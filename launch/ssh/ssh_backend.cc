@@ -55,6 +55,7 @@ SshBackend::SshBackend(std::vector<HostLinkOptions> hosts, HostsWanted wanted,
     poll_for(entries);
     ::poll(entries.data(), entries.size(), static_cast<int>(kConnectTick.count()));
     work();
+    // A host that the run cannot do without ends the start at once.
     for (const auto& link : links_)
       if (!may_be_lost(*link)) link->check();
     if (signals.any())

@@ -125,6 +125,7 @@ void MetricsCommand::follow(Work& work) {
   for (bool closed = false;;) {
     const bool run_ended = run_ended_;  // before the file is looked at for the last time
     if (work.unsent.empty() && !closed) work.unsent = work.next_lines();
+    // The last lines are out, and the end of its stdin tells the program that no more come.
     if (work.unsent.empty() && run_ended && !closed) {
       work.child.close_in();
       closed = true;

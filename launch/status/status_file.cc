@@ -104,6 +104,8 @@ void StatusFile::enter(RunState state) {
 
 void StatusFile::on_start(const ProcessSpec& spec, pid_t pid) {
   auto& started = process(spec.context.role, spec.context.rank);
+  // A process that this launcher has started before counts on; one that it meets for the first time
+  // brings its count.
   started.restarts = started.pid != 0 ? started.restarts + 1 : spec.context.restart;
   started.pid = pid;
   started.host = spec.host.empty() ? status_.launcher_host : spec.host;
@@ -178,6 +180,7 @@ void StatusFile::finish(const SupervisorResult& result, bool goes_on) {
     enter(RunState::kStarting);
     return write_last(/*keeps_room=*/true);
   }
+  // A run that ends with a checkpoint, for whatever reason, has not failed.
   status_.exit_code = result.exit_code;
   const int code = result.exit_code;
   if (code != 0 && code != kExitStoppedEarly && code != kExitInterrupted && code != kExitDiverged)

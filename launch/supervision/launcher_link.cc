@@ -136,6 +136,7 @@ void LauncherLink::watch() {
   const Deadline end = Deadline::after(grace_);
   RETORT_LOG(kError) << "stopping, because the launcher is gone; at the latest in "
                      << format_duration(grace_);
+
   // on_lost is somebody else's code and runs without the lock.
   lock.unlock();
   options_.on_lost();

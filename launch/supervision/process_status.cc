@@ -45,6 +45,7 @@ std::string encode_status(const ProcessStatus& status) {
 std::optional<ProcessStatus> decode_status(std::string_view text) {
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return std::nullopt;
+
   // The text came over a connection: a field that is missing, or of another kind, makes it no
   // status.
   ProcessStatus status;

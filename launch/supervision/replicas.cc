@@ -25,6 +25,7 @@ bool Replicas::restart(Watched& child, const ProcessFailure& how) {
   const int64_t shift = std::min<int64_t>(child.restarts, 20);
   const auto pause = std::min(kFirstPause * (int64_t{1} << shift), kLongestPause);
   to_restart_.emplace(spec.replica, Deadline::after(pause));
+
   // The ranks of a replica share a world, so none of them can go on without this one.
   for (Watched& other : options_.processes.all()) {
     if (other.spec->replica != spec.replica) continue;
@@ -52,6 +53,7 @@ void Replicas::start_due() {
   if (!options_.is_under_way()) return;
   if (options_.processes.drivers_are_over()) return;  // nobody will ask it
   const std::vector<Watched>& all = options_.processes.all();
+
   // The replicas that are due are collected first, because a start that fails changes the map.
   std::vector<std::string> due;
   for (const auto& [replica, when] : to_restart_) {

@@ -11,8 +11,8 @@
 namespace retort::launch {
 
 int ProcessFailure::distance_from_cause() const {
-  // Each of these codes says that somebody else ended, or did not answer. To be told an error by
-  // the rank that met it weighs less, because that error still says what went wrong.
+  // Another process's failure may bring about each of these codes. To be told an error by the rank
+  // that met it weighs less, because that error still says what went wrong.
   const int told = of_another_rank ? 1 : 0;
   for (const ErrorCode code : {ErrorCode::kPeerLost, ErrorCode::kCollective, ErrorCode::kClosed,
                                ErrorCode::kCancelled, ErrorCode::kTimeout})

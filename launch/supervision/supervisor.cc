@@ -169,6 +169,7 @@ void Supervisor::Impl::on_report(Watched& child, const std::string& report) {
     if (!is_asked) signalled(to_int(status->signal), /*is_own=*/false);
     return;
   }
+
   // Nobody here reaps it either, so its last word stands for the exit status.
   if (child.joined && status->ended) {
     child.joined->end(to_int(std::clamp<int64_t>(*status->ended, -64, 255)));
@@ -251,6 +252,7 @@ void Supervisor::Impl::signalled(int number, bool is_own) {
   observer->on_phase(std::string("stopping (") + ::strsignal(number) +
                      "): saving a checkpoint; once more to stop now");
   deadline = Deadline::after(options.stop_timeout);
+
   // The serving processes stay, because the step before the checkpoint still needs them.
   terminate(/*driving=*/true, /*serving=*/false);
 }
@@ -318,6 +320,7 @@ void Supervisor::Impl::advance() {
     settle.reset();
     terminate(/*driving=*/true, /*serving=*/true);
   }
+
   // A driving process may need its servers to its very end, so these are asked to end only when no
   // driving one is left. The driving ones end together: after the first, a deadline keeps one that
   // hangs from holding the run for ever.

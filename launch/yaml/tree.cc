@@ -76,6 +76,7 @@ class Converter {
   YamlNode convert(const YAML::Node& from, int64_t fallback_line, int depth) {
     YamlNode node;
     node.place = place_of(from.Mark(), fallback_line);
+
     // An alias is converted anew wherever it stands, so a small file may grow large: depth, values
     // and text are bounded.
     if (depth > kMaxYamlDepth)
