@@ -34,6 +34,8 @@ void fit_to_cache(recipes::Recipe& recipe, const std::string& folder) {
   if (recipe.launch.launcher_lost == recipes::LauncherLost::kContinue)
     refuse("launch.launcher_lost: continue is for runs that train; write stop");
 
+  // What is left of the student is its ranks and their threads. Each row is answered once, in one
+  // epoch.
   recipe.output_dir = folder;
   recipes::RoleOptions& student = recipe.roles.at(recipes::Recipe::kDrivingRole);
   if (student.world.device == parallel::Device::kCuda) student.env.clear();

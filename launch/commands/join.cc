@@ -77,6 +77,7 @@ recipes::Recipe load(const JoinCommand& command, bool check_inputs) {
                                         .check_inputs = check_inputs,
                                         .is_launched = false,
                                         .env_values = false});
+  // Keys that only a launcher could obey are refused and not ignored.
   if (recipe.launch.backend != recipes::Backend::kLocal)
     throw Error(ErrorCode::kInvalidArgument,
                 "launch.backend: " + std::string(enum_name(recipe.launch.backend)) +

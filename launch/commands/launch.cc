@@ -107,7 +107,7 @@ recipes::Recipe load_for_launch(const LaunchCommand& command) {
   for (const std::string& warning : warnings)
     std::cerr << "warning: " << warning << "\n";
   note_engines(recipe);
-  // The models of pods are not here.
+  // The models of pods are not on this host, so that nothing of them can be checked.
   if (recipe.launch.backend == recipes::Backend::kKubernetes) return recipe;
   if (command.overwrite) refuse_to_overwrite_inputs(recipe);
   recipes::check_models(recipe);

@@ -62,6 +62,7 @@ class Slots {
     const int64_t together = options.world.tp;
     const std::vector<size_t> allowed = hosts_for(recipe_.launch.hosts, role, options);
     std::vector<int64_t>& there = here_[role];
+    // A role that names devices has no more ranks on a host than devices there.
     const auto has_devices = [&](size_t i) {
       return options.devices.empty() || there[i] + together <= std::ssize(options.devices);
     };

@@ -141,6 +141,7 @@ std::vector<std::string> child_environment(int64_t threads,
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     const std::string_view name = text.substr(0, text.find('='));
+    // Of the launcher's own variables these say something to its children, too.
     const bool inherited =
         name == "RETORT_LOG" || name == "RETORT_CUDA_MODULE" || name == "RETORT_OUTER_LIBRARY_PATH";
     if (is_launchers_variable(name) && !inherited) continue;

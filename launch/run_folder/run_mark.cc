@@ -55,6 +55,7 @@ std::string make_run_mark(const std::filesystem::path& run_folder, Duration time
   const auto file = run_folder / kRunMark;
   const Deadline deadline = Deadline::after(timeout);
   OwnedFd fd = lock_mark(file, deadline);
+  // A mark that was removed before it was locked is made anew.
   while (fd.get() < 0)
     fd = lock_mark(file, deadline);
   // Written in place: a renamed file would be another one than that which is held.

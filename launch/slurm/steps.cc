@@ -80,6 +80,8 @@ struct SlurmSteps::Step {
 SlurmSteps::SlurmSteps(std::string job) : job_(std::move(job)) {}
 
 SlurmSteps::~SlurmSteps() {
+  // Steps end by themselves when their tasks have. The rest is killed, and what is left then is
+  // Slurm's to end.
   work_until_ended(Deadline::after(kEnd));
   for (const auto& step : steps_)
     if (!step->status) signal(step->role, SIGKILL);

@@ -139,6 +139,7 @@ class HostLoop {
   void take_place(const ToHost& frame) {
     signs_ = LifeSigns(Duration(frame.interval_ms), Duration(frame.limit_ms));
     try {
+      // Relative paths of the recipe must mean the same here as at the launcher.
       if (::chdir(frame.folder.c_str()) != 0)
         throw Error(ErrorCode::kUnavailable, frame.folder + ": " + std::strerror(errno));
       run_folder_ = frame.run_folder;

@@ -50,6 +50,8 @@ void LauncherLink::dial(const LauncherAddress& launcher) {
     };
   }
 
+  // The callbacks run on the client's threads: they note what has happened and wake the thread that
+  // acts on it.
   auto client = std::make_shared<rpc::SupervisionClient>(rpc::SupervisionClient::Options{
       .access = {.name = process_name(context.role, context.rank),
                  .run = context.run,

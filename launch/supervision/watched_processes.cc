@@ -91,6 +91,7 @@ void WatchedProcesses::start_joined(Watched& child, const ChildContext& context)
   auto process = std::make_unique<JoinedProcess>(*child.spec->joined, child.spec->host);
   child.joined = process.get();
   child.process = std::move(process);
+  // It knows by now where to dial, and its time to do so begins.
   child.connect_by = Deadline::after(options_.connect_timeout);
 }
 

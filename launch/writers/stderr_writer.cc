@@ -42,6 +42,7 @@ void StderrWriter::drain() {
 void StderrWriter::Buffer::take(std::string_view text) {
   const std::lock_guard lock(mutex_);
   line_ += text;
+  // Only whole lines go out, so that those of other threads do not come between their parts.
   const size_t end = line_.rfind('\n');
   if (end == std::string::npos) return;
   writer_.write_always(line_.substr(0, end + 1));

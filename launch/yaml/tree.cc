@@ -121,6 +121,7 @@ class Converter {
       }
       YamlNode::Entry entry{pair.first.Scalar(), place, {}};
       count_.add(entry.key.size(), place);
+      // The parser lets a key pass that stands twice, and one of its values would be lost.
       const auto [first, is_new] = lines.emplace(entry.key, place.line);
       if (!is_new)
         refuse(place, "'" + entry.key + "' stands here twice; first in line " +
@@ -129,6 +130,7 @@ class Converter {
       if (entry.value.kind == YamlNode::Kind::kNull) entry.value.place = place;
       node.entries.push_back(std::move(entry));
     }
+    // Merged keys come last, since the block's own win wherever its `<<` stands.
     if (merged) merge(std::move(*merged), lines, node);
   }
 
