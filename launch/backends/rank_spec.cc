@@ -46,12 +46,14 @@ ProcessSpec child_spec(const recipes::Recipe& recipe, const RunFolder& folder,
   spec.context = std::move(context);
   spec.driving = spec.context.role == recipes::Recipe::kDrivingRole;
   if (!spec.driving) {
+    // The ranks of one dp coordinate share a world, and so are lost and started again together.
     const int64_t replica = parallel::coordinate_of(role.world, spec.context.rank).dp;
     spec.replica = spec.context.role + " replica " + std::to_string(replica);
     spec.restarts = role.restarts;
   }
 
-  // The program starts itself; its secret comes on its stdin, not as an argument.
+  // The program starts itself. The secret comes on its stdin, because every user of the host can
+  // read the arguments of a process.
   spec.arguments = role_arguments(spec.context, folder.path());
   spec.env = role_variables(recipe, role);
   return spec;

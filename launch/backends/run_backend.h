@@ -60,7 +60,7 @@ class RunBackend {
     virtual const recipes::Recipe& recipe() const = 0;
     // Where the run's store listens.
     virtual std::string bind() const = 0;
-    // In the run's folder, which outlives what it returns, as does this.
+    // Enters the run's folder. Folder and start outlive what it returns.
     virtual std::unique_ptr<StartProcesses> enter(const RunFolder& folder) = 0;
   };
 

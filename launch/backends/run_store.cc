@@ -15,7 +15,8 @@ rpc::RendezvousServer serve_store(const recipes::Recipe& recipe,
                                  {.interval = recipe.rpc.heartbeats(recipe.num_processes()),
                                   .limit = recipe.rpc.peer_timeout});
   } catch (const Error& error) {
-    // An address that is not this host's is another key's.
+    // Only a port that is taken is to be mended with launch.rendezvous.port. An address that is not
+    // this host's comes from another key.
     if (port == 0 || !rpc::is_port_taken(error)) throw;
     throw Error(error.code(),
                 "launch.rendezvous.port: " + error.message() + " (port " + std::to_string(port) +

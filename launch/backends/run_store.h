@@ -9,13 +9,13 @@
 
 namespace retort::launch {
 
-// At `bind`, with the recipe's times for the connections of its processes. Errors of
-// rpc::RendezvousServer.
+// Serves the store at `bind`, with the recipe's times for the connections of its processes. Errors
+// of rpc::RendezvousServer.
 rpc::RendezvousServer serve_store(const recipes::Recipe& recipe,
                                   const rpc::RendezvousAccess& access, const std::string& bind,
                                   int64_t port);
 
-// That of launch.secret_file, or one that is made for the run. Errors of read_secret.
+// The secret of launch.secret_file, or one that is made for the run. Errors of read_secret.
 std::string run_secret(const recipes::Recipe& recipe);
 
 }  // namespace retort::launch

@@ -13,6 +13,8 @@ std::vector<ProcessSpec> placed_processes(const recipes::Recipe& recipe, const R
   std::vector<ProcessSpec> specs;
   for (const auto& [name, role] : recipe.roles) {
     for (int64_t rank = 0; rank < role.world.world_size(); ++rank) {
+      // Every rank of every role is taken to be on this host, and its cores and devices are shared
+      // out over all of them. `where` says otherwise for a rank that it places elsewhere.
       ChildContext context = rank_context_of(recipe, start, name, rank);
       context.threads = threads_per_process(role.world.threads, processes);
       context.ranks_on_host = all_ranks(recipe);

@@ -13,17 +13,18 @@ namespace retort::launch {
 // Threads: one.
 class StartProcesses {
  public:
-  // None of them is left, but for those that joined, which end by themselves.
+  // Leaves no process but those that joined, which end by themselves.
   virtual ~StartProcesses() = default;
-  // All of them, once: what the backend is to start, or who has joined and waits to be told.
+  // All processes of the start; called once. Each is one that the backend is to start, or one that
+  // has joined and waits to be told.
   virtual std::vector<ProcessSpec> processes(const RunStart& start) = 0;
   // What starts those that have not joined.
   virtual Backend& backend() = 0;
   // Says where one is started: a host, what it listens on there, its share of the cores. By default
   // it is a child of this process.
   virtual void place(ProcessSpec&) const {}
-  // Of a replica, before it is started again: as SupervisorOptions::place_again. By default where
-  // it was.
+  // Says where the processes of a replica are before they are started again, as
+  // SupervisorOptions::place_again. By default they are where they were.
   virtual void place_again(const std::vector<ProcessSpec*>& /*replica*/) {}
 };
 

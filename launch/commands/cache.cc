@@ -34,6 +34,8 @@ void fit_to_cache(recipes::Recipe& recipe, const std::string& folder) {
   if (recipe.launch.launcher_lost == recipes::LauncherLost::kContinue)
     refuse("launch.launcher_lost: continue is for runs that train; write stop");
 
+  // What is left of the student is its ranks and their threads. Each row is answered once, in one
+  // epoch.
   recipe.output_dir = folder;
   recipes::RoleOptions& student = recipe.roles.at(recipes::Recipe::kDrivingRole);
   if (student.world.device == parallel::Device::kCuda) student.env.clear();
@@ -46,8 +48,8 @@ void fit_to_cache(recipes::Recipe& recipe, const std::string& folder) {
   recipe.launch.min_dp.reset();
 }
 
-// What the teacher says is kept in command.cache, where students find it
-// (distill.teachers[].cache). Begins, or goes on with what is there.
+// Writes what the teacher says into command.cache, where students find it
+// (distill.teachers[].cache). It begins, or goes on with what is there.
 int run_cache(const LaunchCommand& command) {
   write_stderr_in_background();
   recipes::Recipe recipe = load_for_launch(command);

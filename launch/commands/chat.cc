@@ -58,7 +58,8 @@ int run_chat(const ChatCommand& command) {
     std::printf("(this checkpoint has no chat template: each line is continued as plain text)\n");
   std::printf("Type a message; an empty line or Ctrl-D ends, /reset forgets the conversation.\n");
 
-  // The engine keeps the conversation's keys and values from turn to turn
+  // One engine serves all turns, because it keeps the conversation's keys and values from turn to
+  // turn.
   models::Engine engine(model.decoder);
   const std::string beginning = command.system.empty() ? "" : message("system", command.system);
   std::string conversation = beginning;

@@ -34,7 +34,7 @@ bool has_failed(const links::MeasuredLink& link) {
 }
 
 void check_links(const recipes::Recipe& recipe) {
-  // What is started on hosts ends, whatever comes.
+  // A signal must not leave behind what is started on hosts.
   SignalCatcher& signals = *new SignalCatcher({SIGINT, SIGTERM, SIGHUP});
   const links::MeasuredLinks measured = links::measure_links(recipe, signals);
   if (measured.links.empty())
@@ -48,8 +48,8 @@ void check_links(const recipes::Recipe& recipe) {
         "a connection that the run needs, or one like it, cannot be had; the table says why");
 }
 
-// In float32, with the head that it is trained with, and what an adapter adds that training starts
-// from. Without its chat template, which the recipe may replace.
+// Loads the student in float32, with the head that it is trained with and with what an adapter adds
+// that training starts from. It comes without its chat template, which the recipe may replace.
 models::LoadedModel load_checked_student(const recipes::Recipe& recipe) {
   const std::string& folder = recipe.student().model;
   const auto classifier = recipes::student_classifier(recipe);

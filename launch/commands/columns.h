@@ -9,7 +9,7 @@ namespace retort::launch {
 
 using Columns = std::vector<std::string>;
 
-// Of pairs "prompt=question": canonical key -> column. kInvalidArgument naming one that is none.
+// Reads pairs "prompt=question": canonical key -> column. kInvalidArgument naming one that is none.
 std::map<std::string, std::string> parse_columns(const Columns& pairs);
 
 }  // namespace retort::launch

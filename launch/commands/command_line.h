@@ -37,7 +37,7 @@ class Argument {
   // It is refused without the other one, or with it.
   Argument needs(Argument other);
   Argument excludes(Argument other);
-  // Of a list: each time that it is given it takes one value, not all that follow.
+  // A list takes one value each time that it is given, and not all that follow.
   Argument takes_one();
   // The help does not list it.
   Argument unlisted();
@@ -107,13 +107,13 @@ class CommandLine {
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
 
-  // To add commands to.
+  // The program, to which commands are added.
   Command program();
 
   // Reads the arguments. An exit code where nothing is left to do: help or the version was asked
   // for and is printed, or what is wrong with the arguments is.
   std::optional<int> read(int argc, char** argv);
-  // Of the command that was given.
+  // What a signal does to the command that was given.
   OnSignal on_signal() const { return chosen_.on_signal; }
   int run() const;
 

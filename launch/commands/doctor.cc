@@ -48,7 +48,7 @@ void settle_rendezvous(HostShare& share, const std::optional<std::string>& launc
 std::vector<Finding> examine_run(const recipes::Recipe& recipe) {
   doctor::OtherHosts others;
   if (recipe.launch.backend == recipes::Backend::kSsh) {
-    // What is written to the run's folder for hosts to read is removed, whatever comes.
+    // A signal must not leave behind what is written to the run's folder for hosts to read.
     const SignalCatcher signals({SIGINT, SIGTERM, SIGHUP});
     others = doctor::examine_hosts(recipe, signals);
   }
@@ -56,7 +56,7 @@ std::vector<Finding> examine_run(const recipes::Recipe& recipe) {
   try {
     settle_rendezvous(share, others.launcher_address);
   } catch (const Error&) {
-    // The check of the address says it.
+    // The check of the address says what is wrong.
   }
   std::vector<Finding> findings = examine(share, host_name());
   findings.insert(findings.end(), others.findings.begin(), others.findings.end());

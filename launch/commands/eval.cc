@@ -76,7 +76,7 @@ void evaluate_batch(const models::LoadedModel& model, std::vector<data::Sample> 
   totals.tokens += batch.tokens.num_tokens();
   totals.samples += static_cast<int64_t>(batch.samples.size());
 
-  // With --output also every token's log-probability, whether it is a target or not.
+  // With --output every token's log-probability is written as well, whether it is a target or not.
   if (!output) return;
   for (size_t s = 0; s < batch.samples.size(); ++s) {
     const int64_t begin = batch.tokens.cu_seqlens[s];

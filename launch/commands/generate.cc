@@ -108,7 +108,7 @@ Prompts read_prompts(const GenerateCommand& command,
   if (request.prompts.empty())
     throw Error(ErrorCode::kInvalidArgument, command.prompts + " has no prompts");
 
-  // How each is continued.
+  // Every prompt is continued in the same way, but for a limit that its row has.
   request.num_generations = command.num_generations;
   request.draw.sampling = command.sampling;
   request.draw.sampling.num_ids = model.tokenizer.vocab_size();
@@ -141,7 +141,7 @@ models::EngineOptions engine_options(const GenerateCommand& command,
   return options;
 }
 
-// What is written of a prompt: all of its completions.
+// The line of one prompt, with all of its completions.
 std::string completions_line(const models::Tokenizer& tokenizer, const models::StopRule& stops,
                              const data::PromptSample& prompt,
                              std::span<const models::Completion> completions) {
@@ -175,11 +175,13 @@ int run_generate(const GenerateCommand& command) {
                           return model.tokenizer.decode(ids, /*skip_special_tokens=*/true);
                         });
 
+  // Only the drawing is timed, without the loading of the model.
   const auto start = std::chrono::steady_clock::now();
   const auto completions = engine.run(std::move(input.request));
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
+  // The file is there when it is complete, so that no program reads half of it.
   AtomicFile output(command.output);
   const auto per_prompt = static_cast<size_t>(command.num_generations);
   int64_t new_tokens = 0;

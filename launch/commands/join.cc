@@ -77,6 +77,7 @@ recipes::Recipe load(const JoinCommand& command, bool check_inputs) {
                                         .check_inputs = check_inputs,
                                         .is_launched = false,
                                         .env_values = false});
+  // Keys that only a launcher could obey are refused and not ignored.
   if (recipe.launch.backend != recipes::Backend::kLocal)
     throw Error(ErrorCode::kInvalidArgument,
                 "launch.backend: " + std::string(enum_name(recipe.launch.backend)) +
@@ -106,12 +107,12 @@ std::string secret_of(const JoinCommand& command, const JoinPlace& place,
     throw Error(ErrorCode::kInvalidArgument,
                 "nothing says where the run's secret is; set RETORT_SECRET_FILE, --secret-file or "
                 "launch.secret_file to a file that all processes of the run have");
-  // A launcher's, for the steps of its job.
+  // A launcher has written this file for the steps of its job.
   const bool is_own = !command.output.empty() && file == fs::path(command.output) / kStepSecret;
   return read_secret(file, is_own);
 }
 
-// Of every process but student/0.
+// Where the run meets, and what a process proves there; student/0 serves the store at that place.
 MeetingAccess access_of(const JoinCommand& command, const JoinPlace& place,
                         const recipes::LaunchOptions& launch, rpc::Encryption encryption,
                         const std::string& own_name) {
@@ -132,7 +133,8 @@ std::string last_line_of(const SupervisorResult& result, const fs::path& run_fol
              : "stopped before a checkpoint was complete; start all processes again with --resume";
 }
 
-// Before anything is written: of two that keep one run the second one ends here.
+// The store is served before anything is written, so that of two that keep one run the second one
+// ends here.
 rpc::RendezvousServer serve(const recipes::Recipe& recipe, const MeetingAccess& access,
                             const rpc::RendezvousAccess& served) {
   try {
@@ -150,7 +152,8 @@ rpc::RendezvousServer serve(const recipes::Recipe& recipe, const MeetingAccess& 
   }
 }
 
-// Its own rank is a child of this process; the others join.
+// The processes of a run that student/0 keeps: its own rank is a child of this process, and the
+// others join.
 class KeptProcesses final : public StartProcesses {
  public:
   KeptProcesses(Keeper& keeper, const RunFolder& folder)
@@ -176,6 +179,8 @@ int keep_run(const JoinCommand& command, const JoinPlace& place, const recipes::
   set_log_format(recipe.launch.log_format);
   note_engines(recipe);
   if (command.overwrite) refuse_to_overwrite_inputs(recipe);
+
+  // The recipe was read without its inputs, which the host of student/0 alone must have.
   load(command, /*check_inputs=*/true);
   recipes::check_models(recipe);
   SignalCatcher& signals = *new SignalCatcher({SIGINT, SIGTERM, SIGHUP});  // never destroyed
@@ -205,7 +210,7 @@ int keep_run(const JoinCommand& command, const JoinPlace& place, const recipes::
       .exit_code;
 }
 
-// What this process is told must be what it would have told.
+// Refuses to join a run that has another recipe or mode than this process was given.
 void check_agreement(const JoinCommand& command, const recipes::Recipe& recipe,
                      const std::string& name, MeetingGuest& guest) {
   const MeetingStart& start = guest.start();
@@ -236,7 +241,8 @@ void check_variables(const recipes::RoleOptions& role, const std::string& name,
 
 [[noreturn]] void join_run(const JoinCommand& command, const JoinPlace& place,
                            std::optional<recipes::Recipe> recipe) {
-  // Until it is a rank, which takes its signals itself, it ends as any process would.
+  // Until this process is a rank, which takes its signals itself, it ends by them as any process
+  // would.
   release_signals(kEndSignals);
   const std::string called = place.role.value_or("rank") + "/" + std::to_string(place.rank);
   const recipes::LaunchOptions launch = recipe ? recipe->launch : recipes::LaunchOptions{};
@@ -279,6 +285,7 @@ void check_variables(const recipes::RoleOptions& role, const std::string& name,
   context.advertise = place.advertise;
   context.recipe = resolved_yaml(*recipe);
   context.joined = true;
+  // A signal that comes from here on waits for the rank, which takes its signals itself.
   hold_signals(kEndSignals);
   become_rank(context, *recipe);
 }

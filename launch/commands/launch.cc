@@ -107,7 +107,7 @@ recipes::Recipe load_for_launch(const LaunchCommand& command) {
   for (const std::string& warning : warnings)
     std::cerr << "warning: " << warning << "\n";
   note_engines(recipe);
-  // The models of pods are not here.
+  // The models of pods are not on this host, so that nothing of them can be checked.
   if (recipe.launch.backend == recipes::Backend::kKubernetes) return recipe;
   if (command.overwrite) refuse_to_overwrite_inputs(recipe);
   recipes::check_models(recipe);
@@ -122,7 +122,8 @@ int run_launch(const LaunchCommand& command) {
   else
     release_signals(kEndSignals);
 
-  // What the recipe says, and whether this process may do it.
+  // What can be refused is refused before anything is made: the recipe, and that this process runs
+  // it.
   const recipes::Recipe recipe = load_for_launch(command);
   const std::unique_ptr<RunBackend> backend = make_run_backend(
       {.recipe = recipe, .recipe_file = command.recipe, .submitted = command.submitted});
@@ -182,7 +183,7 @@ namespace {
   throw Error(ErrorCode::kInvalidArgument, "--attach: " + why);
 }
 
-// Before anything is asked or written.
+// Refuses a run that cannot be taken over, before anything is asked or written.
 void check_run(const recipes::Recipe& recipe, const RunStatus& status, const fs::path& folder) {
   if (recipe.launch.launcher_lost != recipes::LauncherLost::kContinue)
     refuse_to_attach("the processes of " + folder.string() +
@@ -197,14 +198,15 @@ void check_run(const recipes::Recipe& recipe, const RunStatus& status, const fs:
                      ", this one is " + host_name());
 }
 
-// Those that live, where the backend knows them to be.
+// The processes that live, on the hosts where the backend knows them to be.
 class AttachedProcesses final : public StartProcesses {
  public:
   AttachedProcesses(const recipes::Recipe& recipe, const RunFolder& folder, const RunStatus& status,
                     StartProcesses& where)
       : recipe_(recipe), folder_(folder), status_(status), where_(where) {}
 
-  // Each in its life of now; in the next one it is a child of this launcher or of a host's.
+  // Each process is in its life of now; in the next one it is a child of this launcher or of a
+  // host's.
   std::vector<ProcessSpec> processes(const RunStart& start) override {
     std::vector<ProcessSpec> specs;
     for (const RunStatus::Process& process : status_.processes) {
@@ -233,7 +235,7 @@ class AttachedProcesses final : public StartProcesses {
   StartProcesses& where_;
 };
 
-// The start that the launcher before has begun, to its end.
+// Keeps the start that the launcher before has begun, to its end.
 StartEnd attach(const WholeRun& run, const RunFolder& folder, const RunStatus& status) {
   const std::unique_ptr<RunBackend::Start> start = run.backend.attach(folder, status, run.signals);
   const rpc::RendezvousAccess access{.run = read_run_id(folder.path()),
@@ -241,6 +243,8 @@ StartEnd attach(const WholeRun& run, const RunFolder& folder, const RunStatus& s
                                      .encryption = run.recipe.rpc.encryption};
   rpc::RendezvousServer store =
       serve_store(run.recipe, access, start->bind(), run.recipe.launch.rendezvous.port);
+
+  // The store serves before it is announced, because the processes dial as soon as they find it.
   announce_launcher(folder.path(), store.host(), store.port());
 
   const std::unique_ptr<StartProcesses> where = start->enter(folder);
@@ -284,6 +288,7 @@ int run_attach(const std::string& run_folder) {
   {
     const LauncherLock lock(path);
     const RunFolder folder(path, RunFolderMode::kAttach);
+    // This is asked under the launcher's lock, so that no other launcher begins meanwhile.
     if (!anyone_drives(path))
       refuse_to_attach("no process of " + path.string() + " trains; --resume goes on from its " +
                        "newest checkpoint");

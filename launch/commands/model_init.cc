@@ -74,7 +74,7 @@ std::string config_json(const ModelInitCommand& c, const models::Tokenizer& toke
       {"eos_token_id", tokenizer.eos_id()},
   };
 
-  // What not every tokenizer or architecture has.
+  // Not every tokenizer or architecture has these keys.
   if (tokenizer.bos_id() >= 0) json["bos_token_id"] = tokenizer.bos_id();
   if (tokenizer.pad_id() >= 0) json["pad_token_id"] = tokenizer.pad_id();
   if (c.arch == "mistral") json["sliding_window"] = nullptr;

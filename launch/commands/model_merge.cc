@@ -30,12 +30,14 @@ int run_model_merge(const ModelMergeCommand& command) {
                                                  models::kAdapterConfigFile +
                                                  "; expected the folder of a PEFT adapter");
   prepare_output_folder(command.output);
-  // What the adapter was trained with, where its folder says so.
+  // An adapter that brings a tokenizer was trained with that, which is copied instead of the
+  // base's.
   const bool brings_tokenizer = fs::exists(fs::path(command.adapter) / "tokenizer.json");
   const fs::path base =
       command.base.empty() ? models::adapter_base_folder(command.adapter) : fs::path(command.base);
 
-  // Added in fp32 and rounded once, as the file that is written has it.
+  // The adapter is added in fp32, and the sum is rounded once, to what the file that is written
+  // has.
   const std::string dtype = file_dtype(command.dtype, models::read_model_config(base).torch_dtype);
   const at::ScalarType file_dtype = models::parse_dtype(dtype);
   const int64_t labels = models::adapter_labels(command.adapter);

@@ -33,7 +33,7 @@ struct ProbeCommand {
   bool json = false;
 };
 
-// Who is asked, what for, and how the answer is shown.
+// A server that is asked, what for, and how the answer is shown.
 struct Target {
   engines::ExternalOptions external;
   std::string url;                      // one of external.url
@@ -62,6 +62,8 @@ int probe_target(const Target& target) {
                    target.needs.value_or(engines::Needs{}), Deadline::after(target.timeout));
   const std::string text =
       target.json ? engines::to_json(contract) : engines::contract_table(contract);
+
+  // What was found is shown before it may be refused.
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
   if (target.needs) engines::check_contract(contract, *target.needs);
@@ -80,7 +82,7 @@ std::optional<engines::Needs> needs_of(const ProbeCommand& command) {
   return needs;
 }
 
-// A recipe says all of it.
+// Refuses what is said of an address beside a recipe, which says all of it itself.
 void refuse_beside_recipe(const ProbeCommand& command) {
   const std::pair<const char*, const std::string*> options[] = {
       {"--engine", &command.engine},
@@ -185,7 +187,7 @@ void add_probe(Command program) {
   c.option("--api-key-env", o.api_key_env, "the environment variable that holds the server's key");
   c.option("--ca-file", o.ca_file, "PEM file of the authorities that are trusted");
 
-  // What it is to serve.
+  // These say what the engine is to serve.
   const Argument purpose =
       c.option("--for", o.purpose,
                "draws_with_ratio | draws | given_log_probs | top_k | hidden_states | "

@@ -30,7 +30,7 @@ struct Look {
   int exit_code() const { return lost ? 1 : status.exit_code.value_or(0); }
 };
 
-// Of another host's processes nothing is known.
+// Nothing is known of another host's processes, so that one of them may run.
 bool may_run(pid_t pid, const std::string& host) {
   if (host != host_name()) return true;
   return ::kill(pid, 0) == 0 || errno != ESRCH;

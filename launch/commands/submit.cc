@@ -19,7 +19,8 @@ namespace {
 
 constexpr const char* kBatchScript = "slurm.sh";
 
-// Its lock is the job's from now on: what the folder holds has been decided.
+// Decides what the folder holds and writes the job's script into it. The lock is given up at the
+// end, because it is the job's from now on.
 fs::path make_batch_script(const recipes::Recipe& recipe, RunFolderMode mode) {
   const bool goes_on = mode == RunFolderMode::kResume;
   const RunFolder folder = goes_on ? check_run_folder(recipe, mode) : open_run_folder(recipe, mode);
@@ -46,7 +47,7 @@ void print_job(const std::string& job, const fs::path& folder) {
 }  // namespace
 
 std::string submitted_job(const std::string& output) {
-  // "17" or "17;cluster", with warnings before it.
+  // sbatch says "17" or "17;cluster", with warnings before it.
   std::istringstream lines(output);
   std::string job;
   for (std::string line; std::getline(lines, line);) {
@@ -69,8 +70,8 @@ int run_submit(const LaunchCommand& command, const recipes::Recipe& recipe,
   try {
     said = ask_slurm("sbatch", {"--parsable", script.string()});
   } catch (const Error& error) {
-    // What was made for a job that there is not is in nobody's way. One of which nobody knows
-    // whether sbatch has queued it keeps its folder.
+    // A folder that was made for a job that there is not is in nobody's way and goes. Where nobody
+    // knows whether sbatch has queued the job, it keeps its folder.
     const bool is_known = error.code() != ErrorCode::kTimeout;
     if (is_known && mode == RunFolderMode::kFresh)
       RunFolder(script.parent_path(), RunFolderMode::kOverwrite);

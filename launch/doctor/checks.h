@@ -51,14 +51,15 @@ std::optional<Finding> check_leftovers(const HostShare& share);
 std::optional<Finding> check_inputs(const HostShare& share);
 std::vector<Finding> check_engines(const HostShare& share);
 
-// All of them, with the host's name.
+// Makes all checks; each finding has the host's name.
 std::vector<Finding> examine(const HostShare& share, const std::string& host);
 
 // What a process of the run needs at most, by formula: 64 of its own, four for each session with a
 // process of another role (control, two data connections, and what the channel `cma` opens beside
 // them), and one for each other rank of its role. A launcher: 64, and six for each process.
 int64_t descriptors_needed(const recipes::Recipe& recipe);
-// Of one checkpoint: weights, and Adam's state (recipes/run/checkpoints/checkpoint_store.h).
+// The bytes of one checkpoint: weights, and Adam's state
+// (recipes/run/checkpoints/checkpoint_store.h).
 int64_t checkpoint_bytes(const recipes::Recipe& recipe);
 
 // The nearest folder above `path`, or itself, that exists.

@@ -31,7 +31,7 @@ constexpr NamedCheck kChecks[] = {
     {"inputs", check_inputs},
 };
 
-// What a check cannot do is what it has found.
+// A check that cannot be made has found a problem by that.
 std::optional<Finding> run_check(const NamedCheck& check, const HostShare& share) {
   try {
     return check.run(share);

@@ -19,7 +19,7 @@ constexpr double kStatusLimit = 15;
 constexpr double kReadable = 1;
 
 HostAnswer answer_to(const HostQuestion& question) {
-  // Whether files are there is one of the checks.
+  // Files that are missing are no error here: whether they are there is one of the checks.
   const recipes::Recipe recipe =
       parse_recipe(question.recipe, "the run's recipe",
                    {.cuda = true, .check_files = false, .env_values = false});
@@ -60,6 +60,8 @@ int64_t wall_clock_ns() {
 }
 
 ClockDifference clock_difference(int64_t asked_ns, const HostAnswer& answer, int64_t back_ns) {
+  // As in NTP: if both ways take equally long the clocks differ by half of the two apparent times'
+  // difference, and at worst the error is half of the time on the way.
   const auto there = static_cast<double>(answer.heard_ns - asked_ns);
   const auto back = static_cast<double>(back_ns - answer.answered_ns);
   return {.seconds = (there - back) / 2e9, .error = std::abs(there + back) / 2e9};

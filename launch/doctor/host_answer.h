@@ -26,8 +26,8 @@ struct HostQuestion {
 struct HostAnswer {
   std::vector<Finding> findings;              // without the host's name
   std::map<std::string, std::string> prints;  // path_prints(), inputs.h
-  // On that host's wall clock, in nanoseconds since the epoch: when the question was there, and
-  // when the answer went.
+  // When the question was there and when the answer went, on that host's wall clock, in nanoseconds
+  // since the epoch.
   int64_t heard_ns = 0, answered_ns = 0;
 
   template <class A>
@@ -40,7 +40,7 @@ std::string encode_question(const HostQuestion& question);
 // kCorrupt.
 HostAnswer decode_answer(std::string_view bytes);
 
-// On the host that is asked: makes all checks. What fails is a finding; throws nothing.
+// Makes all checks on the host that is asked. What fails is a finding; throws nothing.
 std::string answer_as_host(const std::string& question);
 
 // Nanoseconds since the epoch on this host's wall clock.

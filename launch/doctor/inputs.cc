@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kBeginning = 64 << 10;
 
-// What the ranks on this host read.
+// The paths that the ranks on this host read.
 std::vector<recipes::InputPath> needed_paths(const HostShare& share) {
   std::vector<recipes::InputPath> paths = recipes::input_paths(*share.recipe);
   std::erase_if(paths, [&](const recipes::InputPath& input) {
@@ -24,6 +24,7 @@ std::vector<recipes::InputPath> needed_paths(const HostShare& share) {
   return paths;
 }
 
+// The size of a file and a hash of its beginning, so that no model has to be read in full.
 std::string file_print(const fs::path& file) {
   std::string beginning(kBeginning, '\0');
   std::ifstream in(file, std::ios::binary);
@@ -79,7 +80,7 @@ std::vector<Finding> compare_prints(
   for (const auto& [host, of_host] : prints)
     for (const auto& [path, print] : of_host) {
       std::string& hosts = hosts_of[path][print];
-      // What is not there is a problem of its own.
+      // A path that is missing is a problem of its own.
       if (!print.empty()) hosts += (hosts.empty() ? "" : ", ") + host;
     }
 

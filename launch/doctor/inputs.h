@@ -13,7 +13,7 @@ namespace retort::launch::doctor {
 // in it, and the beginning of each. Alike where two hosts see the same, without reading all of it;
 // "" if it is not there.
 std::string path_print(const std::string& path);
-// Of the paths that the ranks on this host read.
+// The prints of the paths that the ranks on this host read.
 std::map<std::string, std::string> path_prints(const HostShare& share);
 
 // A problem for each path that hosts see differently; one line where all have all, and the same.

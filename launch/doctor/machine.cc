@@ -29,7 +29,7 @@ double meminfo(const std::string& name) {
   return 0;
 }
 
-// Of tensors, as `retort plan` computes it, of the ranks on this host.
+// The bytes of tensors, as `retort plan` computes them, of the ranks on this host.
 double planned_bytes(const HostShare& share) {
   double bytes = 0;
   for (const RolePlan& role : plan_roles(*share.recipe)) {

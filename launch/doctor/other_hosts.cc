@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// All checks of a host, with engines that do not answer.
+// How long all checks of a host may take, with engines that do not answer.
 constexpr std::chrono::milliseconds kExamination{120'000};
 constexpr std::chrono::milliseconds kVisitTick{100};
 
@@ -63,6 +63,8 @@ class Visit {
     if (done_) return;
     try {
       link_.work();
+      // An answer that came before the connection ended counts, so it is taken before the link is
+      // checked.
       if (link_.examined()) return take(decode_answer(*link_.examined()));
       link_.check();
       if (link_.facts() && asked_ns_ == 0) ask();
@@ -138,7 +140,7 @@ OtherHosts examine_hosts(const recipes::Recipe& recipe, const SignalCatcher& sig
               own, "shared folder"));
   if (mark.text().empty()) return result;
 
-  // All at once; each has a deadline of its own.
+  // All hosts are visited at once, and each visit has a deadline of its own.
   const ScratchFolder scratch;
   const Placement placement = place_processes(recipe);
   std::list<Visit> visits;

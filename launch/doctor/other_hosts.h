@@ -13,7 +13,7 @@ namespace retort::launch::doctor {
 
 struct OtherHosts {
   std::vector<Finding> findings;
-  // Of this host, as the first host that answered sees it.
+  // The address of this host, as the first host that answered sees it.
   std::optional<std::string> launcher_address;
 };
 

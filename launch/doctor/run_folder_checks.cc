@@ -51,7 +51,7 @@ bool is_of_run(const std::string& arguments, const fs::path& folder) {
          arguments.find(zero + "--run-folder" + zero + folder.string() + zero) != std::string::npos;
 }
 
-// Its process may be gone while another host, or a file system, still has the lock.
+// The process of a lock may be gone while another host, or a file system, still has the lock.
 Finding locked_by(const fs::path& file) {
   const std::string pid = holder_of(file);
   if (!pid.empty())
@@ -90,7 +90,7 @@ std::string shown_bytes(double bytes) {
   return text;
 }
 
-// Written for real: only that finds a read-only mount, a quota, or a server that forbids it.
+// Writes for real, because only that finds a read-only mount, a quota, or a server that forbids it.
 std::optional<Finding> check_output_folder(const HostShare& share) {
   if (!asks_for_a_run(share)) return std::nullopt;
   const fs::path folder = run_folder_of(*share.recipe), near = nearest_folder(folder);

@@ -21,7 +21,7 @@ const YamlNode* item_of(const YamlNode& list, const std::string& key) {
   return &list.items[index];
 }
 
-// What stands under `key` in a list or a block; null: nothing.
+// The value that stands under `key` in a list or a block; null if there is none.
 const YamlNode* value_under(const YamlNode& node, const std::string& key) {
   if (node.kind == YamlNode::Kind::kList) return item_of(node, key);
   const auto* entry = node.find(key);

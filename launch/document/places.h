@@ -22,7 +22,7 @@ class YamlPlaces : public recipes::RecipePlaces {
   const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
-  // Of the deepest node of `path` that was written.
+  // The place of the deepest node of `path` that was written.
   YamlPlace place_of(const recipes::KeyPath& path) const;
 
   const YamlNode& root_;

@@ -35,7 +35,7 @@ YamlNode read_tree(std::string_view text, const std::string& name,
   return root;
 }
 
-// What is known of a name that the recipe language does not have here.
+// Says what is known of a name that the recipe language does not have here.
 std::string unknown_name(std::string_view name) {
   std::string text = recipes::reserved_key(name);
   if (!text.empty() || name.find('=') != std::string_view::npos) return text;
@@ -47,7 +47,7 @@ std::string unknown_name(std::string_view name) {
   return text;
 }
 
-// What the rules of the language ask of this launcher.
+// Answers what the rules of the language ask of this launcher.
 class RunLauncher : public recipes::Launcher {
  public:
   bool sets_variable(const std::string& name) const override { return is_launchers_variable(name); }
@@ -121,6 +121,8 @@ recipes::Recipe checked_recipe(YamlNode root, const RoleValues& known, const Loa
     places.refuse({}, "`recipe` is missing; expected recipe: " +
                           choices_text(recipes::RecipeName::choices()));
 
+  // Paths are expanded and keys resolved before the rules look, so that they see what the run will
+  // have.
   expand_home(recipe);
   recipes::resolve_recipe(recipe, places);
   recipes::check_rules(recipe, places, RunLauncher(),

@@ -10,11 +10,11 @@
 namespace retort::launch {
 namespace {
 
-// What is written for a T.
+// The words for what people write for a T.
 template <class T>
 std::string type_text() {
   if constexpr (detail::kIsOptional<T>) {
-    // What holds others is named after them.
+    // A type that holds others is named after them.
     return type_text<typename T::value_type>();
   } else if constexpr (detail::kIsVector<T>) {
     return "list of " + type_text<typename T::value_type>();
@@ -43,7 +43,7 @@ std::string type_text() {
   } else if constexpr (std::is_same_v<T, Duration>) {
     return "duration";
 
-    // What is written with a unit.
+    // These are written with a unit.
   } else if constexpr (std::is_same_v<T, ShortDuration>) {
     return "short duration";
   } else if constexpr (std::is_same_v<T, ByteSize>) {

@@ -34,6 +34,8 @@ void become_rank(const ChildContext& context, const recipes::Recipe& recipe) {
   const OwnedFd input = context_input(context);
   const bool kept = ::dup2(input.get(), STDIN_FILENO) == STDIN_FILENO;
   close_on_exec_from(STDERR_FILENO + 1);
+
+  // Lines of the log that still wait would be lost with this program.
   drain_log();
   if (kept)
     ::execve(program.c_str(), exec_pointers(arguments).data(), exec_pointers(environment).data());

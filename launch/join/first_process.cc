@@ -26,7 +26,8 @@ bool reap_ended(pid_t child, int& status) {
   return has_ended;
 }
 
-// To the end of the child, and with it of this process and all in the container.
+// Does the duties of a container's first process until the child has ended. This process ends with
+// it, and so does all else in the container.
 [[noreturn]] void serve_container(pid_t child) {
   sigset_t awaited;
   ::sigemptyset(&awaited);
@@ -37,7 +38,8 @@ bool reap_ended(pid_t child, int& status) {
     int status = 0;
     if (reap_ended(child, status))
       ::_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
-    // A terminal's Ctrl-C comes from the kernel, and to the child as well.
+    // A terminal's Ctrl-C comes from the kernel and reaches the child as well, which must not take
+    // it for two.
     siginfo_t info{};
     const int signal = ::sigwaitinfo(&awaited, &info);
     if (signal > 0 && signal != SIGCHLD && info.si_code != SI_KERNEL) ::kill(child, signal);
@@ -48,7 +50,8 @@ bool reap_ended(pid_t child, int& status) {
 
 void leave_first_process() {
   if (::getpid() != 1) return;
-  // Held, so that none comes between a look and the wait for the next.
+  // SIGCHLD is held, so that none comes between a look at the children and the wait for the next
+  // signal.
   hold_signals({SIGCHLD});
   const pid_t child = ::fork();
   if (child < 0)

@@ -31,6 +31,7 @@ std::string recipe_digest(recipes::Recipe recipe) {
 
 std::vector<ProcessSpec> Keeper::processes(const RunFolder& folder, const RunStart& start) {
   const recipes::Recipe& recipe = options_.recipe;
+  // The store has its port by now, and the meeting is held there.
   MeetingAccess access = options_.access;
   access.host = start.store_host;
   access.port = start.store_port;

@@ -13,21 +13,21 @@
 
 namespace retort::launch {
 
-// Of the resolved recipe, but for its output_dir: hosts may see the run's folder at different
-// places.
+// A hash of the resolved recipe without its output_dir, because hosts may see the run's folder at
+// different places.
 std::string recipe_digest(recipes::Recipe recipe);
 
 struct KeeperOptions {
   const recipes::Recipe& recipe;
   MeetingAccess access;   // the store's address is that of the start
   std::string mode = {};  // MeetingStart::mode
-  // Of the process that is no guest, because this one has it as a child; "": there is none.
+  // The process that is no guest, because this one has it as a child; "": there is none.
   std::string own_rank = {};
   std::string advertise = {};  // of that process
   // Asked again and again while the others are waited for: whether to give up. May throw why
   // nobody else will come.
   std::function<bool()> is_stopping = {};
-  // Of all that have come: throws why they cannot be a run, which they are told.
+  // Called with all that have come; throws why they cannot be a run, which they are told.
   std::function<void(const std::vector<Member>&)> check = {};
 };
 

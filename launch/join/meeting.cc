@@ -21,11 +21,11 @@ using namespace std::chrono_literals;
 
 constexpr const char* kStart = "start";
 constexpr const char* kHeard = "heard";
-// For what is there already, or follows at once.
+// How long to wait for what is there already, or follows at once.
 constexpr std::chrono::milliseconds kSoon{5'000};
-// For the others to hear that the meeting is called off.
+// How long the others have to hear that the meeting is called off.
 constexpr std::chrono::milliseconds kToHear{3'000};
-// For those that were started at the same time, on a busy machine.
+// How long those have to come that were started at the same time, on a busy machine.
 constexpr std::chrono::milliseconds kToCome{20'000};
 
 std::string claim_key(const std::string& name) { return "claim/" + name; }
@@ -144,7 +144,8 @@ std::vector<Member> MeetingHost::wait_for(
   std::vector<Member> members;
   try {
     for (;;) {
-      // One look at each that is missing: whoever refuses is heard at once, whatever its place.
+      // Each round looks at all that are missing, so that one that refuses is heard at once,
+      // whatever its place.
       for (const std::string& name : names) {
         if (here.contains(name) || !store_.contains(member_key(name))) continue;
         Member member = member_from(name, store_.get(member_key(name), deadline));
@@ -168,6 +169,7 @@ std::vector<Member> MeetingHost::wait_for(
       members.push_back(here.at(name));
     if (check) check(members);
   } catch (const Error& error) {
+    // The others wait for what they are to be, and must hear that it does not come.
     call_off(names, error);
     throw;
   }
@@ -176,14 +178,15 @@ std::vector<Member> MeetingHost::wait_for(
 
 void MeetingHost::tell(const ChildContext& context) {
   ChildContext open = context;
+  // The guest has proved that it knows the secret, which need not stand in the store.
   open.secret.clear();
   store_.set(context_key(process_name(context.role, context.rank)), encode_context(open));
 }
 
 void MeetingHost::call_off(const std::vector<std::string>& names, const Error& why) {
-  // Who is there is given the time to hear it. So is who has been started with the others and comes
-  // a moment later: nobody would be here for it, and it would wait for as long as a run may take to
-  // load. Where their time is up, or somebody asks to stop, those are not waited for.
+  // Those who are there get the time to hear it. So do those who were started with the others and
+  // come a moment later: nobody would be here for them, and they would wait for as long as a run
+  // may take to load. Where their time is up, or somebody asks to stop, they are not waited for.
   const bool may_come = why.code() == ErrorCode::kMismatch;
   int64_t listeners = 0;
   for (const std::string& name : names) {
@@ -219,6 +222,7 @@ std::string MeetingGuest::keeper() const {
 }
 
 void MeetingGuest::claim(const std::string& name) {
+  // The store counts, so that of two processes which claim one name exactly one is the first.
   if (store_.add(claim_key(name), 1) == 1) {
     store_.set(member_key(name), to_text(own_member(name)));
     return;
@@ -254,6 +258,7 @@ ChildContext MeetingGuest::wait_for_context(const std::string& name, Duration wi
 
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("called_off")) return decode_context(text);
+  // Whoever keeps the run waits with its end until everybody there has heard it.
   store_.add(kHeard, 1);
   throw Error(ErrorCode::kPeerLost,
               keeper() + " called the run off: " + json.value("called_off", ""));

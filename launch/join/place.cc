@@ -225,6 +225,8 @@ RankName rank_of_place(const JoinPlace& place, const recipes::Recipe& recipe) {
     return {*place.role, place.rank};
   }
 
+  // Without a role the rank counts all processes of the run, the student's first and then those of
+  // the other roles in their order.
   check_size(recipe.num_processes(), "the recipe");
   int64_t rank = place.rank;
   const int64_t students = recipe.student().world.world_size();
@@ -242,6 +244,9 @@ RankName rank_of_place(const JoinPlace& place, const recipes::Recipe& recipe) {
 MeetingPoint meeting_point(const JoinPlace& place, const recipes::RendezvousOptions& options) {
   const bool other_host = options.address && *options.address != place.host;
   const bool other_port = options.port != 0 && options.port != place.port;
+
+  // What somebody wrote for this process must agree with the recipe; a scheduler's word yields to
+  // it.
   if (place.is_explicit && (other_host || other_port))
     reject(
         "RETORT_RENDEZVOUS or --rendezvous says " + place.host + ":" + std::to_string(place.port) +

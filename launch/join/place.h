@@ -13,7 +13,7 @@
 namespace retort::launch {
 
 using Variables = std::map<std::string, std::string>;
-// Of this process.
+// The environment of this process.
 Variables own_variables();
 
 struct JoinArguments {

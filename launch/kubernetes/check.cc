@@ -32,7 +32,8 @@ void check_pods(const Recipe& recipe, const RecipePlaces& places) {
     check_stop_timeout(recipe, places);
     kubernetes_manifests(recipe, {});
   } catch (const Error& error) {
-    // "launch.kubernetes.pod.hostname: why"
+    // The message names a key, "launch.kubernetes.pod.hostname: why", whose line the recipe's
+    // places know.
     const std::string message = error.message();
     const size_t end = message.find(": ");
     if (!message.starts_with("launch.kubernetes.") || end == std::string::npos) throw;

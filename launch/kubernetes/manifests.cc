@@ -86,7 +86,7 @@ class Manifests {
     return made;
   }
 
-  // Of the value of a variable of a role.
+  // The Secret's key for the value of a role's variable.
   std::string secret_key(const std::string& role, const std::string& variable) const {
     return names_.jobs.at(role) + "." + variable;
   }
@@ -114,6 +114,8 @@ class Manifests {
   YamlNode job(const std::string& name, const RoleOptions& role) const {
     YamlNode made = object("batch/v1", "Job", names_.jobs.at(name), name);
     const int64_t ranks = role.world.world_size();
+
+    // A Job starts no rank again, because a rank that joined cannot come back into its run.
     const YamlNode exit_codes = yaml_block({{"containerName", yaml_string(kContainer)},
                                             {"operator", yaml_string("NotIn")},
                                             {"values", yaml_list({yaml_number(0)})}});

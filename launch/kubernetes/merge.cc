@@ -8,7 +8,7 @@
 namespace retort::launch {
 namespace {
 
-// What tells the items of a list apart; "" for an item without it.
+// The value by which the items of a list are told apart; "" for an item without it.
 std::string identity_of(const YamlNode& item, const std::string& key) {
   const auto* entry = item.kind == YamlNode::Kind::kMap ? item.find(key) : nullptr;
   return entry ? entry->value.scalar : "";
@@ -49,6 +49,7 @@ void merge_into(YamlNode& spec, const YamlNode& extra, const std::string& path) 
   if (holds_blocks(spec) && extra.kind == YamlNode::Kind::kList)
     return merge_list(spec, extra, path);
 
+  // What the run itself needs may be said again, but not be changed.
   const std::string needed = yaml_line(spec);
   if (const std::string wanted = yaml_line(extra); wanted != needed)
     refuse_at(path, "the run needs " + needed + " here, this says " + wanted + "; remove it");

@@ -64,7 +64,8 @@ KubernetesNames kubernetes_names(const recipes::Recipe& recipe) {
     }
     names.jobs[role] = names.run + "-" + label;
   };
-  // First, so that the host where the run meets is called the same whatever the others are.
+  // The student's label is chosen first, so that the host where the run meets is called the same
+  // whatever the other roles are.
   add(recipes::Recipe::kDrivingRole);
   for (const auto& [role, options] : recipe.roles)
     if (role != recipes::Recipe::kDrivingRole) add(role);

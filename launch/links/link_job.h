@@ -17,7 +17,8 @@ inline constexpr const char* kLinkRole = "link";
 
 // Bounds a hang alone: seven messages of 64 MiB at 10 Mbit/s take six minutes.
 inline constexpr std::chrono::milliseconds kJobLimit{600'000};
-// To the store, and to the other end: on a slow disk the other process starts meanwhile.
+// How long a connection to the store, or to the other end, may take: on a slow disk the other
+// process starts meanwhile.
 inline constexpr std::chrono::milliseconds kLinkConnection{120'000};
 
 struct LinkJob {

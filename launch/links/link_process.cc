@@ -27,7 +27,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The pause before a job, while others have theirs.
+// How long a process waits for its job, while others have theirs.
 constexpr std::chrono::milliseconds kPause{2 * kJobLimit};
 constexpr std::chrono::milliseconds kMeasured{500};
 constexpr int kWarmUp = 20, kLeastRounds = 100;
@@ -126,7 +126,7 @@ class LinkProcess {
   }
 
  private:
-  // What fails is the job's result; the next one may do.
+  // A failure is the job's result and not the end, because the next job may do.
   void ask(const LinkJob& job, const std::string& suffix) {
     LinkResult result;
     try {
@@ -157,6 +157,7 @@ class LinkProcess {
       serve_until_result(*queue, suffix);
     } catch (const Error& error) {
       RETORT_LOG(kError) << error.what();
+      // The asker waits for an address; an empty one tells it that there is none.
       if (!store_.contains("address" + suffix)) store_.set("address" + suffix, "");
     }
     store_.set("closed" + suffix, "1");

@@ -196,6 +196,8 @@ MeasuredLinks measure_links(const Recipe& recipe, const SignalCatcher& signals) 
   measured.encrypts = run.encrypts();
   for (const Traffic& one : traffic)
     for (const HostPair& pair : host_pairs(recipe, one.role)) {
+      // Both kinds of connection are measured, whatever the recipe has, so that the table shows
+      // what encryption costs.
       MeasuredLink link{.traffic = one,
                         .pair = pair,
                         .student_host = run.host_name_of(pair.student),

@@ -62,6 +62,7 @@ class Slots {
     const int64_t together = options.world.tp;
     const std::vector<size_t> allowed = hosts_for(recipe_.launch.hosts, role, options);
     std::vector<int64_t>& there = here_[role];
+    // A role that names devices has no more ranks on a host than devices there.
     const auto has_devices = [&](size_t i) {
       return options.devices.empty() || there[i] + together <= std::ssize(options.devices);
     };
@@ -154,10 +155,12 @@ void place_again(const Recipe& recipe, const std::string& role, std::span<const 
   std::vector<size_t> hosts = placement.hosts.at(role);
   for (size_t i = 0; i < ranks.size(); i += together) {
     const auto first = static_cast<size_t>(ranks[i]);
+    // Ranks whose host still lives stay where they are.
     if (!lost.contains(hosts[first])) continue;
     try {
       std::fill_n(hosts.begin() + ranks[i], together, slots.take(role, ranks[i]));
     } catch (const Error& error) {
+      // The recipe is not wrong: what it needs has been lost.
       throw Error(ErrorCode::kUnavailable, error.message());
     }
   }

@@ -19,11 +19,11 @@ struct Placement {
   std::vector<int64_t> processes;                    // on each of launch.hosts
 
   size_t host_of(const std::string& role, int64_t rank) const;
-  // On that one of launch.hosts.
+  // The ranks on that one of launch.hosts.
   recipes::RanksOnHost ranks_on(size_t host) const;
 };
 
-// Those of a run that is on one host.
+// All ranks of a run that is on one host.
 recipes::RanksOnHost all_ranks(const recipes::Recipe& recipe);
 
 // Hosts that are lost, by index in launch.hosts: nothing is placed on them.

@@ -9,7 +9,7 @@
 namespace retort::launch {
 namespace {
 
-// Of the whole model: a matrix [out, in] of each layer.
+// The size of a matrix [out, in] of each layer, in the whole model.
 struct Matrix {
   int64_t out = 0, in = 0;
   bool row_parallel = false;  // split by its inputs, not by its outputs
@@ -35,6 +35,8 @@ AdapterSize adapter_size(const models::ModelConfig& config, const models::LoraCo
     int64_t out = 0;
     for (const std::string& part : module.parts)
       out += matrix_of(config, part).out;
+    // A is [r, in] and B is [out, r]: tp splits A of a matrix that is split by its inputs, and B of
+    // another one.
     size.split += lora.r * (first.row_parallel ? first.in : out);
     size.whole += lora.r * (first.row_parallel ? out : first.in);
   }
@@ -58,7 +60,7 @@ int64_t adapted_elements(const models::ModelConfig& config, const models::LoraCo
   for (const models::AdaptedModule& module : models::adapted_modules(config, lora))
     for (const std::string& part : module.parts) {
       const Matrix matrix = matrix_of(config, part);
-      // More ranks than heads of keys: some hold the same ones.
+      // Where there are more ranks than heads of keys some ranks hold the same heads.
       const bool of_keys = part == "k_proj" || part == "v_proj";
       const int64_t parts = of_keys ? std::min(tp, config.num_key_value_heads) : tp;
       elements += matrix.out * matrix.in / parts;

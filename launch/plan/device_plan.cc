@@ -7,7 +7,7 @@
 namespace retort::launch {
 namespace {
 
-// Enough for all ranks, whatever is named.
+// A number of devices that is enough for all ranks, whatever devices are named.
 int64_t enough_devices(const std::vector<parallel::DeviceUser>& users) {
   int64_t ranks = 0, named = 0;
   for (const parallel::DeviceUser& user : users) {

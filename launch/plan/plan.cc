@@ -33,7 +33,7 @@ class RoleHosts {
     if (!hosts_.empty()) placement_ = place_processes(recipe);
   }
 
-  // In the order of launch.hosts; none without it. `role` "": of all roles.
+  // The hosts of a role in the order of launch.hosts; none without it. `role` "": of all roles.
   std::vector<std::string> of(const std::string& role) const {
     std::set<size_t> indices;
     for (const auto& [name, hosts] : placement_.hosts)

@@ -57,7 +57,7 @@ std::string link_json(const LinkPlan& link) {
   return line.str();
 }
 
-// Of a link whose payloads `retort cache` would keep.
+// The link to a teacher whose payloads `retort cache` would keep.
 std::string kept_link_json(const LinkPlan& link) {
   return JsonLine()
       .add("teacher", std::string_view(link.role))

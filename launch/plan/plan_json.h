@@ -8,12 +8,12 @@
 
 namespace retort::launch {
 
-// Of a link between two hosts, unless the user says another number.
+// The bandwidth of a link between two hosts, unless the user says another number.
 inline constexpr double kUsualLinkGbit = 10;
 
 // One line.
 std::string plan_json(const Plan& plan, double link_gbit);
-// Of make_plan().
+// The plan of make_plan() as JSON.
 std::string plan_json(const recipes::Recipe& recipe, double link_gbit = kUsualLinkGbit);
 
 }  // namespace retort::launch

@@ -41,8 +41,9 @@ int64_t pushed_adapter(const Recipe& recipe, const models::ModelConfig& config,
   return elements * dtype_bytes(role.dtype);
 }
 
-// What its processes need here: nothing, but for a generator the student's weights, and once more
-// while new ones arrive. What the engine needs where it runs is for the engine to say.
+// The processes of an external role need nothing here; those of a generator need the student's
+// weights, and once more while new ones arrive. What the engine needs where it runs is for the
+// engine to say.
 RolePlan plan_external(const Recipe& recipe, const std::string& name, const RoleOptions& role) {
   RolePlan plan{
       .name = name, .model = role.external->url.front(), .ranks = role.world.world_size()};
@@ -156,9 +157,9 @@ models::TrainingSizes RolePlanner::sizes_of(int64_t stage) const {
           .loss = loss};
 }
 
-// Beside its weights: hidden states that wait for ids; and while it answers for a micro-batch, in
-// the forward pass, or behind it the hidden states, those at the positions asked for, and the
-// payload. Nothing of another role.
+// A role that answers holds, beside its weights, hidden states that wait for ids. While it answers
+// for a micro-batch it holds what the forward pass takes, or behind that the hidden states, those
+// at the positions asked for, and the payload. It holds nothing of another role.
 void RolePlanner::add_answers(RolePlan& plan) const {
   const auto link = std::ranges::find(own_.links, name_, &recipes::LinkPlan::role);
   if (link == own_.links.end()) return;

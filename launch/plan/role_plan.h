@@ -34,7 +34,7 @@ struct RolePlan {
   double flops_per_rank() const { return flops_per_token / static_cast<double>(ranks); }
 };
 
-// In the recipe's order of roles. Reads the models' configs, no weights.
+// Plans in the recipe's order of roles. Reads the models' configs, no weights.
 std::vector<RolePlan> plan_roles(const recipes::Recipe& recipe);
 
 }  // namespace retort::launch

@@ -30,6 +30,8 @@ TransferPlan plan_push(const Recipe& recipe, const RolePlan& student) {
 }
 
 TransferPlan plan_gradients(const parallel::Layout& world, const RolePlan& student) {
+  // A ring all-reduce of the gradients sends 2 (n - 1) / n of their bytes from each rank, an
+  // all-gather of the parameters (n - 1) / n of theirs.
   const auto n = static_cast<double>(world.dp);
   const double share = (n - 1) / n;
   double bytes = 2 * share * static_cast<double>(student.memory.gradients);

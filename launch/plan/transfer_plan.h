@@ -24,7 +24,7 @@ struct TransferPlan {
   double bytes = 0;
   int64_t every_steps = 1;
 
-  // Of the link alone: no latency, no framing, nothing beside it.
+  // The time on the link alone, without latency, framing, or anything beside it.
   double seconds(double link_gbit) const { return bytes * 8 / (link_gbit * 1e9); }
 };
 

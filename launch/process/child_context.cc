@@ -86,7 +86,7 @@ ChildContext decode_context(std::string_view text) {
 OwnedFd context_input(const ChildContext& context) {
   const std::string line = encode_context(context) + "\n";
   RETORT_CHECK(line.size() < kMaxContextBytes) << "a context of " << line.size() << " bytes";
-  // A file without a name, in memory: a pipe would hold 64 KiB alone.
+  // The context goes through a file in memory, because a pipe would hold 64 KiB alone.
   OwnedFd input(::memfd_create("retort-context", MFD_CLOEXEC));
   if (input.get() < 0)
     throw Error(ErrorCode::kResourceExhausted,
@@ -104,7 +104,8 @@ ChildContext read_child_context() {
                 "role processes are started by `retort launch`, not by hand");
   ::unsetenv(kContextVariable);
 
-  // Up to the end of the line: whoever started this process may keep its stdin open.
+  // The context ends with its line, not with its stream: whoever started this process may keep its
+  // stdin open.
   std::string text;
   char byte = 0;
   while (text.size() < kMaxContextBytes) {
@@ -116,7 +117,8 @@ ChildContext read_child_context() {
   const OwnedFd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   ::dup2(nothing.get(), STDIN_FILENO);
 
-  // Held open until this process ends, but not by what it starts.
+  // What is held here (the run folder's lock, or a host's mark) stays held until this process ends,
+  // but not by what it starts.
   ::fcntl(kHoldFd, F_SETFD, FD_CLOEXEC);
   return decode_context(text);
 }

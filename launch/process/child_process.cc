@@ -48,7 +48,7 @@ ChildProcess::ChildProcess(const SpawnOptions& options) {
   const OwnedFd log(::open(options.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (log.get() < 0) refuse_to_start(options, errno);
 
-  // What the child inherits: its output, and descriptors at numbers that it knows.
+  // The child inherits its output, and descriptors at numbers that it knows.
   const int out = options.output_fd >= 0 ? options.output_fd : log.get();
   const int err = options.errors_to_log ? log.get() : out;
   ProgramStart setup{.program = options.program.string(),
@@ -110,7 +110,8 @@ std::optional<int> ChildProcess::try_reap() {
   if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
       info.si_pid == 0)
     return std::nullopt;
-  // Before the pid is given back: afterwards the number may belong to another process.
+  // The group is killed before the pid is given back, because afterwards the number may belong to
+  // another process.
   ::kill(-pid_, SIGKILL);
   int status = 0;
   while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
@@ -140,6 +141,7 @@ std::vector<std::string> child_environment(int64_t threads,
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     const std::string_view name = text.substr(0, text.find('='));
+    // Of the launcher's own variables these say something to its children, too.
     const bool inherited =
         name == "RETORT_LOG" || name == "RETORT_CUDA_MODULE" || name == "RETORT_OUTER_LIBRARY_PATH";
     if (is_launchers_variable(name) && !inherited) continue;

@@ -42,7 +42,7 @@ class ChildProcess {
   bool running() const { return pid_ > 0 && !status_; }
   // Whether a stop signal (SIGSTOP, a debugger) holds it now.
   bool stopped() const;
-  // To the process alone, or to all that it started too. Nothing once it has ended.
+  // Signals the process alone, or all that it started too. Does nothing once it has ended.
   void signal(int number) const;
   void signal_group(int number) const;
   // If the process has ended: kills what is left of its group and returns the status for WIFEXITED

@@ -46,6 +46,8 @@ std::vector<Process> children() {
 }  // namespace
 
 Orphans::Orphans(IsKnown is_known) : is_known_(std::move(is_known)) {
+  // What is there already is none of the run's, such as a job of the shell that became this
+  // program.
   spared_groups_.insert(::getpgrp());
   for (const Process& child : children()) {
     spared_.insert(child.pid);
@@ -62,9 +64,10 @@ Orphans::~Orphans() {
 
 void Orphans::reap() {
   for (;;) {
-    // Looked at first: one that is known belongs to whoever started it.
+    // The look reaps nothing (WNOWAIT), because a known child belongs to whoever started it.
     siginfo_t info{};
     if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
+    // The system would name a known child again and again, so the others wait until that is reaped.
     if (is_known_(info.si_pid)) return;
     ::waitpid(info.si_pid, nullptr, WNOHANG);
     spared_.erase(info.si_pid);

@@ -5,7 +5,8 @@
 
 namespace retort::launch {
 
-// As one word of a shell's command line: in quotes if it holds anything that a shell may read.
+// The text as one word of a shell's command line, in quotes if it holds anything that a shell may
+// read.
 std::string shell_word(const std::string& text);
 
 }  // namespace retort::launch

@@ -20,6 +20,7 @@ std::atomic<bool> handler_ran{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 extern "C" void retort_on_signal(int signal) {
+  // The handler may come between any call and its caller's look at errno.
   const int saved = errno;
   handler_ran.store(true);
   const auto byte = static_cast<unsigned char>(signal);
@@ -81,6 +82,9 @@ SignalCatcher::SignalCatcher(std::initializer_list<int> signals) {
     before_.emplace_back(signal, old);
     ::sigaddset(&caught, signal);
   }
+
+  // This thread, and those that it starts later, block the signals, so that they come to serve()
+  // alone.
   ::pthread_sigmask(SIG_BLOCK, &caught, &mask_before_);
   thread_ = std::thread([this, caught] { serve(caught); });
 }

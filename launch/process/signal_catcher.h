@@ -48,7 +48,7 @@ void hold_signals(std::initializer_list<int> signals);
 void release_signals(std::initializer_list<int> signals);
 // The first of them that waits and is not ignored (nohup); 0: none does.
 int held_signal(std::initializer_list<int> signals);
-// Those by which people and systems ask a program to end.
+// The signals by which people and systems ask a program to end.
 inline constexpr std::initializer_list<int> kEndSignals{SIGINT, SIGTERM, SIGHUP};
 
 }  // namespace retort::launch

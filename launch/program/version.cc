@@ -20,6 +20,7 @@ std::string build_id() {
       if (head->p_type != PT_NOTE) continue;
       const char* at = reinterpret_cast<const char*>(info->dlpi_addr + head->p_vaddr);
       const char* end = at + head->p_memsz;
+      // A note's name and content are each padded to four bytes.
       while (at + sizeof(ElfW(Nhdr)) <= end) {
         const auto* note = reinterpret_cast<const ElfW(Nhdr)*>(at);
         const char* name = at + sizeof *note;

@@ -130,7 +130,7 @@ engines::EngineState AttachedEngine::wait(Deadline deadline) {
       throw Error(ErrorCode::kTimeout, "no engine after " + format_duration(options_.load_timeout) +
                                            " (external.load_timeout): " + why)
           .with("url", shown_url_);
-    // Whether it is not there yet or the address is wrong only who reads this can tell.
+    // Only who reads this can tell whether the engine is not there yet or the address is wrong.
     if (why != said) {
       said = why;
       RETORT_LOG(kWarning) << "waiting for " << shown_url_ << ": " << why;

@@ -31,7 +31,7 @@ class AttachedEngine {
   bool starts_it() const { return !options_.command.empty(); }
   const std::shared_ptr<engines::Engine>& engine() const { return engine_; }
 
-  // Of the folder of the tokenizer; kMismatch if the engine's own numbers do not fit it.
+  // The config in the folder of the tokenizer; kMismatch if the engine's own numbers do not fit it.
   models::ModelConfig config(const engines::EngineState& state) const;
 
   // Asks what the engine's answers mean, keeps it in the run's folder, and refuses what the role

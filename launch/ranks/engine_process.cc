@@ -22,7 +22,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// What is left are the user's variables; an engine chooses its own number of threads.
+// The variables that are left are the user's; an engine chooses its own number of threads.
 std::vector<std::string> engine_environment() {
   std::vector<std::string> kept;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -65,8 +65,8 @@ bool EngineProcess::reap() {
   if (pid_ < 0) return true;
   const pid_t ended = ::waitpid(pid_, &status_, WNOHANG);
   if (ended == 0 || (ended < 0 && errno != ECHILD)) return false;
-  // What it started. The number still means this group and no other: its guard is in it, or is a
-  // zombie that only guard_ reaps.
+  // What the engine started ends with it. The number still means this group and no other: its guard
+  // is in it, or is a zombie that only guard_ reaps.
   ::kill(-pid_, SIGKILL);
   pid_ = -1;
   return true;

@@ -42,7 +42,7 @@ engines::EngineWeightOptions weights_of(const RankContext& context) {
   return weights;
 }
 
-// What other replicas must give, too.
+// The numbers that other replicas must give, too.
 roles::ProbeNumbers numbers_of(const engines::FirstNumbers& first, engines::Allowed allowed) {
   return {.values = first.given, .largest = allowed.largest, .mean = allowed.mean};
 }
@@ -75,6 +75,7 @@ ServingRank make_engine_teacher(const RankContext& context) {
   const models::ModelConfig config = attached.config(attached.start(deadline));
   engines::Contract contract;
   {
+    // The copy is for the probe alone, and its memory is given back before the role serves.
     const std::optional<models::Decoder> local = local_copy(external.tokenizer);
     contract = attached.probe(local ? &*local : nullptr, deadline);
   }

@@ -62,8 +62,11 @@ int run_joined_rank(const JoinedRank& rank) {
     worked = rank.work();
   }
 
-  // To the launcher a rank without a checkpoint ends by the signal that asked it to.
+  // To the launcher a rank that ends without a checkpoint, as it was asked to, ends by the signal
+  // that asks for that.
   const int code = exit_code(rank, worked);
+  // To the launcher an end with a checkpoint is a good one. Which one it was is said to whoever
+  // started this process.
   const int saved = code == kExitStoppedEarly || code == kExitDiverged ? 0 : code;
   rank.launcher.report({.state = "ended", .ended = worked ? saved : -SIGTERM});
   return code;

@@ -34,7 +34,7 @@ std::unique_ptr<parallel::World> make_replica_world(const RankContext& context) 
   if (role.tp * role.pp == 1 && role.device == parallel::Device::kCpu) return nullptr;
 
   const parallel::Coordinate place = parallel::coordinate_of(role, context.rank);
-  // One that is started again meets none of the keys that it left in the store.
+  // A replica that is started again meets none of the keys that its life before left in the store.
   parallel::World::Options options = context.world_options("replica-" + std::to_string(place.dp) +
                                                            "-" + std::to_string(context.restart));
   options.layout = role;
@@ -57,7 +57,7 @@ models::Decoder load_role_model(const RankContext& context, parallel::World* wor
                               world ? models::Placement::of(*world) : models::Placement{}, device);
 }
 
-// Of the first rank of this rank's replica, which speaks for it: "teacher/2".
+// The name of the first rank of this rank's replica, which speaks for it: "teacher/2".
 std::string replica_leader(const RankContext& context) {
   const parallel::Layout& role = context.role_options().world;
   const int64_t replica = parallel::coordinate_of(role, context.rank).dp;
@@ -125,7 +125,7 @@ ServingRank make_generator(const RankContext& context) {
   ServingRank rank{.world = make_replica_world(context)};
   models::Decoder decoder =
       load_role_model(context, replica_of(context, rank), device_of(rank.world.get()));
-  // It changes nothing until the student's factors come.
+  // A new adapter changes nothing until the student's factors come.
   if (recipes::pushes_adapter(context.recipe))
     models::attach_new_adapter(decoder, context.recipe.student().lora->config(), /*seed=*/0);
   rank.role = std::make_unique<roles::Generator>(

@@ -55,7 +55,7 @@ recipes::RankContext make_context(const RoleCommand& command, const ChildContext
   context.recipe = child.recipe.empty()
                        ? load_recipe(context.run_folder / kResolvedRecipe, {}, options)
                        : parse_recipe(child.recipe, "the run's recipe", options);
-  // As whoever started the run has settled it for the address at which its processes meet.
+  // Whoever started the run has settled this for the address at which its processes meet.
   context.recipe.rpc.encryption = child.encryption;
   context.address = address;
   context.advertise = child.advertise;
@@ -76,7 +76,7 @@ recipes::RankContext make_context(const RoleCommand& command, const ChildContext
   return context;
 }
 
-// Names alone: a value may be a key, and a log is read by many.
+// Only names are logged, because a value may be a key and a log is read by many.
 void log_environment(const recipes::RoleOptions& role) {
   std::string names;
   for (const auto& [name, value] : role.env)
@@ -86,7 +86,7 @@ void log_environment(const recipes::RoleOptions& role) {
   }
 }
 
-// LibTorch's switches; those of cuBLAS and NCCL are variables, which the launcher sets.
+// These are LibTorch's switches; those of cuBLAS and NCCL are variables, which the launcher sets.
 void use_deterministic_algorithms() {
   at::globalContext().setDeterministicAlgorithms(/*enabled=*/true, /*warn_only=*/false);
   at::globalContext().setDeterministicCuDNN(true);
@@ -147,7 +147,7 @@ void Rank::work(LauncherLink& launcher) {
   recipes::RankContext context = make_context(command_, child_, address_, launcher);
   const recipes::RoleOptions& role = context.recipe.roles.at(context.role);
   log_environment(role);
-  // Before LibTorch is used, which looks once whether there is CUDA.
+  // The module is loaded before LibTorch is used, which looks only once whether there is CUDA.
   if (role.world.device == parallel::Device::kCuda)
     context.device_module = parallel::DeviceModule::load();
 
@@ -192,7 +192,7 @@ std::optional<int> Rank::run(LauncherLink& launcher) {
     work(launcher);
     return 0;
   } catch (const Error& e) {
-    // Who was asked to stop ends well, however the work was left.
+    // A process that was asked to stop ends well, however the work was left.
     if (e.code() == ErrorCode::kCancelled && is_stopping()) {
       RETORT_LOG(kInfo) << e.what();
       return std::nullopt;
@@ -208,7 +208,7 @@ std::optional<int> Rank::run(LauncherLink& launcher) {
                    .of_another_rank = parallel::failed_rank(e, command_.role).has_value()},
                   exit_code_for(e.code()));
   } catch (const std::exception& e) {
-    // LibTorch's have a stack of calls behind their first line, which is for the log alone.
+    // LibTorch's errors have a stack of calls behind their first line, which is for the log alone.
     const std::string text = e.what();
     RETORT_LOG(kError) << text;
     return failed(launcher,
@@ -233,7 +233,7 @@ int run_role(const RoleCommand& command) {
   SignalCatcher& signals = *new SignalCatcher({SIGTERM, SIGINT});
   release_signals({SIGHUP});
 
-  // What ties this process to its launcher. If that is lost a serving process goes on while a
+  // The link ties this process to its launcher. If that is lost a serving process goes on while a
   // driving one saves.
   Rank rank(command, child, address, signals);
   std::function<bool()> is_needed;
@@ -252,7 +252,7 @@ int run_role(const RoleCommand& command) {
                            .is_needed = is_needed,
                            .need_limit = child.stop_timeout,
                            .next = next});
-    // Of a rank that joined by itself the launcher hears over this link alone how it ends.
+    // A rank that joined by itself has this link alone to tell the launcher how it ends.
     if (child.joined)
       return run_joined_rank({.driving = rank.is_driving(),
                               .launcher = launcher,
@@ -261,7 +261,7 @@ int run_role(const RoleCommand& command) {
                               .state = [&] { return rank.state(); }});
 
     const std::optional<int> code = rank.run(launcher);
-    // To a launcher that did not start this process nobody else says how it ends.
+    // Nobody else tells a launcher that did not start this process how it ends.
     if (launcher.is_another())
       launcher.report({.state = "ended", .ended = code.value_or(-SIGTERM)});
     if (code) return *code;

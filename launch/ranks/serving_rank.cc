@@ -55,10 +55,12 @@ void serve_until_stopped(const RankContext& context, ServingRank rank) {
   auto queue = std::make_shared<rpc::HandlerQueue>(roles::kMaxJobs);
   rpc::Agent agent(recipes::agent_options(context, device));
   role.serve(agent, queue);
+
+  // The address of a replica is told when all of its ranks serve, and not before.
   if (rank.published_together) rank.world->all().barrier();
   if (role.answers()) publish_address(context, agent.address());
 
-  // Now and then: is what the role speaks for still there, and still what it was?
+  // Each tick looks whether what the role speaks for is still there, and still what it was.
   context.report("serving", 0, "");
   const auto report = [&] {
     const roles::Progress now = role.progress();

@@ -17,11 +17,12 @@ namespace retort::launch {
 namespace fs = std::filesystem;
 namespace {
 
-// What of a recipe changed since its run was started last is refused, or told and applied. A recipe
-// that this version cannot read any more is not compared.
+// Each change to the recipe since the run was started last is refused, or told and applied; none is
+// ignored. A recipe that this version cannot read any more is not compared.
 void tell_changes(const std::string& before, const recipes::Recipe& recipe) {
   std::optional<recipes::Recipe> old;
   try {
+    // Only the keys are compared: files that the old recipe names may be gone.
     old = parse_recipe(before, kResolvedRecipe,
                        {.cuda = true,
                         .check_files = false,
@@ -37,7 +38,7 @@ void tell_changes(const std::string& before, const recipes::Recipe& recipe) {
     std::cerr << "note: changed, and applied from here on: " << changed.text() << "\n";
 }
 
-// The values of roles.*.env are told to nobody, but that one is another now is.
+// Tells which values of roles.*.env are others now without showing any of them.
 void tell_changed_values(const fs::path& run_folder, const recipes::Recipe& recipe) {
   RoleValues before;
   try {
@@ -86,7 +87,10 @@ RunFolder open_run_folder(const recipes::Recipe& recipe, RunFolderMode mode, Dur
                           const RunFolder::WhenLocked& when_locked) {
   const fs::path path = run_folder_of(recipe);
   RunFolder folder = check_run_folder(recipe, mode, lock_timeout, when_locked);
+  // A recipe that is resumed has passed its check by now, so that its record may be replaced.
   describe_run(recipe, folder);
+  // A fresh run begins to keep its templates here; of a resumed run they were compared before
+  // anything was changed.
   keep_templates(recipe, path);
   return folder;
 }

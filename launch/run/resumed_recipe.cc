@@ -18,6 +18,7 @@ namespace {
 
 using Leaves = std::vector<std::pair<std::string, std::string>>;
 
+// Turns a tree into one key and one value a leaf, so that two recipes are compared key by key.
 void flatten(const YamlNode& node, const std::string& key, Leaves& leaves) {
   if (node.kind == YamlNode::Kind::kMap && !node.entries.empty()) {
     for (const YamlNode::Entry& entry : node.entries)
@@ -44,7 +45,8 @@ Leaves leaves_of(const recipes::Recipe& recipe) {
   return leaves;
 }
 
-// The same folder may have got another name.
+// The two are one folder under another name, such as one that was moved and linked at its old
+// place.
 bool is_same_folder(const std::string& before, const std::string& now) {
   std::error_code missing;
   return fs::equivalent(before, now, missing) && !missing;
@@ -68,7 +70,7 @@ bool breaks_batches(const std::string& key, const recipes::Recipe& before,
   return counts && slots_of_step(before) != slots_of_step(now);
 }
 
-// Where a recipe draws its rows in rounds; nullopt: it does not.
+// The steps of one round of a recipe that draws its rows in rounds; nullopt: it does not.
 std::optional<int64_t> steps_of_round(const recipes::Recipe& recipe) {
   if (!recipe.rejection_sampling || !recipe.train.max_steps) return std::nullopt;
   return *recipe.train.max_steps / recipe.rejection_sampling->rounds;
@@ -92,8 +94,8 @@ std::string why_kept(const ChangedKey& changed, const recipes::Recipe& before,
     return now.student().lora ? "the adapter of the checkpoint belongs to that model"
                               : "the weights are the checkpoint's; a folder that was moved may be "
                                 "linked at its old place";
-  // One that a reference is compared with is known by its content, and whether there is an adapter
-  // at all by the checkpoint.
+  // An adapter that a reference is compared with is known by its content, and the checkpoint says
+  // whether there is an adapter at all. Only the other cases are decided here.
   const bool begins_with_one = before.student().lora && now.student().lora;
   if (key == "roles.student.lora.adapter" && begins_with_one &&
       !recipes::keeps_first_adapter(before) && !is_same_folder(changed.before, changed.now))
@@ -113,6 +115,7 @@ std::vector<ChangedKey> changed_keys(const recipes::Recipe& before, const recipe
   const std::map<std::string, std::string> old(was.begin(), was.end());
   const std::map<std::string, std::string> fresh(is.begin(), is.end());
 
+  // Keys come in the order of the recipe of now, and those that only the other one has follow.
   std::vector<ChangedKey> changed;
   for (const auto& [key, value] : is) {
     const auto found = old.find(key);
@@ -128,6 +131,7 @@ std::vector<ChangedKey> changed_keys(const recipes::Recipe& before, const recipe
 
 std::vector<ChangedKey> applied_keys(const recipes::Recipe& before, const recipes::Recipe& now) {
   std::vector<ChangedKey> applied;
+  // All keys that are kept are named in one error, so that a person restores them at once.
   std::string kept;
   for (ChangedKey& changed : changed_keys(before, now)) {
     const std::string why = why_kept(changed, before, now);

@@ -18,7 +18,7 @@ struct ChangedKey {
   std::string text() const;
 };
 
-// In the order of the recipes' fields.
+// The keys that differ, in the order of the recipes' fields.
 std::vector<ChangedKey> changed_keys(const recipes::Recipe& before, const recipes::Recipe& now);
 
 // Those of a run that goes on from a checkpoint, all of which it can apply from there on.

@@ -35,15 +35,15 @@ namespace retort::launch {
 namespace fs = std::filesystem;
 namespace {
 
-// Until processes that look for their next launcher have found it: NFS may show them a file that is
-// new after a minute.
+// An attached launcher waits this long for the processes to find it: NFS may show them a file that
+// is new only after a minute.
 constexpr Duration kFindLauncher{90'000};
 
-// For launch.metrics_command to read what is left and to end; less where somebody waits for the run
-// to be gone.
+// How long launch.metrics_command has to read what is left and to end. After a signal it has less,
+// because somebody waits for the run to be gone.
 constexpr Duration kMetricsCommandEnd{30'000};
 constexpr Duration kEndAfterSignal{5'000};
-// For the last lines to be read.
+// How long the last lines wait for a reader.
 constexpr Duration kLastLines{2'000};
 constexpr int64_t kMostStarts = 1'000'000'000;
 
@@ -66,14 +66,15 @@ int64_t start_number_in(const fs::path& file) {
 int64_t incarnation(const fs::path& run_folder, bool attached) {
   const fs::path file = run_folder / ".incarnation";
   const int64_t before = fs::exists(file) ? start_number_in(file) : 0;
+  // The processes that live keep the number that they were started with, and so does this start.
   if (attached) return before;
   const int64_t number = before + 1;
   write_file_atomically(file, std::to_string(number) + "\n");
   return number;
 }
 
-// As Progress writes: past stdout's buffer, and without a long wait for who does not read.
-// After what was said on stderr before.
+// Writes as Progress does: past stdout's buffer, and without a long wait for a reader who does not
+// read. What was said on stderr before comes out before it.
 void print_line(const std::string& line) {
   drain_log();
   BackgroundWriter writer(STDOUT_FILENO, line.size() + 1);
@@ -111,9 +112,9 @@ std::optional<recipes::CheckpointEntry> damaged_checkpoint(const SupervisorResul
   return from;
 }
 
-// Puts it out of the way of a start that follows, which then goes on from the one before; unless it
-// is whole where it is read again, because what a host's memory or network did is no damage of the
-// file. False: there is none before.
+// Sets a damaged checkpoint aside, so that a start that follows goes on from the one before. One
+// that is whole when it is read again stays, because what a host's memory or network did is no
+// damage of the file. False: there is none before.
 bool fall_back(const recipes::CheckpointEntry& damaged, const std::string& message,
                const RunFolder& folder, std::vector<std::string>& remarks) {
   const std::string name = damaged.path.string();
@@ -143,7 +144,7 @@ class StartObservers {
   StartObservers& operator=(const StartObservers&) = delete;
 
   SupervisorObserver* all() { return &observers_; }
-  // Of launch.metrics_command.
+  // True for a process of launch.metrics_command.
   bool is_helper(pid_t pid) const { return command_ && command_->is_program(pid); }
   bool has_helper() const { return command_.has_value(); }
   // The processes have ended.
@@ -243,7 +244,8 @@ SupervisorOptions supervised(const StartOptions& options, const RunStart& start,
 StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
   const RunFolder& folder = options.folder;
 
-  // Where the processes of this start find each other, and where training goes on.
+  // Every process of this start is told where the store is and to which start it belongs. The store
+  // serves already.
   const RunStart start{.run = options.access.run,
                        .secret = options.access.secret,
                        .incarnation = incarnation(folder.path(), options.attached),
@@ -266,10 +268,13 @@ StartEnd run_once(const StartOptions& options, SignalCatcher& signals) {
   const auto damaged = damaged_checkpoint(result, folder);
   if (goes_on && damaged)
     goes_on = fall_back(*damaged, result.cause->message, folder, result.remarks);
+
+  // status.json says whether the run goes on, which is certain only now.
   observers.finish(result, goes_on);
   print_end(options, result, folder);
 
-  // Without a new one the run's checkpoints are still of the recipe before.
+  // Without a new checkpoint those of the run still belong to the recipe before. It is put back, so
+  // that a later --resume is compared with that.
   const auto newest = recipes::latest_checkpoint(folder.path());
   const bool progressed = newest && newest->step > start_step;
   if (result.cause && !progressed) folder.restore_recipe();

@@ -39,7 +39,7 @@ struct StartOptions {
   std::function<std::string(const SupervisorResult&, const std::filesystem::path&)> last_line;
 };
 
-// To its end. Errors of Supervisor::run and StartProcesses.
+// Runs the start to its end. Errors of Supervisor::run and StartProcesses.
 StartEnd run_once(const StartOptions& options, SignalCatcher& signals);
 
 }  // namespace retort::launch

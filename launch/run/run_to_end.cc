@@ -17,7 +17,7 @@ namespace retort::launch {
 namespace fs = std::filesystem;
 namespace {
 
-// For what is left of a run that has just ended.
+// How long a start waits for the folder while what is left of a run that has just ended goes.
 constexpr Duration kEndOfRun{15'000};
 constexpr Duration kLocksOfALostHost{120'000};
 
@@ -46,7 +46,8 @@ Surroundings find_surroundings(const WholeRun& run, const rpc::RendezvousAccess&
   return found;
 }
 
-// What a launcher needs that takes the run over from this one.
+// Leaves in the folder what a launcher needs that takes the run over from this one. The lock keeps
+// that one out for as long as this one lives.
 std::optional<LauncherLock> keep_for_next(const RunBackend& backend, const fs::path& folder,
                                           const std::string& run_id) {
   if (!backend.can_be_attached()) return std::nullopt;
@@ -60,7 +61,9 @@ std::optional<LauncherLock> keep_for_next(const RunBackend& backend, const fs::p
 StartEnd start_run(const WholeRun& run, const StartHow& how) {
   const rpc::RendezvousAccess access = run.backend.new_access();
 
-  // The folder is locked. Its store and its hosts are there, or what --overwrite replaces stays.
+  // WhenLocked runs once the folder is this run's and before an earlier run is removed from it. The
+  // store and the hosts must be there by then, or --overwrite would remove a run for one that
+  // cannot begin.
   Surroundings first;
   const RunFolder folder = open_folder(run.recipe, how, [&] {
     if (run.backend.begins_in_folder(how.mode)) return std::set<fs::path>{};
@@ -76,6 +79,8 @@ StartEnd start_run(const WholeRun& run, const StartHow& how) {
   // Declared after the lock: hosts end before it is free for another launcher.
   const Surroundings there = std::move(found);
   const recipes::Recipe& recipe = there.start->recipe();
+
+  // Lost hosts may leave the student fewer replicas. The folder then describes what is really run.
   if (recipe.student().world.dp != run.recipe.student().world.dp) describe_run(recipe, folder);
 
   const std::unique_ptr<StartProcesses> processes = there.start->enter(folder);

@@ -34,8 +34,8 @@ struct StartHow {
 // which is left. Errors of open_run_folder, RunBackend, serve_store and run_once.
 StartEnd start_run(const WholeRun& run, const StartHow& how);
 
-// After a start that ended like this: those that follow by themselves (launch.max_restarts), and
-// the exit code of the last.
+// Makes the starts that follow by themselves after one that ended like this (launch.max_restarts),
+// and returns the exit code of the last.
 int go_on(const WholeRun& run, StartEnd end);
 
 }  // namespace retort::launch

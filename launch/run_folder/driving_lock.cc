@@ -20,7 +20,8 @@ OwnedFd open_lock(const std::filesystem::path& run_folder) {
 }  // namespace
 
 DrivingLock::DrivingLock(const std::filesystem::path& run_folder) : file_(open_lock(run_folder)) {
-  // Waits at most for somebody who asks at this moment.
+  // Driving processes share the lock, so this waits at most for somebody who asks at this moment
+  // and holds it alone.
   int locked = -1;
   do {
     locked = ::flock(file_.get(), LOCK_SH);
@@ -34,6 +35,8 @@ DrivingLock::DrivingLock(const std::filesystem::path& run_folder) : file_(open_l
 
 bool anyone_drives(const std::filesystem::path& run_folder) {
   const OwnedFd file = open_lock(run_folder);
+  // A lock that can be had exclusively is held by no driving process; closing the file gives it
+  // back. An error counts as held, because the answer cannot be known.
   return ::flock(file.get(), LOCK_EX | LOCK_NB) != 0;
 }
 

@@ -16,6 +16,8 @@ namespace retort::launch {
 
 void announce_launcher(const std::filesystem::path& run_folder, const std::string& host,
                        uint16_t port) {
+  // Each launcher has a number of its own, which tells it from one before at the same host and
+  // port.
   const auto before = read_launcher_address(run_folder);
   write_file_atomically(run_folder / kLauncherAddress,
                         JsonLine()
@@ -35,6 +37,8 @@ std::optional<LauncherAddress> read_launcher_address(const std::filesystem::path
                            .port = json.at("port").get<uint16_t>(),
                            .number = json.at("number").get<int64_t>()};
   } catch (const std::exception&) {
+    // What cannot be read now counts as not written: the processes that look for a launcher look
+    // again.
     return std::nullopt;
   }
 }

@@ -36,10 +36,11 @@ std::optional<LauncherAddress> read_launcher_address(const std::filesystem::path
 std::string new_run_id(const std::filesystem::path& run_folder);
 // Leaves it for the next launcher. kUnavailable.
 void keep_run_id(const std::filesystem::path& run_folder, const std::string& id);
-// That of the start whose processes live. kUnavailable if none was left.
+// The id of the start whose processes live. kUnavailable if none was left.
 std::string read_run_id(const std::filesystem::path& run_folder);
 
-// Held by a launcher for as long as it keeps the run, and by nothing that it starts.
+// A lock that a launcher holds for as long as it keeps the run, and that nothing which it starts
+// holds.
 class LauncherLock {
  public:
   // kUnavailable where another launcher keeps the run.

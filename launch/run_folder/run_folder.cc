@@ -35,7 +35,8 @@ constexpr std::array<std::string_view, 29> kNames{
     ".secret",       "slurm.",        "slurm-",         kRoleValues,
 };
 
-// The name that a file or folder was to get which a crash has left half written, or aside.
+// The final name of a file or folder that a crash has left half written (.tmp-) or put aside
+// (.old-).
 std::string name_without_suffix(const std::string& name) {
   const size_t end = std::min(name.find(".tmp-"), name.find(".old-"));
   return name.substr(0, end);
@@ -66,7 +67,7 @@ std::vector<std::string> entries_of(const fs::path& path) {
          "...); --resume continues the run in it, --overwrite replaces it");
 }
 
-// What a role is told is JSON, which has no other text.
+// A role is told its folder in JSON, which holds UTF-8 alone.
 void refuse_no_utf8(const fs::path& path) {
   if (is_utf8(path.string())) return;
   forbid("output_dir " + printable(path.string()) +
@@ -80,7 +81,7 @@ void refuse_foreign(const fs::path& path, const std::vector<std::string>& names)
              "', which no run wrote; nothing was removed");
 }
 
-// None of a file that cannot be read: nothing of the run needs them.
+// A file that cannot be read counts as one without values, because nothing of the run needs them.
 RoleValues values_of(const fs::path& recipe_file) {
   try {
     return read_role_values(recipe_file).value_or(RoleValues{});
@@ -124,6 +125,7 @@ RunFolderMode run_folder_mode(bool resume, bool overwrite) {
 RunFolder::RunFolder(fs::path path, RunFolderMode mode, Duration lock_timeout,
                      const CheckBefore& check, const WhenLocked& when_locked)
     : path_(std::move(path)) {
+  // What can be refused is refused before the folder is made, locked or changed.
   refuse_no_utf8(path_);
   if (fs::exists(path_) && !fs::is_directory(path_))
     forbid("output_dir " + path_.string() + " is a file; expected a folder");
@@ -144,7 +146,8 @@ RunFolder::RunFolder(fs::path path, RunFolderMode mode, Duration lock_timeout,
   if (failed)
     throw Error(ErrorCode::kUnavailable,
                 "cannot create folder " + path_.string() + ": " + failed.message());
-  // Processes of other hosts hold the hosts' mark, not this lock; nothing is changed beside them.
+  // Processes on other hosts hold the hosts' mark and not this lock, so both are waited for:
+  // nothing may be changed beside a process of an earlier start.
   const Deadline deadline = Deadline::after(lock_timeout);
   lock(lock_timeout);
   wait_for_hosts(path_, deadline);
@@ -152,6 +155,7 @@ RunFolder::RunFolder(fs::path path, RunFolderMode mode, Duration lock_timeout,
   if (const auto now = entries_of(path_); mode == RunFolderMode::kFresh && !now.empty())
     refuse_not_empty(path_, now.front());
 
+  // What the run needs to begin is made before an old run is removed, which stays where that fails.
   const auto made = when_locked ? when_locked() : std::set<fs::path>{};
   if (mode == RunFolderMode::kOverwrite) remove_run(made);
   if (mode == RunFolderMode::kResume) {
@@ -160,6 +164,7 @@ RunFolder::RunFolder(fs::path path, RunFolderMode mode, Duration lock_timeout,
       recipe_before_ = read_file(resolved_recipe());
       values_before_ = values_of(resolved_recipe());
     }
+    // The check may refuse the recipe, so it comes before the metrics are cut back.
     if (check) check(recipe_before_);
     // Without a checkpoint the run begins again, with an evaluation of step 0 if one is asked for.
     recipes::cut_back_metrics(path_, resume_from_ ? resume_from_->step : -1);
@@ -172,6 +177,8 @@ void RunFolder::lock(Duration timeout) {
   if (lock_.get() < 0)
     throw Error(ErrorCode::kUnavailable,
                 "cannot open " + file.string() + ": " + std::strerror(errno));
+
+  // flock() knows no time limit, so the lock is tried again and again.
   const Deadline deadline = Deadline::after(timeout);
   while (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
@@ -185,8 +192,8 @@ void RunFolder::lock(Duration timeout) {
   }
 }
 
-// On one host the processes of the run hold it; else it is ours now, so that nobody resumes the run
-// beside them.
+// On one host the living processes of the run hold the lock already, and not to get it is no error.
+// Elsewhere it is ours now, so that nobody resumes the run beside them.
 void RunFolder::join_lock() {
   lock_ = OwnedFd(::open((path_ / kRunLock).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (lock_.get() >= 0) ::flock(lock_.get(), LOCK_EX | LOCK_NB);

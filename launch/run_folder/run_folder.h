@@ -33,7 +33,7 @@ enum class RunFolderMode {
   kOverwrite,  // what a run left there is removed first
 };
 
-// As the flags of a command say; neither of them: kFresh.
+// The mode that the flags of a command say; without either of them kFresh.
 RunFolderMode run_folder_mode(bool resume, bool overwrite);
 
 // Thread: one. The lock (flock on <folder>/.lock) is shared with every process that inherits
@@ -68,7 +68,7 @@ class RunFolder {
   // The recipe of the start before, where the run is resumed from a checkpoint.
   const std::optional<std::string>& recipe_before() const { return recipe_before_; }
   void write_resolved_recipe(const std::string& yaml) const;
-  // That recipe again, with its values of roles.*.env; nothing where there is none.
+  // Puts that recipe back, with its values of roles.*.env; does nothing where there is none.
   void restore_recipe() const;
 
  private:

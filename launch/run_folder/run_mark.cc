@@ -23,7 +23,7 @@ namespace {
   throw Error(ErrorCode::kUnavailable, file.string() + ": " + why);
 }
 
-// Whether the name still is that of the open file.
+// True while the name is still that of the open file.
 bool is_named(const OwnedFd& fd, const std::filesystem::path& file) {
   struct stat opened {
   }, named{};
@@ -31,7 +31,8 @@ bool is_named(const OwnedFd& fd, const std::filesystem::path& file) {
          opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
 }
 
-// Open and locked. Nothing if somebody has removed it meanwhile.
+// Opens the mark and locks it. Returns nothing if somebody has removed the file meanwhile, because
+// the lock then is of a file that nobody else can find.
 OwnedFd lock_mark(const std::filesystem::path& file, const Deadline& deadline) {
   OwnedFd fd(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (fd.get() < 0) refuse_mark(file, std::strerror(errno));
@@ -54,6 +55,7 @@ std::string make_run_mark(const std::filesystem::path& run_folder, Duration time
   const auto file = run_folder / kRunMark;
   const Deadline deadline = Deadline::after(timeout);
   OwnedFd fd = lock_mark(file, deadline);
+  // A mark that was removed before it was locked is made anew.
   while (fd.get() < 0)
     fd = lock_mark(file, deadline);
   // Written in place: a renamed file would be another one than that which is held.
@@ -73,7 +75,7 @@ RunMark read_run_mark(const std::filesystem::path& run_folder) {
   const auto file = run_folder / kRunMark;
   RunMark mark{.text = {}, .hold = OwnedFd(::open(file.c_str(), O_RDWR | O_CLOEXEC))};
   if (mark.hold.get() < 0) refuse_mark(file, std::strerror(errno));
-  // Waits at most for a launcher that writes at this moment.
+  // Hosts share the lock, so this waits at most for a launcher that writes at this moment.
   int locked = -1;
   do {
     locked = ::flock(mark.hold.get(), LOCK_SH);

@@ -25,7 +25,7 @@ struct RunMark {
   std::string text;
   OwnedFd hold;  // whoever has it open is waited for by the next launcher
 };
-// Of a host. kUnavailable naming the path if there is none.
+// Read by a host. kUnavailable naming the path if there is none.
 RunMark read_run_mark(const std::filesystem::path& run_folder);
 
 // Removes the mark if it is this one; one that a launcher has made meanwhile stays. kUnavailable if

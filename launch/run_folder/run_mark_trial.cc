@@ -15,6 +15,7 @@ RunMarkTrial::RunMarkTrial(const fs::path& run_folder) : folder_(run_folder) {
   } catch (const Error& error) {
     error_ = error;
   }
+  // Where processes of a run hold the mark it cannot be made anew, and theirs is read instead.
   if (!error_ || !fs::exists(folder_ / kRunMark)) return;
   try {
     text_ = read_run_mark(folder_).text;
@@ -24,7 +25,7 @@ RunMarkTrial::RunMarkTrial(const fs::path& run_folder) : folder_(run_folder) {
 }
 
 void RunMarkTrial::make() {
-  // From the top, so that what is made can be removed from below.
+  // Folders are made one by one from the top, so that the destructor can remove them from below.
   std::vector<fs::path> missing;
   for (fs::path one = folder_; !fs::exists(one); one = one.parent_path())
     missing.push_back(one);
@@ -34,7 +35,8 @@ void RunMarkTrial::make() {
     made_.push_back(one);
   }
 
-  // On a full disk the file is there, without a text.
+  // A mark on a full disk is a file without a text, which must be removed as well, so own_ is set
+  // before the text is written.
   const bool is_new = !fs::exists(folder_ / kRunMark);
   if (is_new) own_ = "";
   text_ = make_run_mark(folder_, Duration(0));

@@ -5,7 +5,7 @@
 
 namespace retort::launch {
 
-// In the system's folder for temporary files. Removed with all that is in it.
+// A folder in the system's folder for temporary files, removed with all that is in it.
 class ScratchFolder {
  public:
   ScratchFolder();

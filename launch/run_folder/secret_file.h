@@ -7,7 +7,7 @@
 namespace retort::launch {
 
 inline constexpr size_t kFewestSecretCharacters = 16;
-// In the run's folder: what a launcher writes there for the steps of a job.
+// The file in the run's folder that a launcher writes for the steps of a job.
 inline constexpr const char* kStepSecret = ".secret";
 
 // What the file holds, without white space at its ends. kInvalidArgument, naming the file, when it

@@ -9,7 +9,7 @@
 namespace retort::launch {
 namespace {
 
-// Of an answer; a list of all tasks of a job is far smaller.
+// An answer may have that many bytes; a list of all tasks of a job is far smaller.
 constexpr size_t kAnswerBytes = size_t{16} << 20;
 
 }  // namespace

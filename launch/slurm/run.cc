@@ -21,7 +21,7 @@ namespace retort::launch {
 namespace fs = std::filesystem;
 namespace {
 
-// To take the way to a node by; any will do.
+// A port is needed to find the way to a node; any will do.
 constexpr uint16_t kSlurmdPort = 6818;
 constexpr std::chrono::milliseconds kStepStart{60'000};
 
@@ -36,7 +36,8 @@ std::string rendezvous_text(const RunStart& start) {
          std::to_string(start.store_port);
 }
 
-// What the allocation was asked for with is not what the recipe says now.
+// Refuses keys that ask for an allocation: this one was asked for already, whatever the recipe
+// says.
 void refuse_job_keys(const recipes::SlurmOptions& slurm) {
   const recipes::SlurmOptions usual;
   const auto refuse = [](const std::string& key, bool is_written) {
@@ -56,7 +57,8 @@ void refuse_job_keys(const recipes::SlurmOptions& slurm) {
 }  // namespace
 
 SecretFile::SecretFile(fs::path path, const std::string& secret) : path_(std::move(path)) {
-  // One that a launcher left behind when it was killed may be somebody's who reads it still.
+  // A file that a killed launcher left behind may still be somebody's who reads it, so this secret
+  // goes into a new one.
   std::error_code missing;
   fs::remove(path_, missing);
   const OwnedFd fd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
@@ -125,6 +127,7 @@ void SlurmRun::start_steps(const RunStart& start) {
                   .cuda = options.world.device == parallel::Device::kCuda,
                   .start_timeout = std::min<Duration>(kStepStart, recipe_.launch.load_timeout),
                   .logs = folder_.logs()};
+    // The secret goes by a file, because everybody on a node can read the arguments of a process.
     text.command = {program,         "join",
                     "--role",        role,
                     "--rendezvous",  rendezvous_text(start),
@@ -144,6 +147,7 @@ void check_nodes(const recipes::Recipe& recipe, const std::vector<Member>& membe
   for (const Member& member : members)
     node_of[member.name] = member.host;
   for (const auto& [name, options] : recipe.roles) {
+    // The tp ranks that compute together have numbers beside one another.
     const int64_t tp = options.world.tp;
     for (int64_t rank = 0; rank < options.world.world_size(); ++rank) {
       const std::string first = process_name(name, rank - rank % tp);

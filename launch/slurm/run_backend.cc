@@ -56,6 +56,8 @@ std::unique_ptr<RunBackend::Start> SlurmRunBackend::begin(bool /*by_itself*/,
 }
 
 StartEnd SlurmRunBackend::after_end(StartEnd end) const {
+  // A run that lost a process goes on in a job that is queued again. One that makes no progress in
+  // a job which was queued again already would be queued for ever, and ends.
   const bool may_queue = options().submitted && recipe().launch.slurm.requeue;
   const bool queues = may_queue && end.lost_process && (end.progressed || !job_->was_requeued);
   return queues ? StartEnd{.exit_code = kExitQueueAgain} : end;

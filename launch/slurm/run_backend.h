@@ -25,7 +25,7 @@ class SlurmRunBackend final : public RunBackend {
 
  private:
   std::optional<SlurmJob> job_;
-  // Of the start that new_access() was last called for.
+  // These belong to the start that new_access() was last called for.
   std::string bind_;
   rpc::RendezvousAccess access_;
 };

@@ -20,14 +20,14 @@
 namespace retort::launch {
 namespace {
 
-// For what the tasks said last to arrive by their own connections.
+// How long what the tasks said last may take to arrive over their own connections.
 constexpr std::chrono::milliseconds kHearTasksOut{2'000};
-// From one look at what srun says to the next.
+// The time between two looks at what srun says.
 constexpr std::chrono::milliseconds kListen{500};
-// For one look-up and one signal, and until the next try.
+// How long one look-up and one signal may take, and the time until the next try.
 constexpr std::chrono::milliseconds kAnswer{20'000};
 constexpr std::chrono::milliseconds kAgain{1'000};
-// For steps to end when the run is over, by themselves and once they are killed.
+// How long steps have to end when the run is over, by themselves and once they are killed.
 constexpr std::chrono::milliseconds kEnd{5'000};
 constexpr std::chrono::milliseconds kKilledEnd{15'000};
 constexpr std::chrono::milliseconds kStepTick{50};
@@ -38,7 +38,8 @@ constexpr const char* kSignal = R"(ids=$(squeue --noheader --steps --jobs="$1" -
 [ -n "$ids" ] || exit 9
 exec scancel --signal="$3" $ids)";
 
-// What a launcher's own child gets, with the variables of the job and, for its tasks, the role's.
+// A step gets what a launcher's own child gets, with the variables of the job and, for its tasks,
+// those of the role.
 std::vector<std::string> step_environment(const std::map<std::string, std::string>& variables) {
   std::vector<std::string> kept;
   for (const std::string& entry : own_environment()) {
@@ -79,6 +80,8 @@ struct SlurmSteps::Step {
 SlurmSteps::SlurmSteps(std::string job) : job_(std::move(job)) {}
 
 SlurmSteps::~SlurmSteps() {
+  // Steps end by themselves when their tasks have. The rest is killed, and what is left then is
+  // Slurm's to end.
   work_until_ended(Deadline::after(kEnd));
   for (const auto& step : steps_)
     if (!step->status) signal(step->role, SIGKILL);
@@ -117,6 +120,8 @@ void SlurmSteps::check() {
 
 void SlurmSteps::signal(const std::string& role, int number) {
   Step& step = step_of(role);
+  // SIGTERM after SIGKILL would ask what is being killed to end, and other signals are nothing to a
+  // step.
   if (number == SIGKILL || (number == SIGTERM && step.wanted == 0)) {
     if (step.wanted != number) step.next_try = Deadline::after(Duration(0));
     step.wanted = number;
@@ -139,13 +144,14 @@ void SlurmSteps::Step::listen() {
 
 std::optional<int> SlurmSteps::ended(const std::string& role, int64_t rank) {
   Step& step = step_of(role);
-  // A task that was killed is known to be gone before anybody misses it.
+  // srun says of a task that was killed that it is gone before anybody misses it.
   step.listen();
   if (const auto status = task_end_of(step.words, rank)) {
     const auto [known, _] =
         step.task_heard_out_by.try_emplace(rank, Deadline::after(kHearTasksOut));
     return known->second.expired() ? status : std::nullopt;
   }
+  // Where srun has said nothing of the task, the end of the whole step is its end.
   if (!step.status || !WIFEXITED(*step.status) || !step.heard_out_by->expired())
     return std::nullopt;
   return task_status_of(WEXITSTATUS(*step.status));
@@ -188,7 +194,7 @@ SlurmSteps::Step& SlurmSteps::step_of(const std::string& role) {
   return **found;
 }
 
-// What there is no room for now (another process, say) is tried again.
+// A signal for which there is no room now (another process, say) is tried again.
 void SlurmSteps::try_to_send(Step& step) {
   try {
     send(step);
@@ -213,7 +219,7 @@ void SlurmSteps::take_answer(Step& step) {
   if (!step.sender) return;
   const auto status = step.sender->try_reap();
   if (!status && !step.answer_by->expired()) return;
-  // One that was asked for meanwhile is still to be sent.
+  // Another signal that was asked for meanwhile is still to be sent.
   const bool was_sent = status && WIFEXITED(*status) && WEXITSTATUS(*status) == 0;
   step.sender.reset();
   step.next_try = Deadline::after(kAgain);

@@ -46,7 +46,7 @@ std::optional<int> task_end_of(std::string_view srun_words, int64_t task) {
   std::optional<int> status;
   while (!srun_words.empty()) {
     const size_t end = srun_words.find('\n');
-    // What stands there only in part is for the next look.
+    // A line that stands there only in part is for the next look.
     if (end == std::string_view::npos) break;
     std::string_view line = srun_words.substr(0, end);
     srun_words.remove_prefix(end + 1);

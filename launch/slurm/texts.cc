@@ -8,7 +8,7 @@
 namespace retort::launch {
 namespace {
 
-// For the launcher to see that all processes have ended, and to end.
+// How long the launcher has to see that all processes have ended, and to end.
 constexpr Duration kToEnd{30'000};
 
 int64_t seconds_of(Duration time) {

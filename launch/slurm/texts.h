@@ -48,8 +48,8 @@ std::string batch_script(const BatchText& batch);
 // How long before its end a job is told of that: its time to save, and some to end.
 Duration warning_time(const recipes::LaunchOptions& launch);
 
-// Of a launcher in a submitted job, when a process was lost and the job is to be queued again; its
-// script alone sees it.
+// The exit code of a launcher in a submitted job when a process was lost and the job is to be
+// queued again; its script alone sees it.
 inline constexpr int kExitQueueAgain = 75;
 
 }  // namespace retort::launch

@@ -25,6 +25,9 @@ Recipe with_dp(Recipe recipe, int64_t dp) {
   }
   if (world.world_size() == 1)
     recipe.launch.collective_timeout = recipes::LaunchOptions().collective_timeout;
+
+  // The recipe is written and read again, so that its rules are checked for the smaller world.
+  // resolved_yaml() leaves out the values of variables, which are carried over.
   const std::string name = "the recipe with roles.student.world.dp: " + std::to_string(dp);
   Recipe result = parse_recipe(resolved_yaml(recipe), name,
                                {.cuda = true, .check_inputs = false, .env_values = false});
@@ -35,7 +38,8 @@ Recipe with_dp(Recipe recipe, int64_t dp) {
   return result;
 }
 
-// The numbers of replicas that the run may go on with, the largest first.
+// The numbers of replicas that the run may go on with, the largest first. Only a divisor lets
+// gradient accumulation make up for the lost replicas, so that a step keeps its rows.
 std::vector<int64_t> smaller_dps(const Recipe& recipe) {
   const int64_t now = recipe.student().world.dp;
   std::vector<int64_t> result;
@@ -44,7 +48,7 @@ std::vector<int64_t> smaller_dps(const Recipe& recipe) {
   return result;
 }
 
-// Null if the hosts that are left have room.
+// The error that says why the hosts that are left have no room; nullopt if they have.
 std::optional<Error> misfit(const Recipe& recipe, const LostHosts& lost) {
   try {
     place_processes(recipe, lost);

@@ -26,8 +26,8 @@ FrameStream::FrameStream(OwnedFd in, OwnedFd out) : in_(std::move(in)), out_(std
     ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
 }
 
-// What was taken goes when it is at least half of all: then what is left is moved no more often
-// than as much was taken.
+// Bytes that were taken are erased when they are at least half of all. So no more bytes are moved
+// than were taken, and each byte a bounded number of times.
 void FrameStream::Bytes::take(size_t count) {
   taken_ += count;
   if (taken_ < bytes_.size() - taken_) return;
@@ -37,6 +37,7 @@ void FrameStream::Bytes::take(size_t count) {
 
 bool FrameStream::fill() {
   std::array<char, 65536> bytes;
+  // Beyond this bound the sender waits in the pipe, so that it cannot fill this process's memory.
   while (received_.rest().size() < kMaxBuffered) {
     const ssize_t got = ::read(in_.get(), bytes.data(), bytes.size());
     if (got == 0) return false;
@@ -64,6 +65,7 @@ std::optional<std::string> FrameStream::next() {
   uint32_t size = 0;
   if (rest.size() < sizeof size) return std::nullopt;
   std::memcpy(&size, rest.data(), sizeof size);
+  // The size is not trusted: bytes that are no frame could announce one that never comes.
   if (size > kMaxFrameBytes)
     throw Error(ErrorCode::kCorrupt, "a frame of " + std::to_string(size) + " bytes is announced");
   if (rest.size() < sizeof size + size) return std::nullopt;

@@ -16,6 +16,7 @@ void require_frame(bool holds, std::string_view kind, const char* what) {
 ToHost read_to_host(std::string_view content) {
   auto frame = rpc::from_bytes<ToHost>(content);
   const std::string_view kind = enum_name(frame.kind);
+  // One struct stands for all kinds of frames, so that what each kind needs is checked here, once.
   const bool of_process = frame.kind == ToHostKind::kStart || frame.kind == ToHostKind::kSignal;
   require_frame(of_process == (frame.id != 0), kind, "its process");
   const bool is_place = frame.kind == ToHostKind::kPlace;

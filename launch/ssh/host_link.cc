@@ -23,15 +23,16 @@ namespace retort::launch {
 namespace fs = std::filesystem;
 namespace {
 
-// To reach a host and log in there.
+// How long ssh may take to reach a host and to log in there.
 constexpr std::chrono::milliseconds kConnect{30'000};
-// For one process to be spawned, which takes a host milliseconds.
+// How long a host may take to spawn one process, which takes it milliseconds.
 constexpr std::chrono::milliseconds kSpawn{60'000};
 constexpr std::chrono::milliseconds kLinkTick{100};
 constexpr std::chrono::milliseconds kEndTick{20};
 
-// Nobody is asked for anything, and the connection is this launcher's alone: it ends with the
-// client. A host that is cut off ends the client soon after it ends the run.
+// Nobody is there to be asked for anything (BatchMode). The connection is this launcher's alone (no
+// ControlPath), so that it ends with the client. The keep-alives end the client of a host that is
+// cut off soon after that host ends the run.
 std::vector<std::string> ssh_arguments(const HostLinkOptions& options) {
   const auto seconds = [](Duration time) {
     return std::to_string(
@@ -64,7 +65,8 @@ std::string last_words(const fs::path& log, int64_t offset) {
 class HostLink::Process final : public RoleProcess {
  public:
   Process(HostLink& link, uint64_t id, const fs::path& log) : link_(link), id_(id), log_(log) {
-    // Whether it can be written is known before the process starts.
+    // The log is opened here already, so that one that cannot be written is an error before the
+    // process starts.
     const OwnedFd opened(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
     if (opened.get() < 0)
       throw Error(ErrorCode::kInvalidArgument,
@@ -90,7 +92,8 @@ class HostLink::Process final : public RoleProcess {
       case FromHostKind::kRefused: refused_ = frame.text; break;
       case FromHostKind::kHeld: held_ = frame.number != 0; break;
       case FromHostKind::kEnded:
-        // Whoever tells why looks for its last words in the log.
+        // Whoever tells why the process ended looks for its last words in the log, so they are
+        // written before the end is known.
         link_.logs_.drain(*link_.options_.log_patience);
         status_ = static_cast<int>(frame.number);
         break;
@@ -127,6 +130,7 @@ HostLink::HostLink(HostLinkOptions options)
   std::error_code missing;
   const auto before = fs::file_size(options_.log, missing);  // what an earlier start said
   log_offset_ = missing ? 0 : static_cast<int64_t>(before);
+  // ssh's stdout carries frames. What ssh itself says goes to the log, where last_words() finds it.
   ssh_.emplace(SpawnOptions{.program = find_program("ssh", "launch.backend: ssh", "openssh-client"),
                             .arguments = ssh_arguments(options_),
                             .environment = own_environment(),
@@ -153,6 +157,7 @@ void HostLink::work() {
   logs_.work();
   ssh_->try_reap();
   if (lost_) return;
+  // Time in which this process itself stood still is not the host's silence (LifeSigns).
   signs_.look();
   try {
     listen();
@@ -176,7 +181,8 @@ void HostLink::listen() {
 
   if (greeted_ && signs_.due()) tell({});
   const bool sent = stream_->flush();
-  // There may be more, from before its end; and who is not listened to is not silent.
+  // While the logs are full, frames from before the end may wait unread, and a host that nobody
+  // listens to is not silent.
   if (full) return signs_.heard();
   if (!open || !sent)
     throw Error(ErrorCode::kUnavailable,
@@ -189,7 +195,8 @@ void HostLink::listen() {
                            : " did not answer within " + format_duration(Duration(2 * kConnect))));
 }
 
-// Its version is compared before it is told anything.
+// The host's version is compared before it is told anything: a frame of another version may mean
+// something else.
 void HostLink::greet() {
   const auto line = stream_->line(kVersionBeginning);
   if (!line) return;
@@ -216,16 +223,19 @@ void HostLink::take(FromHost frame) {
     throw Error(
         ErrorCode::kUnavailable,
         name() + " does not see the folders of this run, which must be shared: " + frame.text);
+  // A host may still tell of a process whose object is gone, which nobody wants to know.
   const auto process = processes_.find(frame.id);
   if (process != processes_.end()) process->second->take(frame);
 }
 
 void HostLink::take_here(const FromHost& frame) {
+  // The mark is a random text in the run's folder, which only a host that shares the folder can
+  // read.
   if (frame.text != options_.mark)
     throw Error(ErrorCode::kUnavailable,
                 name() + ": " + options_.run_folder.string() +
                     " is another folder there than here; the run's folder must be shared");
-  // "client port server port"
+  // SSH_CONNECTION is "client port server port", as the host sees the connection.
   std::istringstream connection(frame.connection);
   std::string from, port, to;
   connection >> from >> port >> to;
@@ -241,6 +251,7 @@ void HostLink::lose(Error why) {
   lost_ = std::move(why);
   stream_->close_out();
   ssh_->signal_group(SIGTERM);
+  // Nothing can be known of its processes, or done to them, from here any more.
   for (const auto& [id, process] : processes_)
     process->lose(lost_->message());
 }
@@ -265,6 +276,8 @@ std::unique_ptr<RoleProcess> HostLink::start(const ProcessStart& start,
         .env = start.env,
         .log = start.log.string(),
         .driving = start.driving});
+  // The caller waits for the host's answer. All links are worked meanwhile, or their hosts would
+  // take this launcher for silent.
   const Deadline deadline = Deadline::after(kSpawn);
   while (!process->decided()) {
     std::vector<pollfd> entries;
@@ -280,7 +293,8 @@ std::unique_ptr<RoleProcess> HostLink::start(const ProcessStart& start,
   return process;
 }
 
-// Whether its client has; until then it is listened to, because what it writes nobody else takes.
+// True once the client has ended. Until then what it writes is read and dropped: nobody else takes
+// it, and a client that cannot write does not end.
 bool HostLink::has_ended() {
   if (ssh_->try_reap()) return true;
   if (!lost_ && !stream_->flush()) lose(Error(ErrorCode::kUnavailable, name() + " is gone"));
@@ -296,7 +310,7 @@ void HostLink::end_all(const std::vector<HostLink*>& links, Deadline deadline) {
   for (HostLink* link : open)
     link->tell({.kind = ToHostKind::kEnd});
 
-  // One that hangs keeps none of the others waiting.
+  // All links are waited for together, so that one that hangs keeps none of the others waiting.
   std::vector<HostLink*> waiting = open;
   for (;;) {
     std::erase_if(waiting, [](HostLink* link) { return link->has_ended(); });

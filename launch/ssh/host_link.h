@@ -30,7 +30,8 @@ struct HostLinkOptions {
   std::filesystem::path run_folder;
   std::string mark;           // what the host must read there (run_mark.h)
   std::filesystem::path log;  // what ssh and the host's own program say
-  // For what a process wrote last to be in its log; shared by the links of one thread.
+  // How long what a process wrote last may take to be in its log; shared by the links of one
+  // thread.
   std::shared_ptr<LogPatience> log_patience = std::make_shared<LogPatience>();
   Duration interval{1'000}, limit{15'000};
 };
@@ -42,7 +43,7 @@ struct HostFacts {
   int64_t cores = 1;
 };
 
-// For the hosts of a run to end their parts once nothing runs there; of all of them together.
+// How long all hosts of a run together have to end their parts once nothing runs there.
 inline constexpr Duration kEndOfHosts{10'000};
 
 // Threads: one. Outlives the processes that it started.

@@ -35,12 +35,14 @@ constexpr std::chrono::milliseconds kHostTick{100};
 constexpr std::chrono::milliseconds kHostReap{10'000};
 // A launcher that has not said where the run is within this time is none.
 constexpr std::chrono::milliseconds kFirstWord{60'000};
-// Beyond what the processes have to end, which those that a launcher has also get.
+// Added to the time that the processes have to end. Those that still have a launcher get as much.
 constexpr std::chrono::milliseconds kBeyondTheirStop{10'000};
-// Unsent bytes beyond which output stays in the pipes, so that the processes wait, not we.
+// With more unsent bytes than that, output stays in the pipes, so that the processes wait for a
+// slow connection and this one's memory does not grow.
 constexpr size_t kFull = 1 << 20;
 
-// Standard output as the connection: whatever else is printed goes to stderr.
+// Moves the connection away from descriptors 0 and 1: whatever else is printed goes to stderr and
+// damages no frame.
 FrameStream take_standard_streams() {
   OwnedFd in(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 10));
   OwnedFd out(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 10));
@@ -63,19 +65,22 @@ class HostLoop {
       if (!lost_) listen();
       if (signals_.next()) end_by_signal();
       if (processes_) processes_->work(full());
+      // The thread of an examination sends nothing itself, because the stream is this one's.
       if (answer_.valid() && answer_.wait_for(std::chrono::seconds(0)) == std::future_status::ready)
         tell({.kind = FromHostKind::kExamined, .text = answer_.get()});
       orphans_.reap();
       if (lost_ && !goes_on_) end_processes();
     }
+
+    // Whatever ended the loop, no process of the run may stay on this host.
     if (processes_) kill_processes();
     for (const pid_t pid : orphans_.end_all(Deadline::after(kHostReap))) {
       RETORT_LOG(kError) << "process " << pid << " could not be ended";
     }
     const int code = lost_ ? 1 : 0;
-    // What an examination still waits for, nobody wants to know any more, and the destructor of its
-    // future would wait, too. Its thread ends with the process, whose destructors have nothing else
-    // to do than the system does.
+    // An examination may still wait for an answer that nobody wants any more, and the destructor of
+    // its future would wait, too. Its thread ends with the process, whose destructors have nothing
+    // else to do than the system does.
     if (answer_.valid()) std::quick_exit(code);
     return code;
   }
@@ -93,7 +98,7 @@ class HostLoop {
       throw Error(ErrorCode::kUnavailable, std::string("poll: ") + std::strerror(errno));
   }
 
-  // What the launcher says, and whether it lives.
+  // Takes what the launcher says, and notes whether it lives.
   void listen() {
     signs_.look();
     const bool open = stream_.fill();
@@ -121,17 +126,20 @@ class HostLoop {
     }
   }
 
-  // Engines that do not answer are waited for: on a thread, so that this one gives life signs.
+  // An examination may wait for engines that do not answer. It runs on a thread of its own, so that
+  // this one gives life signs meanwhile.
   void examine(const std::string& question) {
     if (answer_.valid())
       throw Error(ErrorCode::kCorrupt, "the launcher asks again before it has an answer");
     answer_ = std::async(std::launch::async, examine_, question);
   }
 
-  // Shows that this host sees the folders of the launcher's.
+  // Shows the launcher that this host sees its folders: it goes into the working folder and reads
+  // the mark in the run's.
   void take_place(const ToHost& frame) {
     signs_ = LifeSigns(Duration(frame.interval_ms), Duration(frame.limit_ms));
     try {
+      // Relative paths of the recipe must mean the same here as at the launcher.
       if (::chdir(frame.folder.c_str()) != 0)
         throw Error(ErrorCode::kUnavailable, frame.folder + ": " + std::strerror(errno));
       run_folder_ = frame.run_folder;
@@ -157,6 +165,7 @@ class HostLoop {
     stream_.flush();
     lost_ = true;
     if (!processes_) return;
+    // Nobody takes the output of the processes any more; it goes to their logs from here.
     processes_->keep_output();
     // Processes that go on without their launcher end by themselves, or by another one's request.
     goes_on_ = processes_->outlive_launcher();
@@ -165,11 +174,13 @@ class HostLoop {
 
   void end_by_signal() {
     lose("a signal asks this host's part of the run to end");
+    // A signal to this program also ends processes that would go on without their launcher.
     if (!std::exchange(goes_on_, false)) return;
     kill_at_ = Deadline::after(processes_->stop_timeout() + kBeyondTheirStop);
   }
 
-  // Those that serve are needed by those that drive, wherever they are, until these have saved.
+  // Serving processes are needed by driving ones, on whatever host these are, until these have
+  // saved.
   void end_processes() {
     if (!processes_) return;
     processes_->terminate(/*driving=*/true);

@@ -16,11 +16,12 @@ HostPlaces::HostPlaces(const recipes::Recipe& recipe, const SshBackend& hosts, P
 void HostPlaces::place(ProcessSpec& spec) const {
   const size_t host = move(spec);
   const int64_t wanted = recipe_.roles.at(spec.context.role).world.threads;
-  // A process that runs where nobody answers now is told nothing.
+  // A host that does not answer says nothing of its cores, and a process that runs there is told
+  // nothing.
   if (hosts_.knows(host))
     spec.context.threads =
         threads_per_process(wanted, hosts_.facts(host).cores, placement_.processes[host]);
-  // What a launcher's own host inherits.
+  // A child of the launcher would inherit the level of the log; on another host it must be told.
   if (const char* level = std::getenv("RETORT_LOG")) spec.env.emplace("RETORT_LOG", level);
 }
 
@@ -35,7 +36,8 @@ void HostPlaces::place_again(const std::vector<ProcessSpec*>& replica) {
 
 size_t HostPlaces::move(ProcessSpec& spec) const {
   const size_t host = placement_.host_of(spec.context.role, spec.context.rank);
-  // One that stays takes the devices that it had, whoever came since.
+  // A process that stays on its host takes the devices that it had, whoever came since, so that its
+  // ranks_on_host does not change.
   const std::string& name = recipe_.launch.hosts[host].host;
   if (spec.host != name) spec.context.ranks_on_host = placement_.ranks_on(host);
   spec.host = name;

@@ -12,7 +12,7 @@ namespace retort::launch {
 // Threads: one. Recipe and hosts outlive it.
 class HostPlaces {
  public:
-  // On those hosts that are not lost. Errors of place_processes.
+  // Places all processes on the hosts that are not lost. Errors of place_processes.
   HostPlaces(const recipes::Recipe& recipe, const SshBackend& hosts);
   // Where they are already.
   HostPlaces(const recipes::Recipe& recipe, const SshBackend& hosts, Placement placement);

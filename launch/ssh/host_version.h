@@ -8,7 +8,7 @@ namespace retort::launch {
 
 inline constexpr std::string_view kVersionBeginning = "retort-host 1 ";
 
-// With the version of retort and the identity of its build.
+// A line with the version of retort and the identity of its build.
 std::string version_line();
 
 }  // namespace retort::launch

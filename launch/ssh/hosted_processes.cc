@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr size_t kChunk = 32 << 10;
-// What is left in a pipe once its process has ended is no more than that.
+// What a process leaves in its pipe when it ends is no more than that.
 constexpr int kMostChunksAtEnd = 64;
 
 }  // namespace
@@ -36,6 +36,7 @@ void HostedProcesses::start(const ToHost& frame) {
                              .env = frame.env,
                              .log = frame.log};
     Pipe output = make_pipe();
+    // The thread that reads the output also gives life signs, so it must not wait for a process.
     ::fcntl(output.out.get(), F_SETFL, O_NONBLOCK);
     const OwnedFd told = context_input(start.context);
     SpawnOptions options =
@@ -70,6 +71,8 @@ void HostedProcesses::work(bool full) {
   full = full || logs_.full();
   for (auto process = processes_.begin(); process != processes_.end();) {
     const std::optional<int> status = process->child.try_reap();
+    // The last output is taken even where there is no room, because the end is told after it and
+    // the pipe goes with the process.
     if (status || !full) take_output(*process, status.has_value());
     if (status) {
       tell_({.kind = FromHostKind::kEnded, .id = process->id, .number = *status});

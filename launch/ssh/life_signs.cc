@@ -18,6 +18,7 @@ LifeSigns::LifeSigns(Duration interval, Duration limit, Clock::time_point now)
 
 void LifeSigns::look(Clock::time_point now) {
   const auto gap = now - looked_;
+  // Nobody looked for so long because this process stood still, which is not the other's silence.
   if (gap > kStill) heard_ = std::min(heard_ + gap, now);
   looked_ = now;
 }

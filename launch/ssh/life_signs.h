@@ -14,7 +14,7 @@ class LifeSigns {
   using Clock = std::chrono::steady_clock;
   LifeSigns(Duration interval, Duration limit, Clock::time_point now = Clock::now());
 
-  // At least once a second.
+  // Call it at least once a second.
   void look(Clock::time_point now = Clock::now());
   void heard() { heard_ = looked_; }
   bool silent() const { return looked_ - heard_ > limit_; }

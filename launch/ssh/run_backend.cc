@@ -19,7 +19,7 @@ namespace retort::launch {
 namespace fs = std::filesystem;
 namespace {
 
-// For what is left on the hosts of a run that has just ended.
+// How long a start waits for what an earlier run left on the hosts.
 constexpr Duration kEndOfEarlierRun{15'000};
 
 class SshProcesses final : public StartProcesses {
@@ -65,7 +65,8 @@ class SshStart final : public RunBackend::Start {
   const std::optional<Placement> placement_;
 };
 
-// For the hosts that are left.
+// The recipe for the hosts that are left. What that changes is told, so that nobody wonders at it
+// later.
 recipes::Recipe recipe_for(const recipes::Recipe& recipe, const SshBackend& hosts) {
   for (const size_t host : hosts.lost())
     std::cerr << "note: " << hosts.why_lost(host) << "; the run goes on without it" << std::endl;
@@ -78,7 +79,7 @@ recipes::Recipe recipe_for(const recipes::Recipe& recipe, const SshBackend& host
   return result;
 }
 
-// Where the processes are, as the launcher before has written.
+// Where the processes are, as the launcher before has written: they live, and are not placed anew.
 Placement placement_of(const recipes::Recipe& recipe, const RunStatus& status) {
   const std::vector<recipes::HostOptions>& hosts = recipe.launch.hosts;
   Placement placement;
@@ -99,6 +100,8 @@ Placement placement_of(const recipes::Recipe& recipe, const RunStatus& status) {
 }  // namespace
 
 bool SshRunBackend::begins_in_folder(RunFolderMode mode) const {
+  // A run that --overwrite replaces must stay until the hosts have answered. Otherwise there is
+  // nothing to lose, and the hosts' mark and logs are made in the folder that has the recipe.
   const bool replaces =
       mode == RunFolderMode::kOverwrite && fs::exists(run_folder_of(recipe()) / kResolvedRecipe);
   return !replaces;

@@ -42,7 +42,7 @@ SshBackend::SshBackend(std::vector<HostLinkOptions> hosts, HostsWanted wanted,
     end_.add(*links_.back());
   }
 
-  // Each link has a deadline of its own.
+  // The wait needs no deadline, because each link has one of its own.
   const auto may_be_lost = [&](const HostLink& link) {
     return wanted == HostsWanted::kThoseLeft && link.lost() &&
            link.lost()->code() == ErrorCode::kUnavailable;
@@ -55,23 +55,27 @@ SshBackend::SshBackend(std::vector<HostLinkOptions> hosts, HostsWanted wanted,
     poll_for(entries);
     ::poll(entries.data(), entries.size(), static_cast<int>(kConnectTick.count()));
     work();
+    // A host that the run cannot do without ends the start at once.
     for (const auto& link : links_)
       if (!may_be_lost(*link)) link->check();
     if (signals.any())
       throw Error(ErrorCode::kCancelled, "stopped before anything was started on the hosts");
   }
+  // Where no host is left, the first one's error says why the run cannot go on.
   if (lost().size() == links_.size()) links_.front()->check();
   launcher_address();  // throws where there is none
 }
 
 SshBackend::~SshBackend() {
-  // A file system that hangs is not waited for again by each link.
+  // The links share one deadline, so that a file system that hangs is not waited for again by each.
   const Deadline deadline = Deadline::after(kLogsOfAllHosts);
   for (const auto& link : links_)
     link->drain_logs(deadline.remaining());
 }
 
 std::string SshBackend::launcher_address() const {
+  // The store is reached at one address by all hosts. One at which a far host sees this launcher
+  // will do; loopback only where every host is this machine.
   const auto is_here = [](const auto& link) { return link->facts().has_value(); };
   const auto far = std::ranges::find_if(links_, [&](const auto& link) {
     return is_here(link) && !is_loopback(link->facts()->launcher_address);

@@ -40,7 +40,7 @@ class SshBackend final : public Backend {
   bool knows(size_t host) const { return links_.at(host)->facts().has_value(); }
   const HostFacts& facts(size_t host) const { return links_.at(host)->facts().value(); }
   LostHosts lost() const;
-  // Of one that is lost.
+  // The error of a host that is lost.
   std::string why_lost(size_t host) const { return links_.at(host)->lost()->message(); }
   // This host's address, as the others see it.
   std::string launcher_address() const;

@@ -125,6 +125,7 @@ void MetricsCommand::follow(Work& work) {
   for (bool closed = false;;) {
     const bool run_ended = run_ended_;  // before the file is looked at for the last time
     if (work.unsent.empty() && !closed) work.unsent = work.next_lines();
+    // The last lines are out, and the end of its stdin tells the program that no more come.
     if (work.unsent.empty() && run_ended && !closed) {
       work.child.close_in();
       closed = true;
@@ -132,6 +133,8 @@ void MetricsCommand::follow(Work& work) {
     work.wait_for_program();
     const bool reads = closed || work.send();
 
+    // A program that has closed its stdin gets a moment to end, because its exit code says more
+    // than that it no longer reads.
     std::string ending = work.child.ending(reads ? Duration(0) : kLastWords);
     guard_pid_ = work.child.guard_pid();
     if (!ending.empty()) {
@@ -145,7 +148,8 @@ void MetricsCommand::follow(Work& work) {
 }
 
 void MetricsCommand::end(const std::string& how) {
-  // What it printed last may still be in the pipes; what it left behind may print for ever.
+  // What the program printed last may still be in the pipes. The loop is bounded, because what the
+  // program left behind may print for ever.
   for (const int fd : {work_->child.out(), work_->child.err()})
     for (int pieces = 0; pieces < kPipePieces && work_->keep_output(fd); ++pieces) {
     }

@@ -26,6 +26,8 @@ void MetricsEndpoint::on_tick() {
   const auto now = std::chrono::steady_clock::now();
   if (now < due_) return;
   due_ = now + kEvery;
+  // The page is made on this thread, to which the progress and the status belong. It is made
+  // without the lock, so that the server does not wait for it.
   std::string fresh = page();
   const std::lock_guard lock(mutex_);
   page_ = std::move(fresh);

@@ -18,7 +18,7 @@ class MetricsFollower {
   // Rows that are there already are skipped. `patience`: how long the file system may take; once,
   // while it does not answer.
   MetricsFollower(std::filesystem::path path, Duration patience);
-  // Of rows that `poll` gives, on the thread.
+  // Follows the rows that `poll` gives, on the thread.
   MetricsFollower(std::function<std::vector<LoggedStep>()> poll, Duration patience);
   // The whole rows that came since, unless the file system has not said yet: then the next call has
   // them.

@@ -33,7 +33,8 @@ class Page {
  public:
   explicit Page(std::string run) : run_(std::move(run)) {}
 
-  // Samples of one name follow each other.
+  // The text format wants all samples of one name to follow each other, which is left to the
+  // caller.
   void add(const std::string& name, double value, const Labels& labels = {}) {
     if (typed_.insert(name).second) text_ += "# TYPE retort_" + name + " gauge\n";
     text_ += "retort_" + name + "{run=" + json_quote(run_);
@@ -63,6 +64,7 @@ void add_states(Page& page, const std::string& name, State now, const Labels& la
   }
 }
 
+// Each name has a loop of its own, because its samples must follow each other.
 void add_processes(Page& page, const RunStatus& status, RunStatus::Time now) {
   for (const RunStatus::Process& process : status.processes)
     add_states(page, "process_state", process.state, of_process(process));

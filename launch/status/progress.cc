@@ -78,7 +78,7 @@ std::string plain_step(const LoggedStep& row, const std::string& position,
 std::vector<std::string> render_progress(const ProgressState& state, int columns) {
   std::vector<std::string> lines{state.title};
 
-  // What a narrow terminal must not cut off stands next to the bar.
+  // A narrow terminal cuts lines off at the right, so what must be seen stands next to the bar.
   std::string head =
       progress_bar(state.fraction, std::clamp(columns / 3, 8, 40)) + " " + state.position;
   if (state.eta) head += "  eta " + short_time(*state.eta);
@@ -130,10 +130,10 @@ void Progress::on_start(const ProcessSpec& spec, pid_t pid) {
 
 void Progress::on_status(const ProcessSpec& spec, const ProcessStatus& reported) {
   auto& shown = process(spec);
-  // It may quote what an engine said.
+  // A message may quote what an engine said, so it is made printable first.
   ProcessStatus status = reported;
   status.message = printable(reported.message);
-  // Saving comes and goes with every checkpoint: no news for a list of lines.
+  // Saving comes and goes with every checkpoint, which is no news for a list of lines.
   const bool saves =
       status.state == "saving" || (shown.state == "saving" && status.state == "training");
   const bool news = shown.state != status.state && !saves;
@@ -165,6 +165,7 @@ void Progress::on_phase(const std::string& message) {
 
 void Progress::on_tick() {
   take_rows();
+  // A drawing waits until the last one is written: a reader who is slow gets the newest state.
   const bool due = !last_draw_ || options_.now() - *last_draw_ >= kRedraw;
   if (options_.live && due && writer_.idle()) draw();
 }
@@ -177,6 +178,7 @@ void Progress::finish() {
     draw();
   else if (step_unshown_)
     print_step();
+  // A print without text says how many lines were dropped, if no other line has.
   if (dropped_ > 0) print("");
   writer_.drain(Deadline::after(options_.last_wait));
   writer_.close();
@@ -228,7 +230,8 @@ void Progress::update_position(const LoggedStep& row) {
   }
 }
 
-// A number stays until the next row that has it: of a round, it stands in its first row alone.
+// A number stays until the next row that has it, because a number of a round stands in the round's
+// first row alone.
 void Progress::update_watched(const LoggedStep& row) {
   std::vector<std::pair<std::string, double>> watched;
   for (const std::string& key : options_.watched) {
@@ -243,8 +246,8 @@ void Progress::update_watched(const LoggedStep& row) {
   state_.watched = std::move(watched);
 }
 
-// At the pace since the first row: what came before it (loading, a run that is resumed) says
-// nothing about the steps.
+// The pace is measured from the first row on, because what came before it (loading, a run that is
+// resumed) says nothing about the steps.
 void Progress::update_eta() {
   const auto now = options_.now();
   if (!first_) first_ = {now, state_.fraction};
@@ -258,8 +261,8 @@ void Progress::update_eta() {
 void Progress::draw() {
   last_draw_ = options_.now();
   const int columns = options_.columns > 0 ? options_.columns : terminal_columns(options_.fd);
-  // Up to the first line of the last drawing, then line by line: clear to the end of each, and what
-  // is below at the end.
+  // The cursor goes up to the first line of the last drawing. Each line is cleared behind its text,
+  // and what is below at the end, so that nothing of the last drawing stays.
   std::string text;
   if (drawn_lines_ > 0) text += "\x1b[" + std::to_string(drawn_lines_) + "A\r";
   const auto lines = render_progress(state_, columns);

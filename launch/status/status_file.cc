@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::chrono::seconds kInterval{1};
 
-// What a process says of itself, in the words of status.json.
+// Puts what a process says of itself into the words of status.json.
 ProcessState state_of(const ProcessStatus& status) {
   if (status.state == "serving")
     return status.step == 0 ? ProcessState::kReady : ProcessState::kServing;
@@ -75,6 +75,8 @@ StatusFile::StatusFile(Options options)
 }
 
 StatusFile::~StatusFile() {
+  // Without finish() the launcher gave up, and the file must not say for ever that the run goes on.
+  // A run to which it is attached does go on without it.
   if (finished_ || options_.is_attached) return;
   status_.exit_code = 1;
   status_.notice = "the launcher gave up; its last words are on its stderr";
@@ -102,6 +104,8 @@ void StatusFile::enter(RunState state) {
 
 void StatusFile::on_start(const ProcessSpec& spec, pid_t pid) {
   auto& started = process(spec.context.role, spec.context.rank);
+  // A process that this launcher has started before counts on; one that it meets for the first time
+  // brings its count.
   started.restarts = started.pid != 0 ? started.restarts + 1 : spec.context.restart;
   started.pid = pid;
   started.host = spec.host.empty() ? status_.launcher_host : spec.host;
@@ -144,7 +148,7 @@ void StatusFile::on_stopping() { enter(RunState::kStopping); }
 
 void StatusFile::on_tick() {
   const auto since_last = options_.now() - status_.updated;
-  // A clock that was set back must not keep the file old.
+  // A clock that was set back must not keep the file old until it has caught up.
   const bool due = since_last >= kInterval || since_last < Clock::duration::zero();
   if (changed_ || due) write();
 }
@@ -176,6 +180,7 @@ void StatusFile::finish(const SupervisorResult& result, bool goes_on) {
     enter(RunState::kStarting);
     return write_last(/*keeps_room=*/true);
   }
+  // A run that ends with a checkpoint, for whatever reason, has not failed.
   status_.exit_code = result.exit_code;
   const int code = result.exit_code;
   if (code != 0 && code != kExitStoppedEarly && code != kExitInterrupted && code != kExitDiverged)
@@ -193,12 +198,13 @@ void StatusFile::take_progress() {
   if (!progress->last) return;
 
   status_.step = std::max(status_.step, progress->last->step);
+  // JSON has no NaN, so that a loss which is none is not known.
   const auto loss = progress->last->values.find("loss");
   const bool known = loss != progress->last->values.end() && std::isfinite(loss->second);
   status_.loss = known ? std::optional(loss->second) : std::nullopt;
 }
 
-// While the thread still writes an older state this one waits: the next tick tries again.
+// While the thread still writes an older state this one waits, and the next tick tries again.
 void StatusFile::write() {
   take_progress();
   if (thread_.idle()) start_writing(/*is_last=*/false);
@@ -208,7 +214,7 @@ void StatusFile::write() {
                        << " does not answer; the run goes on, `retort status` will not know it";
 }
 
-// Of a launcher that goes on nothing else is ever written.
+// Writes the last state. No later one would try again, so that this one is waited for longer.
 void StatusFile::write_last(bool keeps_room) {
   take_progress();
   const Deadline deadline = Deadline::after(options_.last_wait);
@@ -222,6 +228,8 @@ void StatusFile::write_last(bool keeps_room) {
 void StatusFile::start_writing(bool is_last) {
   status_.updated = options_.now();
   changed_ = false;
+  // The thread gets a copy of the text and a share of the disk's state, because a write that hangs
+  // may outlive this object.
   thread_.start([disk = disk_, content = encode_run_status(status_), is_last] {
     disk->failed.clear();
     try {
@@ -233,7 +241,7 @@ void StatusFile::start_writing(bool is_last) {
   });
 }
 
-// Once the thread is idle.
+// Call it once the thread is idle: until then what the disk said is the thread's.
 void StatusFile::tell_trouble() {
   if (disk_->failed.empty() || std::exchange(warned_, true)) return;
   RETORT_LOG(kWarning) << disk_->failed << "; the run goes on, `retort status` will not know it";

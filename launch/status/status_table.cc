@@ -88,7 +88,8 @@ std::vector<std::string> render_status(const RunStatus& status, RunStatus::Time 
                                        int columns) {
   std::vector<std::string> lines{head(status, now), position(status), ""};
 
-  // Once nobody looks, ages mean the time until somebody last did.
+  // Of a run whose launcher is lost nothing newer is known, so ages are counted up to its last
+  // update.
   const RunStatus::Time seen = status.ended() || !lost ? now : status.updated;
   std::vector<Row> rows{{"PROCESS", "STATE", "FOR", "STEP", "REPORTED", "RESTARTS", "EXIT", "PID",
                          "HOST", "MESSAGE"}};
@@ -97,7 +98,7 @@ std::vector<std::string> render_status(const RunStatus& status, RunStatus::Time 
   for (std::string& line : aligned(rows))
     lines.push_back(std::move(line));
 
-  // What explains the state.
+  // Below the table stands what explains the state.
   if (!status.warning.empty()) lines.push_back("warning: " + status.warning);
   if (!status.notice.empty()) lines.push_back(status.notice);
   if (const auto& cause = status.cause) {

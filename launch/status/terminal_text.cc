@@ -13,8 +13,10 @@ std::string cut_to_columns(std::string text, int columns) {
   int characters = 0;
   for (size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
+    // A byte that goes on with a UTF-8 character takes no column of its own.
     if ((byte & 0xc0) == 0x80) continue;
     if (++characters > columns) return text.substr(0, i);
+    // A control character would move the cursor away from the drawing.
     if (byte < 0x20 || byte == 0x7f) text[i] = '?';
   }
   return text;

@@ -39,11 +39,11 @@ class RoleProcess {
   virtual bool running() const = 0;
   // Whether a stop signal (SIGSTOP, a debugger) holds it now.
   virtual bool stopped() const = 0;
-  // To the process alone, or to all that it started too. Nothing once it has ended.
+  // Signals the process alone, or all that it started too. Does nothing once it has ended.
   virtual void signal(int number) = 0;
   virtual void signal_group(int number) = 0;
-  // Once it has ended, and what was left of its group is killed: the status for WIFEXITED and so
-  // on. Never waits. SIGKILL for one that is lost.
+  // The status, for WIFEXITED and so on, once the process has ended and what was left of its group
+  // is killed; SIGKILL for one that is lost. Never waits.
   virtual std::optional<int> try_reap() = 0;
   // Why its end is only taken for granted; "" if it was seen.
   virtual std::string lost() const { return ""; }

@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kAskAgain{100};
 constexpr std::chrono::milliseconds kLookForAnother{500};
-// Beyond the time that a request to stop gave: what a launcher on this host does at that time comes
-// first.
+// Added to the time that a request to stop gave, because a launcher on this host acts at the end of
+// that time and comes first.
 constexpr std::chrono::milliseconds kBeyondStop{10'000};
 
 // Ends this process and what it started: nobody else is left to do so. The launcher gives each of
@@ -35,7 +35,8 @@ LauncherLink::LauncherLink(Options options) : options_(std::move(options)), grac
   thread_ = std::thread([this] { watch(); });
 }
 
-// The client of the launcher before is destroyed without the lock, which its threads take.
+// Connects to a launcher, and drops the client of the one before. `client` is declared before the
+// lock so that the old client is destroyed without it: that one's threads take the lock.
 void LauncherLink::dial(const LauncherAddress& launcher) {
   const ChildContext& context = options_.context;
   std::function<void(Duration)> on_stop;
@@ -49,6 +50,8 @@ void LauncherLink::dial(const LauncherAddress& launcher) {
     };
   }
 
+  // The callbacks run on the client's threads: they note what has happened and wake the thread that
+  // acts on it.
   auto client = std::make_shared<rpc::SupervisionClient>(rpc::SupervisionClient::Options{
       .access = {.name = process_name(context.role, context.rank),
                  .run = context.run,
@@ -71,6 +74,7 @@ void LauncherLink::dial(const LauncherAddress& launcher) {
 }
 
 LauncherLink::~LauncherLink() {
+  // The launcher judges the run by the last report, which may still be on its way.
   if (!client()->flush(Deadline::after(options_.context.peer_timeout))) {
     RETORT_LOG(kWarning) << "what this process said last has not reached the launcher";
   }
@@ -79,6 +83,7 @@ LauncherLink::~LauncherLink() {
     ended_ = true;
     changed_.notify_all();
   }
+  // The thread ends first, because it may be dialing another launcher, which replaces client_.
   thread_.join();
   client_.reset();
 }
@@ -91,6 +96,7 @@ std::shared_ptr<rpc::SupervisionClient> LauncherLink::client() {
 void LauncherLink::report(const ProcessStatus& status) {
   {
     std::lock_guard lock(mutex_);
+    // The report is kept: another launcher has heard none of the earlier ones and is told this one.
     reported_ = status;
   }
   client()->report(encode_status(status));
@@ -116,6 +122,9 @@ void LauncherLink::set_grace(Duration grace) {
   grace_ = grace;
 }
 
+// Runs on a thread of its own. It waits for the loss of the launcher, then for another launcher
+// where the run goes on without one, then until nobody needs this process. After that the process
+// is asked to end, and killed with its group when the grace is over.
 void LauncherLink::watch() {
   std::unique_lock lock(mutex_);
   bool replaced = false;  // then its successor is needed, not this process
@@ -129,6 +138,8 @@ void LauncherLink::watch() {
   const Deadline end = Deadline::after(grace_);
   RETORT_LOG(kError) << "stopping, because the launcher is gone; at the latest in "
                      << format_duration(grace_);
+
+  // on_lost is somebody else's code and runs without the lock.
   lock.unlock();
   options_.on_lost();
   lock.lock();
@@ -141,6 +152,8 @@ bool LauncherLink::wait_for_loss(std::unique_lock<std::mutex>& lock) {
       changed_.wait(lock);
       continue;
     }
+    // The launcher kills what does not stop in time on its own host alone; on another host nobody
+    // but this thread can.
     changed_.wait_until(lock, stop_by_->time());
     if (!ended_ && lost_.empty() && stop_by_->expired()) kill_own_group();
   }
@@ -151,15 +164,19 @@ bool LauncherLink::wait_for_another(std::unique_lock<std::mutex>& lock) {
   RETORT_LOG(kWarning) << "going on without one, until there is another (retort launch --attach)";
   while (!ended_ && options_.next->is_training()) {
     const auto next = options_.next->find();
+    // The address that is found may still be that of the launcher that was lost.
     if (!next || *next == at_) {
       changed_.wait_for(lock, kLookForAnother, [this] { return ended_; });
       continue;
     }
 
     RETORT_LOG(kWarning) << "another launcher is at " << next->host << ":" << next->port;
+    // The loss is cleared before the new client exists: cleared after, it could be the loss of the
+    // new connection.
     lost_.clear();
     is_another_ = true;
     const std::optional<ProcessStatus> reported = reported_;
+    // dial() and client() take the lock themselves.
     lock.unlock();
     dial(*next);
     if (reported) client()->report(encode_status(*reported));

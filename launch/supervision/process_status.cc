@@ -14,7 +14,7 @@ std::string one_line(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   if (text.size() > kMaxMessage) {
     size_t end = kMaxMessage;
-    // whole UTF-8 characters
+    // The cut falls between characters, because half a character is no UTF-8.
     while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80)
       --end;
     text = text.substr(0, end) + "...";
@@ -45,6 +45,9 @@ std::string encode_status(const ProcessStatus& status) {
 std::optional<ProcessStatus> decode_status(std::string_view text) {
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return std::nullopt;
+
+  // The text came over a connection: a field that is missing, or of another kind, makes it no
+  // status.
   ProcessStatus status;
   for (const auto& [key, field] : {std::pair{"state", &status.state},
                                    {"message", &status.message},

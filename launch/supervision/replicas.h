@@ -32,7 +32,7 @@ class Replicas {
   // share a world. One that ends by itself before it ever served has a reason of its own, which
   // starting it again does not mend.
   bool restart(Watched& child, const ProcessFailure& how);
-  // Those whose processes have all ended and whose pause is over.
+  // Starts the replicas whose processes have all ended and whose pause is over.
   void start_due();
   // A process that a stop signal holds cannot answer. One that serves and can be started again is
   // killed once its peers have given it up.

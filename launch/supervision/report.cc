@@ -11,6 +11,8 @@
 namespace retort::launch {
 
 int ProcessFailure::distance_from_cause() const {
+  // Another process's failure may bring about each of these codes. To be told an error by the rank
+  // that met it weighs less, because that error still says what went wrong.
   const int told = of_another_rank ? 1 : 0;
   for (const ErrorCode code : {ErrorCode::kPeerLost, ErrorCode::kCollective, ErrorCode::kClosed,
                                ErrorCode::kCancelled, ErrorCode::kTimeout})
@@ -93,6 +95,7 @@ std::vector<std::string> log_tail(const std::filesystem::path& path, int64_t off
   file.seekg(0, std::ios::end);
   const int64_t size = file.tellg();
   if (!file || size <= offset) return {};
+  // A log may be of any size, so only its end is read.
   const int64_t begin = std::max(offset, size - kMostBytes);
   file.seekg(begin);
   std::vector<std::string> result;

@@ -6,8 +6,8 @@
 namespace retort::launch {
 namespace {
 
-// The driving processes ended well and did not get through with how: this process stood still, or
-// the connection was cut, when they said it.
+// True if the driving processes ended well and never got through with how: this process stood
+// still, or the connection was cut, when they said it.
 bool was_cut_off(const WatchedProcesses& processes, SupervisorResult& result) {
   const bool said = processes.driver_said("done") || processes.driver_said("stopped") ||
                     processes.driver_said("interrupted") || processes.driver_said("diverged");
@@ -19,6 +19,8 @@ bool was_cut_off(const WatchedProcesses& processes, SupervisorResult& result) {
   return true;
 }
 
+// Turns failures into remarks where all driving processes were done and exited with 0: the run has
+// its result, whatever happened to those that served it.
 void forgive_late_failures(const WatchedProcesses& processes, std::vector<ProcessFailure>& failures,
                            SupervisorResult& result) {
   if (!processes.drivers_said_last({"done"}) || !processes.driver_succeeded()) return;
@@ -34,6 +36,7 @@ void judge_end(const WatchedProcesses& processes, std::vector<ProcessFailure> fa
                SupervisorResult& result) {
   forgive_late_failures(processes, failures, result);
   const bool interrupted = processes.driver_said("interrupted");
+  // A signal to one of the driving processes counts as SIGTERM to the launcher (supervisor.h).
   if (result.signal == 0 && interrupted) result.signal = SIGTERM;
   // A run that is asked to stop during its last step is done all the same.
   const bool asked = result.signal != 0 && !processes.driver_said("done");
@@ -45,7 +48,7 @@ void judge_end(const WatchedProcesses& processes, std::vector<ProcessFailure> fa
       result.warning = child.last.message;
 
   if (!failures.empty()) {
-    // The first in time of those that are nearest to it.
+    // The failures are in time, so that this is the first of those that are nearest to the cause.
     const auto cause = std::ranges::min_element(failures, {}, &ProcessFailure::distance_from_cause);
     std::rotate(failures.begin(), cause, cause + 1);
     result.cause = failures.front();

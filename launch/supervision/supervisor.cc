@@ -20,9 +20,11 @@
 namespace retort::launch {
 namespace {
 
+// Observers and Backend::work() are promised five calls a second, so no poll lasts longer.
 constexpr std::chrono::milliseconds kTick{100};
+// A process that is stuck in the kernel outlives SIGKILL; the launcher gives it up after this time.
 constexpr std::chrono::milliseconds kReapKilled{10'000};
-// How long a failure that smells of another's (a lost peer) waits for that other one to show.
+// A failure that smells of another's (a lost peer) waits this long for that other one to show.
 constexpr std::chrono::milliseconds kSettle{1000};
 // A process that lives dials again at once when its connection breaks.
 constexpr std::chrono::milliseconds kDialAgain{2'000};
@@ -87,11 +89,12 @@ struct Supervisor::Impl {
   void end_orphans();
 };
 
-// Waits for the next event, at most a tick.
+// Waits for the next event, at most a tick, and takes what has come.
 void Supervisor::Impl::poll_once(SignalCatcher& signals) {
   std::vector<pollfd> entries{{signals.fd(), POLLIN, 0}, {options.supervision->fd(), POLLIN, 0}};
   options.backend->poll_for(entries);
 
+  // A deadline within the tick ends the poll, so that nothing that is due waits for the next one.
   auto timeout = kTick;
   for (const auto& limit : {deadline, settle})
     if (limit) timeout = std::min(timeout, limit->remaining());
@@ -99,6 +102,8 @@ void Supervisor::Impl::poll_once(SignalCatcher& signals) {
       errno != EINTR)
     throw Error(ErrorCode::kUnavailable, std::string("poll: ") + std::strerror(errno));
 
+  // The order matters: a status is taken first and told last, because what a process said before it
+  // ended belongs to how it ended (WatchedProcesses::reap).
   options.backend->work();
   processes.reap();
   take_events();
@@ -112,7 +117,8 @@ void Supervisor::Impl::poll_once(SignalCatcher& signals) {
   observer->on_tick();
 }
 
-// What the processes say over their supervision connections.
+// Takes what the processes say over their supervision connections. What comes from an earlier life,
+// or from a process whose end is known, would be taken for the life of now and is dropped.
 void Supervisor::Impl::take_events() {
   using Kind = rpc::SupervisionEvent::Kind;
   std::vector<Watched>& all = processes.all();
@@ -136,6 +142,8 @@ void Supervisor::Impl::take_events() {
       case Kind::kStopping: child->answer_by.reset(); break;
       case Kind::kSilent:
         child->silent = true;
+        // Nobody here will see the end of a process that joined, so its silence is its end. A
+        // process that the backend started is only named: its end will be seen.
         if (child->joined) {
           child->joined->lose();
           break;
@@ -154,13 +162,15 @@ void Supervisor::Impl::on_report(Watched& child, const std::string& report) {
   const auto status = decode_status(report);
   if (!status) return;
 
-  // Of one that joined: a signal is one to the run, and its last word says how it ends.
-  // One that this supervisor brought about, or that comes while all are being ended, is none.
+  // A process that joined reports a signal that it got, which is one to the run. A signal that this
+  // supervisor brought about, or that comes while all are being ended, asks for nothing new.
   if (child.joined && status->signal != 0) {
     const bool is_asked = child.asked_to_stop || phase == Phase::kFailing;
     if (!is_asked) signalled(to_int(status->signal), /*is_own=*/false);
     return;
   }
+
+  // Nobody here reaps it either, so its last word stands for the exit status.
   if (child.joined && status->ended) {
     child.joined->end(to_int(std::clamp<int64_t>(*status->ended, -64, 255)));
     return;
@@ -170,8 +180,9 @@ void Supervisor::Impl::on_report(Watched& child, const std::string& report) {
   observer->on_status(*child.spec, *status);
 }
 
-// A process that was told what it is and does not come has ended meanwhile. Where something failed
-// already, one whose connection broke is rather the cause than somebody who will be heard again.
+// A process that was told what it is and does not come has ended meanwhile. In a run that fails
+// already, one whose connection broke is more likely the cause than somebody who will be heard
+// again.
 void Supervisor::Impl::look_for_joined() {
   for (Watched& child : processes.all()) {
     if (!child.joined || child.gone()) continue;
@@ -200,7 +211,8 @@ void Supervisor::Impl::ended(Watched& child, int status) {
   observer->on_exit(*child.spec, good && !early ? "done" : words.what());
   if (phase == Phase::kKilled || (good && !early)) return;
 
-  // Nobody misses it any more: the recipe is done.
+  // Once the recipe is done nobody misses a serving process, so that its failure is a remark and
+  // does not fail the run.
   const bool is_needed = child.spec->driving || !processes.drivers_are_over();
   if (phase == Phase::kFinishing || !is_needed) {
     if (!obeyed)
@@ -209,7 +221,8 @@ void Supervisor::Impl::ended(Watched& child, int status) {
     return;
   }
 
-  // What is missed is replaced, or ends the run.
+  // What the run still needs is replaced, or ends the run. A process that obeyed while all are
+  // being ended is no further failure.
   if (obeyed && phase == Phase::kFailing) return;
   if (replicas.restart(child, words)) return;
   if (obeyed && phase == Phase::kStopping) {
@@ -219,8 +232,9 @@ void Supervisor::Impl::ended(Watched& child, int status) {
   fail(child, status);
 }
 
-// A scheduler asks this process and those of the run at one time, in any order: what a process of
-// the run tells is not the first time that this one is asked.
+// A scheduler signals this process and those of the run at one time, in any order. Only a second
+// signal to this process itself kills everything: one that a process of the run reports does not
+// count as the first.
 void Supervisor::Impl::signalled(int number, bool is_own) {
   if (phase == Phase::kKilled) return;
   const bool is_second = is_own && was_asked;
@@ -238,6 +252,8 @@ void Supervisor::Impl::signalled(int number, bool is_own) {
   observer->on_phase(std::string("stopping (") + ::strsignal(number) +
                      "): saving a checkpoint; once more to stop now");
   deadline = Deadline::after(options.stop_timeout);
+
+  // The serving processes stay, because the step before the checkpoint still needs them.
   terminate(/*driving=*/true, /*serving=*/false);
 }
 
@@ -265,17 +281,19 @@ void Supervisor::Impl::fail(Watched& child, std::optional<int> status) {
 void Supervisor::Impl::fail(ProcessFailure failure) {
   failures.push_back(std::move(failure));
   if (phase == Phase::kFailing) {
-    // The cause has shown: no more waiting for it.
+    // The cause has shown, so nothing is left to wait for.
     if (settle && !is_consequence(failures.back())) settle = Deadline::after(Duration(0));
     return;
   }
 
   phase = Phase::kFailing;
+  // A stopped process is noted before anybody is asked to end: the request continues it (SIGCONT).
   note_stopped();
   observer->on_phase(failures.back().name() + " " + failures.back().what() +
                      "; stopping the others");
   deadline = Deadline::after(options.failure_grace);
-  // The others are asked to end at once unless the cause may still be among them.
+  // The others are asked to end at once unless the cause may still be among them: it would be asked
+  // to end before it could say what went wrong.
   if (is_consequence(failures.back()) && options.failure_grace > kSettle) {
     settle = Deadline::after(kSettle);
   } else {
@@ -283,7 +301,8 @@ void Supervisor::Impl::fail(ProcessFailure failure) {
   }
 }
 
-// Processes that stand still: those that waited for one know only that it did not answer.
+// Names the processes that stand still, since those that waited for one know only that it did not
+// answer.
 void Supervisor::Impl::note_stopped() {
   for (const Watched& child : processes.all()) {
     if (child.gone()) continue;
@@ -301,6 +320,10 @@ void Supervisor::Impl::advance() {
     settle.reset();
     terminate(/*driving=*/true, /*serving=*/true);
   }
+
+  // A driving process may need its servers to its very end, so these are asked to end only when no
+  // driving one is left. The driving ones end together: after the first, a deadline keeps one that
+  // hangs from holding the run for ever.
   if (is_under_way() && !processes.any_running(true)) {
     phase = Phase::kFinishing;
     deadline = Deadline::after(options.serving_timeout);
@@ -328,6 +351,9 @@ void Supervisor::Impl::on_deadline() {
             child.spec->name() + " did not end within " + format_duration(options.serving_timeout) +
             " after the recipe was done and was killed; see " + child.log.string());
   } else if (phase == Phase::kKilled) {
+    // Even SIGKILL does not end a process that is stuck in the kernel, and one that joined may be
+    // out of reach. They are named and counted as ended, because the launcher must end all the
+    // same.
     for (auto& child : processes.all()) {
       if (child.exit_status) continue;
       if (child.joined)
@@ -369,6 +395,7 @@ SupervisorResult Supervisor::run(SignalCatcher& signals) {
     impl_->advance();
     impl_->poll_once(signals);
   }
+  // Nobody of the run is left who could leave more behind, so what there is can be ended for good.
   impl_->end_orphans();
   judge_end(impl_->processes, std::move(impl_->failures), impl_->result);
   return impl_->result;

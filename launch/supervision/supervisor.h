@@ -130,7 +130,7 @@ struct SupervisorResult {
   std::string report() const;
 };
 
-// That a process is gone.
+// How a process ended.
 struct ProcessEnd {
   int status = 0;         // as waitpid gives it
   bool as_asked = false;  // with code 0 at its time, or by the signal that asked it to end

@@ -10,7 +10,8 @@ namespace retort::launch {
 namespace fs = std::filesystem;
 namespace {
 
-// For what a process said before it ended to arrive; the end of its connection comes after that.
+// After a process has ended, what it said before may take this long to arrive. The end of its
+// connection comes after that and ends the wait.
 constexpr std::chrono::milliseconds kHearOut{1'000};
 constexpr size_t kTailLines = 15;
 
@@ -42,7 +43,7 @@ void WatchedProcesses::start_all() {
 }
 
 void WatchedProcesses::start(Watched& child) {
-  // Only its first life is one that somebody else started.
+  // Only the first life was started by somebody else; the later ones are the backend's.
   if (child.restarts > 0) child.spec->joined.reset();
   const bool is_elsewhere = child.spec->joined && !child.spec->joined->is_replaceable;
 
@@ -79,6 +80,7 @@ void WatchedProcesses::start(Watched& child) {
                                              .env = child.spec->env,
                                              .log = child.log});
 
+  // Up to here the child counts as ended, so that an error of the start leaves it so.
   child.exit_status.reset();
   child.reaped.reset();
   observer_.on_start(*child.spec, child.process->pid());
@@ -89,6 +91,7 @@ void WatchedProcesses::start_joined(Watched& child, const ChildContext& context)
   auto process = std::make_unique<JoinedProcess>(*child.spec->joined, child.spec->host);
   child.joined = process.get();
   child.process = std::move(process);
+  // It knows by now where to dial, and its time to do so begins.
   child.connect_by = Deadline::after(options_.connect_timeout);
 }
 
@@ -104,10 +107,12 @@ std::vector<std::pair<Watched*, int>> WatchedProcesses::ends() {
   std::vector<std::pair<Watched*, int>> ends;
   for (Watched& child : all_) {
     if (child.exit_status || !child.reaped) continue;
+    // As long as its connection stands, its last words may be on their way.
     if (child.connected && !child.heard_out_by->expired()) continue;
     ends.emplace_back(&child, *child.reaped);
   }
-  // Of those that ended within one poll, a crash is rather the cause than an exit code.
+  // Among those that ended within one poll a crash is more likely the cause than an exit code, and
+  // what comes first is taken for the first failure.
   std::stable_partition(ends.begin(), ends.end(),
                         [](const auto& end) { return WIFSIGNALED(end.second); });
   return ends;
@@ -118,6 +123,8 @@ void WatchedProcesses::ask_to_stop(bool driving, bool serving, Duration within) 
     if (child.gone() || !(child.spec->driving ? driving : serving)) continue;
     child.asked_to_stop = true;
     options_.supervision->stop(child.spec->name(), within);
+    // The request over the connection says how much time there is, which SIGTERM cannot;
+    // signal_unanswered() sends that to a process that does not answer.
     if (child.connected)
       child.answer_by = Deadline::after(options_.answer_timeout);
     else

@@ -66,7 +66,7 @@ class WatchedProcesses {
   void reap();
   std::vector<std::pair<Watched*, int>> ends();
 
-  // Over its connection, and by SIGTERM where there is none.
+  // Asks each over its connection, and by SIGTERM where there is none.
   void ask_to_stop(bool driving, bool serving, Duration within);
   // A process whose connection does not answer gets signals all the same, unless it joined.
   void signal_unanswered();

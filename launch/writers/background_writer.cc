@@ -51,7 +51,8 @@ void BackgroundWriter::State::take(const std::string& text) {
   changed.notify_all();
 }
 
-// Until it is closed. The thread holds the state as long as it runs, and with it the descriptor.
+// The thread's body, until close(). The thread has a share of the state, and with it the
+// descriptor, because a write that hangs may outlive the writer.
 void BackgroundWriter::State::run() {
   // Signals are for other threads; SIGPIPE of a reader that is gone stays here and does nothing.
   sigset_t all;
@@ -62,6 +63,8 @@ void BackgroundWriter::State::run() {
   for (;;) {
     changed.wait(lock, [&] { return closed || !waiting.empty(); });
     if (closed) return;
+    // The write may take for ever, so it goes without the lock: nobody who hands in a text waits
+    // for it.
     const std::string text = std::exchange(waiting, {});
     lock.unlock();
     const bool written = write_all(text);
@@ -74,7 +77,7 @@ void BackgroundWriter::State::run() {
 
 // False when it cannot be written, or need not be any more. May take for ever.
 bool BackgroundWriter::State::write_all(std::string_view text) {
-  // In pieces, so that little is written after close().
+  // The text goes in pieces, so that little is written after close().
   constexpr size_t kPiece = 4096;
   while (!text.empty()) {
     if (is_closed()) return false;
@@ -105,6 +108,7 @@ BackgroundWriter::~BackgroundWriter() { close(); }
 bool BackgroundWriter::write(const std::string& text) {
   if (!state_) return true;
   const std::lock_guard lock(state_->mutex);
+  // A text that is longer than the capacity is taken when nothing waits, or it never could be.
   const bool fits = state_->unwritten + text.size() <= state_->capacity;
   if (!fits && !state_->idle()) return false;
   state_->take(text);

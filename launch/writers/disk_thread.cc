@@ -28,6 +28,7 @@ void DiskThread::State::run() {
   std::unique_lock lock(mutex);
   for (;;) {
     changed.wait(lock, [&] { return closed || job; });
+    // A job that was given is done even where its owner has closed meanwhile.
     if (!job) return;
     lock.unlock();
     job();

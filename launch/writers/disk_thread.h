@@ -26,7 +26,7 @@ class DiskThread {
   DiskThread& operator=(const DiskThread&) = delete;
 
   bool idle() const;
-  // Only while idle.
+  // Starts a job; only while idle.
   void start(std::function<void()> job);
   // Waits until idle; false at the deadline.
   bool wait(Deadline deadline) const;

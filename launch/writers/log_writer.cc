@@ -41,6 +41,7 @@ void LogWriter::Files::append(const fs::path& log, std::string_view text) {
   OwnedFd& file = open[log];
   if (file.get() < 0)
     file = OwnedFd(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  // A long text goes in pieces, so that full() sees that a slow file system takes some of it.
   while (file.get() >= 0 && !text.empty()) {
     const ssize_t wrote = ::write(file.get(), text.data(), std::min(text.size(), kLogPiece));
     if (wrote < 0 && errno == EINTR) continue;
@@ -58,6 +59,8 @@ LogWriter::~LogWriter() { drain(kLastLogs); }
 
 void LogWriter::append(const fs::path& log, std::string_view text) {
   Waiting& waiting = waiting_[log];
+  // After a gap nothing more is taken until the thread has it, so that the log says at the place of
+  // the gap how much is missing.
   const bool fits = waiting.left_out == 0 && waiting_bytes_ + text.size() <= capacity_;
   if (fits) {
     waiting.text += text;
@@ -71,6 +74,7 @@ void LogWriter::append(const fs::path& log, std::string_view text) {
 void LogWriter::work() {
   if (waiting_.empty() || !thread_.idle()) return;
   waiting_bytes_ = 0;
+  // The file system is given something new, and has kSlow from now on to take some of it.
   files_->answered = std::chrono::steady_clock::now();
   thread_.start([files = files_, waiting = std::exchange(waiting_, {})] {
     for (const auto& [log, lines] : waiting) {
@@ -83,6 +87,8 @@ void LogWriter::work() {
 }
 
 bool LogWriter::full() const {
+  // A file system that has taken nothing for long may hang, and the writers of the logs must not
+  // hang with it.
   return waiting_bytes_ > capacity_ / 2 && !thread_.idle() &&
          std::chrono::steady_clock::now() - files_->answered.load() < kSlow;
 }

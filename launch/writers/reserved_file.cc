@@ -46,7 +46,7 @@ int write_whole(const fs::path& path, std::string_view content, uint64_t room) {
     if (wrote < 0) return errno;
     done += static_cast<size_t>(wrote);
   }
-  // What an older content had beyond goes, and with it the reserved blocks, which are taken again.
+  // The rest of an older content goes, and with it the reserved blocks, which are taken again.
   if (::ftruncate(file.get(), static_cast<off_t>(content.size())) != 0) return errno;
   reserve_blocks(file.get(), room);
   return 0;
@@ -66,6 +66,7 @@ void ReservedFile::replace(std::string_view content) {
     if (error.code() != ErrorCode::kResourceExhausted || content.size() > room_) throw;
     return use_room(content);
   }
+  // The file is a new one now and has no room of its own.
   path_has_room_ = false;
   if (room_ < 2 * content.size() || !has_second_)  // it may grow until the next time
     keep_room(std::max<uint64_t>({kLeastRoom, room_, 4 * content.size()}));
@@ -85,11 +86,13 @@ void ReservedFile::use_room(std::string_view content) {
                 "cannot replace " + path_.string() + ": " + std::strerror(error));
   };
   if (const int error = write_whole(spare_, content, room_)) fail_with(error);
+  // The two change places, so that a reader finds a whole file and the old one is the next spare.
   if (::renameat2(AT_FDCWD, spare_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) != 0)
     fail_with(errno);
   if (std::exchange(path_has_room_, true)) return;
 
-  // What the spare is now was written without room of its own.
+  // The spare of now is the file of before, which was written without room of its own. The second
+  // spare stands in for it.
   if (!has_second_ || ::rename(second_.c_str(), spare_.c_str()) != 0) room_ = 0;
   has_second_ = false;
 }

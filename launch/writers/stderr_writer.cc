@@ -35,13 +35,14 @@ std::string StderrWriter::remark() {
 void StderrWriter::drain() {
   buffer_.give_rest();
   write_always({});
-  // Without the lock: other threads go on saying what they have to say.
+  // The wait is without the lock, so that other threads go on saying what they have to say.
   writer_.drain(Deadline::after(options_.last_wait));
 }
 
 void StderrWriter::Buffer::take(std::string_view text) {
   const std::lock_guard lock(mutex_);
   line_ += text;
+  // Only whole lines go out, so that those of other threads do not come between their parts.
   const size_t end = line_.rfind('\n');
   if (end == std::string::npos) return;
   writer_.write_always(line_.substr(0, end + 1));

@@ -37,6 +37,7 @@ void emit(YAML::Emitter& out, const YamlNode& node) {
     case YamlNode::Kind::kNull: out << YAML::Null; break;
     case YamlNode::Kind::kScalar: emit_scalar(out, node); break;
     case YamlNode::Kind::kList:
+      // In block style an empty list or map would be written as nothing.
       if (node.items.empty()) out << YAML::Flow;
       out << YAML::BeginSeq;
       for (const YamlNode& item : node.items)

@@ -33,7 +33,7 @@ void read_scalar(const YamlNode& node, ShortDuration& value);
 void read_scalar(const YamlNode& node, ByteSize& value);
 // A scalar or a list of them.
 void read_scalar(const YamlNode& node, TextOrList& value);
-// Not a scalar: any block of keys.
+// A FreeBlock and a JsonBlock are no scalars, but any block of keys.
 void read_scalar(const YamlNode& node, FreeBlock& value);
 void read_scalar(const YamlNode& node, JsonBlock& value);
 
@@ -72,7 +72,7 @@ class YamlReader {
   // Errors from validate(): names the line of the key that the message is about.
   [[noreturn]] void refuse_invalid(const Error& error) const;
   void refuse_unknown(const std::vector<std::string_view>& known) const;
-  // At the first value, here or below, that readers of YAML take for different things.
+  // Refuses the first value, here or below, that readers of YAML take for different things.
   void refuse_ambiguous_values() const;
   std::string later(const std::string& suffix) const;
 

@@ -10,7 +10,7 @@ namespace retort::launch {
 namespace fs = std::filesystem;
 namespace {
 
-// Up to the next NUL, which is taken too.
+// Takes the text up to the next NUL, and the NUL too.
 std::string take_text(std::string_view& rest, const fs::path& file) {
   const size_t end = rest.find('\0');
   if (end == std::string_view::npos)
@@ -37,7 +37,7 @@ fs::path values_beside(const fs::path& recipe_file) {
   return {};
 }
 
-// Whether it had none.
+// Gives a variable that has no value the known one; true if it had none.
 bool fill(YamlNode::Entry& variable, const std::string& role, const RoleValues& known,
           bool needed) {
   YamlNode& node = variable.value;

@@ -65,7 +65,7 @@ std::pair<std::string, bool> expand_environment(const std::string& text, const Y
 
 class Converter {
  public:
-  // line: overrides the parser's (the command line has none).
+  // `has_lines` is false for the command line, whose values stand in no line.
   explicit Converter(std::string source, bool has_lines)
       : source_(std::move(source)), has_lines_(has_lines) {}
 
@@ -76,6 +76,9 @@ class Converter {
   YamlNode convert(const YAML::Node& from, int64_t fallback_line, int depth) {
     YamlNode node;
     node.place = place_of(from.Mark(), fallback_line);
+
+    // An alias is converted anew wherever it stands, so a small file may grow large: depth, values
+    // and text are bounded.
     if (depth > kMaxYamlDepth)
       refuse(node.place, "nested deeper than " + std::to_string(kMaxYamlDepth) + " levels");
     if (++num_nodes_ > kMaxYamlNodes)
@@ -118,6 +121,7 @@ class Converter {
       }
       YamlNode::Entry entry{pair.first.Scalar(), place, {}};
       count_.add(entry.key.size(), place);
+      // The parser lets a key pass that stands twice, and one of its values would be lost.
       const auto [first, is_new] = lines.emplace(entry.key, place.line);
       if (!is_new)
         refuse(place, "'" + entry.key + "' stands here twice; first in line " +
@@ -126,15 +130,17 @@ class Converter {
       if (entry.value.kind == YamlNode::Kind::kNull) entry.value.place = place;
       node.entries.push_back(std::move(entry));
     }
+    // Merged keys come last, since the block's own win wherever its `<<` stands.
     if (merged) merge(std::move(*merged), lines, node);
   }
 
-  // Quotes make a key of it like any other.
+  // In quotes it is a key like any other.
   static bool is_merge_key(const YAML::Node& key) {
     return key.Scalar() == "<<" && key.Tag() != "!";
   }
 
-  // What stands behind a `<<` at `place`: blocks, whose places say that they were merged there.
+  // The blocks that stand behind a `<<` at `place`; their own places say that they were merged
+  // there.
   std::vector<YamlNode> blocks_to_merge(const YAML::Node& from, const YamlPlace& place, int depth) {
     YamlNode value = convert(from, place.line, depth + 1);
     std::vector<YamlNode> blocks;
@@ -179,8 +185,8 @@ class Converter {
   TextCount count_;
 };
 
-// What a parser's complaint about line `line` (from 0) is likely to be about; yaml-cpp calls nearly
-// everything an illegal map value.
+// Says what a parser's complaint about line `line` (from 0) is likely to be about, because yaml-cpp
+// calls nearly everything an illegal map value.
 std::string likely_cause(std::string_view text, int line) {
   for (; line > 0 && !text.empty(); --line)
     text.remove_prefix(std::min(text.size(), text.find('\n')) + (text.find('\n') < text.size()));
@@ -191,7 +197,7 @@ std::string likely_cause(std::string_view text, int line) {
          "colon?";
 }
 
-// Values reach other processes as JSON, which has no other text.
+// Values reach other processes as JSON, which holds UTF-8 alone.
 void refuse_other_than_utf8(std::string_view text, const std::string& source, bool has_lines) {
   // The marks by which the parser knows UTF-16 and UTF-32, which it reads too.
   if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff")) return;
@@ -214,6 +220,7 @@ YamlNode parse(std::string_view text, const std::string& source, bool has_lines)
   refuse_other_than_utf8(text, source, has_lines);
   Converter converter(source, has_lines);
   try {
+    // Too many values are found before the parser makes a tree of them.
     if (const int line = line_of_too_many_nodes(text); line >= 0)
       refuse({.source = source, .line = has_lines ? line + 1 : 0},
              "more than " + std::to_string(kMaxYamlNodes) + " values");

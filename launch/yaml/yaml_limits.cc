@@ -36,7 +36,7 @@ class NodeCount : public YAML::EventHandler {
 
  private:
   void count(const YAML::Mark& mark) {
-    // A key counts here, and none in the tree.
+    // A key counts here and not in the tree, hence twice the limit.
     if (++count_ > 2 * kMaxYamlNodes) throw TooManyNodes{mark.is_null() ? 0 : mark.line};
   }
   int64_t count_ = 0;
