@@ -29,7 +29,8 @@ DrivingLock::DrivingLock(const std::filesystem::path& run_folder) : file_(open_l
   if (locked != 0) {
     RETORT_LOG(kWarning)
         << "cannot lock " << (run_folder / kDrivingLock).string() << ": " << std::strerror(errno)
-        << "; serving processes will not wait for this one if the launcher is lost";
+        << "; if the launcher is lost, serving processes cannot know that this one has ended: they "
+           "stay for launch.stop_timeout, and with launcher_lost: continue until they are ended";
   }
 }
 

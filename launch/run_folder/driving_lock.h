@@ -13,7 +13,8 @@ inline constexpr const char* kDrivingLock = ".driving";
 
 // Held by a driving process from the moment it has something to save until it ends, however it
 // ends; shared with the other driving ones (flock). A file system without locks costs a warning:
-// the serving processes then leave as soon as the launcher is lost.
+// whether anybody drives cannot be known there and counts as so. Serving processes whose launcher
+// is lost then stay for launch.stop_timeout, and with launcher_lost: continue until they are ended.
 class DrivingLock {
  public:
   explicit DrivingLock(const std::filesystem::path& run_folder);
