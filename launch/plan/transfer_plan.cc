@@ -30,13 +30,16 @@ TransferPlan plan_push(const Recipe& recipe, const RolePlan& student) {
 }
 
 TransferPlan plan_gradients(const parallel::Layout& world, const RolePlan& student) {
-  // A ring all-reduce of the gradients sends 2 (n - 1) / n of their bytes from each rank, an
-  // all-gather of the parameters (n - 1) / n of theirs.
+  // A ring all-reduce sends 2 (n - 1) / n of the gradients' bytes from each rank. Where the
+  // optimizer is shared out, a reduce-scatter sends half of that, and an all-gather (n - 1) / n of
+  // the parameters' bytes (docs/parallel.md).
   const auto n = static_cast<double>(world.dp);
   const double share = (n - 1) / n;
-  double bytes = 2 * share * static_cast<double>(student.memory.gradients);
-  if (world.distributed_optimizer) bytes += share * static_cast<double>(student.memory.parameters);
-  return {.what = "gradients of student", .bytes = bytes};
+  const auto gradients = static_cast<double>(student.memory.gradients);
+  const auto parameters = static_cast<double>(student.memory.parameters);
+  return {.what = "gradients of student",
+          .bytes = world.distributed_optimizer ? share * (gradients + parameters)
+                                               : 2 * share * gradients};
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace retort::launch {
 //   push       P * min(2, replicas): the first of a tree of generators gets P bytes, and
 //              whoever has them sends two copies                      each weight_sync.every_steps
 //   gradients  2 (n - 1) / n * G: a ring all-reduce of a rank's fp32 gradients over n = dp ranks;
-//              distributed_optimizer: and (n - 1) / n * W of its weights               each step
+//              distributed_optimizer: (n - 1) / n * (G + W), W its weights             each step
 struct TransferPlan {
   std::string what;  // "payload teacher -> student"
   double bytes = 0;

@@ -116,7 +116,7 @@ TEST_F(Plan, TransfersFollowFromTheirFormulas) {
   EXPECT_NEAR(ring, 2 * 2.0 / 3 * sums, 1e-6 * ring);
   const auto [sharded, shard_sums, all] =
       gradients("roles.student.world.distributed_optimizer=true");
-  EXPECT_NEAR(sharded, 2 * 2.0 / 3 * shard_sums + 2.0 / 3 * all, 1e-6 * sharded);
+  EXPECT_NEAR(sharded, 2.0 / 3 * (shard_sums + all), 1e-6 * sharded);
 }
 
 // Whoever has the weights of a push sends them to two at most.
