@@ -35,7 +35,7 @@ bool is_called(const Json& entry, const std::string& name) {
          std::find(aliases->begin(), aliases->end(), Json(name)) != aliases->end();
 }
 
-// What stands after --model among the arguments of a router's process.
+// A router tells the arguments of each model's process; the file stands after --model.
 std::string file_of(const Json& status) {
   const auto args = status.find("args");
   if (args == status.end() || !args->is_array()) return "";
@@ -118,7 +118,7 @@ Future<Listed> list_model(Server& server, const std::string& served_model, Deadl
 
 namespace {
 
-// False: it has no such door, which one in front of it may not pass on.
+// False if there is no /health, which a proxy in front of the server may not pass on.
 Future<bool> has_health(Server& server, Deadline deadline) {
   return then_outcome(server.ask(get("/health"), deadline), [](Outcome<Json> outcome) {
     if (!outcome.error) return true;
@@ -131,8 +131,8 @@ Future<bool> has_health(Server& server, Deadline deadline) {
   });
 }
 
-// Of a server without /health: whoever lists models serves them, and who has neither door is no
-// llama-server, which waiting does not mend.
+// Asks a server without /health for its models instead: one that lists them serves them. One with
+// neither is no llama-server, which no waiting mends, so its error is kMismatch.
 Future<Listed> list_without_health(Server& server, const std::string& served_model,
                                    Deadline deadline) {
   return map_error(list_model(server, served_model, deadline), [](const Error& error) {
