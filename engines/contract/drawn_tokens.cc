@@ -35,7 +35,7 @@ bool holds(const std::vector<int64_t>& ids, int32_t id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
 
-// Either kind of token that ends a completion.
+// An id of either kind ends a completion.
 bool is_end(int32_t id, const DrawRequest& request) {
   return holds(request.how.eos_token_ids, id) || holds(request.how.stop_token_ids, id);
 }

@@ -52,7 +52,7 @@ std::string input_header(const InferQuestion& question) {
   return header.dump();
 }
 
-// How long the JSON at the front of the body is.
+// Returns how long the JSON at the front of the body is.
 size_t header_bytes(const http::Response& response) {
   const std::string* text = http::find_header(response.headers, kHeaderLength);
   if (text == nullptr)
@@ -100,7 +100,8 @@ void check_entry(const Json& entry, const TensorSpec& spec) {
                                          " has " + std::to_string(spec.bytes()) + " bytes");
 }
 
-// The outputs in the order of their bytes, each of them once.
+// Returns the outputs in the order of their bytes. The server chooses that order, so each must be
+// there once and none twice.
 std::vector<const TensorSpec*> read_entries(const InferQuestion& question, const Json& header) {
   std::vector<const TensorSpec*> order;
   for (const Json& entry : list_field(header, "outputs", "answer")) {
@@ -205,6 +206,8 @@ std::map<std::string, at::Tensor> read_infer_answer(const InferQuestion& questio
   uint64_t bytes = 0;
   for (const TensorSpec* spec : order)
     bytes += spec->bytes();
+  // The sizes of all outputs are checked against the body before one of them is moved, which writes
+  // over the header.
   if (response.body.size() - source != bytes)
     throw Error(ErrorCode::kCorrupt,
                 "the answer has " + std::to_string(response.body.size() - source) +

@@ -44,7 +44,7 @@ NpyHeader npy_header(std::string_view bytes) {
   return {.text = bytes.substr(at + width, length), .end = at + width + length};
 }
 
-// What follows 'key': in the header, without spaces before it.
+// Returns what follows 'key': in the header, without the spaces before it.
 std::string_view header_value(std::string_view header, const std::string& key) {
   const size_t found = header.find("'" + key + "':");
   if (found == std::string_view::npos)
@@ -92,7 +92,8 @@ at::Tensor read_npy_matrix(std::span<const uint8_t> bytes) {
   if (!header_value(header.text, "fortran_order").starts_with("False"))
     no_array("it stands column by column");
 
-  // The sizes are checked by the bytes that are there before anything is made of them.
+  // The sizes are a stranger's words. They must agree with the bytes that are there before memory
+  // is allocated for them, and the comparison divides, because their product may overflow.
   const auto [rows, columns] = matrix_sizes(header_value(header.text, "shape"));
   const size_t have = text.size() - header.end;
   const size_t most = have / sizeof(float);
