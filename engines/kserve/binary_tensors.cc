@@ -17,8 +17,9 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "tensors are sent as they lie in memory");
 
-// Where a tensor begins in a body. More than any of our datatypes needs, less than its entry in the
-// header has.
+// Each tensor begins at a multiple of this. It is more than any of our datatypes needs, and less
+// than what a tensor's entry in the header takes, so that moving the tensors forward never
+// overtakes their bytes.
 constexpr size_t kAlignment = 8;
 
 struct Datatype {

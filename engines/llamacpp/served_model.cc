@@ -147,6 +147,9 @@ Future<Listed> list_without_health(Server& server, const std::string& served_mod
 
 Future<ServedModel> read_served_model(Server& server, const std::string& served_model,
                                       Deadline deadline) {
+  // The order follows from what a router needs: /props takes the model's name, which the list
+  // tells, and only a model that is loaded has its vocabulary in the list, so that is read once
+  // more at the end.
   return has_health(server, deadline)
       .then([&server, served_model, deadline](bool healthy) {
         return healthy ? list_model(server, served_model, deadline)
@@ -159,7 +162,7 @@ Future<ServedModel> read_served_model(Server& server, const std::string& served_
             [listed](const Json& props) { return served_model_of(props, listed); });
       })
       .then([&server, deadline](ServedModel served) {
-        // Only what is loaded has metadata: a router may have loaded it just now.
+        // A router may have loaded the model just now, for /props.
         return list_model(server, served.state.served_model, deadline)
             .then([&server, served](const Listed& listed) mutable {
               return server.with_address([&] {

@@ -24,7 +24,8 @@ struct Place {
   std::vector<float> log_probs;
 };
 
-// The positions at which the most probable token is least so.
+// Chooses the positions at which the most probable token is the least certain: draws differ most
+// there, and tokens that differ tell the meanings apart.
 std::vector<Place> choose_places(const ProbeSession& session) {
   const ScoreRequest request = session.text_request();
   const Scored& cold = *session.cold;
@@ -57,7 +58,8 @@ std::vector<Place> choose_places(const ProbeSession& session) {
   return places;
 }
 
-// A few tokens of each place; `drawn` is empty when the engine gives no log-probabilities.
+// Draws a few tokens of each place. The list is empty if the engine gives no log-probabilities of
+// them.
 std::vector<DrawnToken> draw_tokens(ProbeSession& session, const std::string& what,
                                     const std::vector<Place>& places,
                                     const models::SamplingOptions& how) {
@@ -112,7 +114,8 @@ class RawNumbers {
   std::map<std::pair<size_t, int32_t>, float> known_;
 };
 
-// Between what a token's log-probability at the probe's temperature lies, from the top-k.
+// Bounds each token's log-probability at the probe's temperature. The normaliser is only known up
+// to the mass outside the top-k, hence bounds and no numbers.
 void bound_tempered(const std::vector<Place>& places, int64_t ids,
                     std::vector<DrawnToken>& tokens) {
   for (size_t p = 0; p < places.size(); ++p) {
@@ -132,7 +135,7 @@ void bound_tempered(const std::vector<Place>& places, int64_t ids,
   }
 }
 
-// What is tried: top_p always, the others where the role uses them.
+// Lists what is tried: top_p always, the others where the role uses them.
 std::vector<std::pair<std::string, models::SamplingOptions>> ways(
     const models::SamplingOptions& role) {
   std::vector<std::pair<std::string, models::SamplingOptions>> list{{"top_p 0.3", {.top_p = 0.3}}};
@@ -165,7 +168,8 @@ void ask_meaning(ProbeSession& session) {
     if (token.place == hot.front().place && token.id != hot.front().id)
       contract.seeds_differ = true;
 
-  // An engine may refuse a way of truncating; then the role cannot use it either.
+  // An engine may refuse a way of truncating. That is no failure of the probe, since the role
+  // cannot use the way either.
   std::vector<Truncation> truncations;
   for (const auto& [name, how] : ways(session.options.sampling)) {
     Truncation truncation{.name = name, .tokens = {}, .kept = {}};

@@ -12,7 +12,7 @@
 namespace retort::engines::vllm {
 namespace {
 
-// From the answer of /version; kCorrupt for another.
+// Reads the answer of /version; kCorrupt for another one.
 std::string read_version(const std::string& json) {
   const nlohmann::json answer = json_object(json, "/version");
   const auto version = answer.find("version");

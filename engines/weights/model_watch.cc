@@ -145,7 +145,8 @@ void ModelWatch::compare_numbers(std::vector<double> now) {
     first_.given = std::move(now);
     return;
   }
-  // Of an earlier process they may be of another model's vocabulary.
+  // The first numbers may be those of an earlier process, and not as many as now. Then the
+  // difference counts as the largest there is.
   double largest = now.size() == first_.given.size() ? 0 : -kLeast;
   for (size_t i = 0; i < now.size() && i < first_.given.size(); ++i)
     largest =

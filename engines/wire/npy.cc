@@ -54,7 +54,7 @@ std::string_view header_value(std::string_view header, const std::string& key) {
   return value;
 }
 
-// Of "(3, 4), }": rows and columns, whose bytes are the rest of the array.
+// Reads rows and columns from "(3, 4), }"; their bytes are the rest of the array.
 std::array<int64_t, 2> matrix_sizes(std::string_view value) {
   const std::string_view shape = value.substr(0, value.find(')'));
   const auto refuse = [&] {
