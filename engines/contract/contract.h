@@ -27,7 +27,7 @@ enum class IdProof {
   kRefuted     // Contract::ids_why says by what
 };
 
-// Of which distribution the log-probability of a drawn token is.
+// The distribution that the log-probability of a drawn token belongs to.
 enum class DrawnMeaning {
   kNone,       // none came
   kRaw,        // the model's: temperature 1, whole vocabulary, however it was drawn
@@ -39,7 +39,7 @@ enum class DrawnMeaning {
 // What came of an end token that the engine does not know as one.
 enum class EndProof { kNotAsked, kHonoured, kRefused, kIgnored };
 
-// Of log-probabilities of the same tokens, absolute, in nats. count 0: not measured.
+// How far log-probabilities of the same tokens are apart, absolute, in nats. count 0: not measured.
 struct Difference {
   double largest = 0;
   double mean = 0;
@@ -166,14 +166,15 @@ double reward_tolerance(const Contract& contract);
 struct Allowed {
   double largest = 0, mean = 0;  // nats, or of rewards
 };
-// Of log-probabilities of replicas of the engine, which may run on other devices. The largest is
-// the recipe's tolerance; without one, what a local copy in another type may differ by.
+// What log-probabilities of two replicas of the engine, which may run on other devices, may differ
+// by. The largest is the recipe's tolerance; without one, what a local copy in another type may
+// differ by.
 Allowed allowed_of_replicas(const Contract& contract);
-// Of their rewards; without a tolerance a share of `reward`.
+// The same for their rewards; without a tolerance a share of `reward`.
 Allowed allowed_of_replicas(const Contract& contract, double reward);
-// Of the student's own log-probabilities with weights that the engine loaded (receipt.h). Without
-// the recipe's tolerance four times what the probe found to vary, and never more than a local copy
-// may on average.
+// What the engine's log-probabilities may differ by from the student's own, once it has loaded the
+// student's weights (receipt.h). Without the recipe's tolerance that is four times what the probe
+// found to vary, and never more than a local copy may on average.
 Allowed allowed_of_weights(const Contract& contract);
 
 // One JSON object, several lines.

@@ -42,8 +42,9 @@ struct ServedModel {
   bool has(std::string_view name) const { return tensors.find(name) != tensors.end(); }
 };
 
-// From GET v2/models/M and, where there is one, v2/models/M/config. `names`: options.tensors.
-// kMismatch naming the tensor for a model that does not keep our convention, with what to change.
+// Reads what GET v2/models/M says and, where there is one, v2/models/M/config. `names`:
+// options.tensors. kMismatch naming the tensor for a model that does not keep our convention, with
+// what to change.
 ServedModel read_served_model(const std::string& model,
                               const std::map<std::string, std::string>& names, const Json& metadata,
                               std::optional<Json> configuration);

@@ -25,9 +25,9 @@ enum class StopType { kEnd, kWord, kLimit };
 
 struct Completion {
   std::vector<int32_t> token_ids;
-  // Of the tokens that the server says something about, in their order. It leaves out each one
-  // after which the text ends within a character of UTF-8, and as many of the last as a stop string
-  // that ended the completion has tokens.
+  // One for each token that the server says something about, in their order. It leaves out each
+  // token after which the text ends within a character of UTF-8, and as many of the last ones as a
+  // stop string that ended the completion has tokens.
   std::vector<Chances> chances;
   StopType stop = StopType::kLimit;
   std::string stop_string;  // of kWord

@@ -15,7 +15,7 @@ namespace retort::engines::llamacpp {
 // One of the list of models.
 struct Listed {
   std::string name;
-  // As a router says: "loaded", "loading", "unloaded", ...; empty: the server is no router.
+  // The router's word: "loaded", "loading", "unloaded", ...; empty: the server is no router.
   std::string status;
   bool failed = false;  // its process ended by itself, with
   int64_t exit_code = 0;

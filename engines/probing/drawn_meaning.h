@@ -1,5 +1,5 @@
-// Of which distribution the log-probabilities of drawn tokens are, from tokens that were drawn one
-// at a time at a few places, in several ways.
+// Finds which distribution the log-probabilities of drawn tokens belong to, from tokens that were
+// drawn one at a time at a few places, in several ways.
 #pragma once
 
 #include <cmath>

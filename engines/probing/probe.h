@@ -36,7 +36,7 @@ struct ProbeOptions {
   std::optional<double> tolerance;  // the recipe's; Contract::tolerance
   // Whether ids are named, too: a question that servers may not know, so only for who needs it.
   bool names_ids = false;
-  // Of the ids that stand before the probe's text, so that no cache of the server holds it: a
+  // Names the ids that stand before the probe's text, so that no cache of the server holds it: a
   // number that no probe of this server had before.
   uint64_t nonce = 0;
 };
@@ -47,7 +47,7 @@ inline constexpr int64_t kMaxProbeRequestTokens = 80;
 // Positions of a scored sequence that are asked for; some engines answer each by a request.
 inline constexpr int64_t kProbeRows = 24;
 
-// Of a model's rewards that are asked for, where it gives several numbers.
+// At most so many of a model's rewards are asked for, where it gives several numbers.
 inline constexpr int64_t kMaxProbeLabels = 4;
 
 // Asks what the engine can do (Engine::abilities), and fills a Contract; it refuses nothing, which
@@ -72,7 +72,7 @@ inline constexpr int64_t kMaxProbeLabels = 4;
 // for the text. Questions that are open then are cancelled.
 Contract probe(const ProbeSubject& subject, const ProbeOptions& options, Deadline deadline);
 
-// Of an engine that is asked in words: its answer to a plain question, three times again, three
+// Probes an engine that is asked in words: its answer to a plain question, three times again, three
 // times beside seven others, and one that must be cut after two tokens. Threads, errors: as
 // probe().
 Contract probe_words(Engine& engine, EngineKind kind, const std::string& url, Deadline deadline);

@@ -9,7 +9,7 @@
 
 namespace retort::engines {
 
-// Of a completion that is drawn after the text.
+// The length of a completion that is drawn after the text.
 inline constexpr int64_t kProbeDrawnTokens = 16;
 
 // Plain text in the tokenizer's ids, with a few ids in front of it that differ from probe to

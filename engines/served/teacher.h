@@ -71,7 +71,7 @@ class EngineTeacher final : public roles::ServedRole {
   roles::Progress progress() const override { return {requests_served(), "requests answered"}; }
 
  private:
-  // To the question of one sequence: one of the two.
+  // The answer to the question of one sequence; one of the two is filled in.
   struct Answer {
     Scored scored{};
     at::Tensor tensor{};  // hidden states, or log-probabilities at named ids

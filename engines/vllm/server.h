@@ -40,7 +40,7 @@ class Server {
   // Asks for the model each time; for its limits until they are known, as the server's log gets a
   // page for each request that it refuses.
   Future<Served> ask(Deadline deadline, Wait wait);
-  // As it was when it was asked last; asks if it never was.
+  // The server as it was when it was asked last; asks if it never was.
   Future<Served> served(Deadline deadline);
   std::optional<Served> known() const;
 
