@@ -93,6 +93,7 @@ Drawn checked_drawn(DrawnTokens tokens, const DrawRequest& request) {
   if (!given_up) check_ids(tokens, request.how.sampling.num_ids);
   const FinishReason reason = finish_reason_of(tokens, request);
 
+  // Tokens behind an end token would be trained on as part of the completion.
   const auto end = std::find_if(tokens.token_ids.begin(), tokens.token_ids.end(),
                                 [&](int32_t id) { return is_end(id, request); });
   if (end != tokens.token_ids.end() && end + 1 != tokens.token_ids.end())

@@ -82,6 +82,8 @@ void check_entry(const Json& entry, const TensorSpec& spec) {
     throw Error(ErrorCode::kMismatch,
                 field + ": datatype is " + in_quotes(datatype) + "; expected " + spec.datatype);
 
+  // The shape was known when the question was asked, so another one is an error and nothing is
+  // allocated for it.
   const std::vector<int64_t> shape = shape_field(entry, field);
   if (shape != spec.shape)
     throw Error(ErrorCode::kMismatch,
@@ -180,6 +182,7 @@ uint64_t answer_limit(const InferQuestion& question) {
 
 http::Request infer_request(const InferQuestion& question) {
   http::Request request;
+  // The body is the JSON header and then the inputs' bytes, which are sent from where they lie.
   std::string header = input_header(question);
   request.headers.push_back({std::string(kHeaderLength), std::to_string(header.size())});
   request.content_type = "application/octet-stream";

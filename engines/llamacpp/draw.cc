@@ -148,6 +148,8 @@ void DrawRun::fill_from(size_t at) {
     return;
   }
 
+  // Each missing number takes a request of its own, which forces that token behind all that stands
+  // before it.
   PositionQuestion question{.ids = PromptText(ids_),
                             .prefix = request_.prompt.size() + at,
                             .given = drawn_.token_ids[at],

@@ -62,6 +62,8 @@ Json draw_parameters(const models::DrawOptions& how, uint32_t seed, int64_t prom
   parameters["top_k"] = sampling.top_k;
   parameters["top_p"] = sampling.top_p;
   parameters["min_p"] = sampling.min_p;
+  // The penalty counts prompt and completion, as ours does: the server looks back as far as both
+  // are long.
   parameters["repeat_penalty"] = sampling.repetition_penalty;
   parameters["repeat_last_n"] = prompt_tokens + new_tokens;
   parameters["samplers"] = {"penalties", "temperature", "top_k", "top_p", "min_p"};
@@ -70,6 +72,7 @@ Json draw_parameters(const models::DrawOptions& how, uint32_t seed, int64_t prom
     parameters["samplers"].push_back("typ_p");
   }
 
+  // Ids beyond the tokenizer's are only padding of the head, and must not be drawn.
   Json barred = Json::array();
   if (sampling.num_ids > 0)
     for (int64_t id = sampling.num_ids; id < vocab_rows; ++id)

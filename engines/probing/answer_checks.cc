@@ -85,6 +85,7 @@ void check_answer(const ScoreRequest& request, const Scored& answer, int64_t ids
     check_log_prob("given", r, answer.given[r]);
   if (request.top_k == 0) return;
 
+  // The tensors are read by pointer below, so their form is checked first.
   const auto fits = [&](const at::Tensor& tensor, at::ScalarType dtype) {
     return tensor.defined() && tensor.is_cpu() && tensor.scalar_type() == dtype &&
            tensor.dim() == 2 && tensor.size(0) == rows && tensor.size(1) == request.top_k;

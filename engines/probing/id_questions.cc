@@ -78,6 +78,8 @@ void compare_with_copy(ProbeSession& session) {
 void compare_with_neighbours(ProbeSession& session) {
   Contract& contract = session.contract;
   const ScoreRequest text = session.text_request();
+  // A tokenizer that is one off makes text of what is sent as its neighbours: then the text moved
+  // up or down is the likelier one. Where none of the three is clearly likelier, nothing is proven.
   const std::vector<double> right = nats_of(*session.cold);
   const std::vector<Scored> others =
       session.ask.score_together("the text with its ids moved by one",

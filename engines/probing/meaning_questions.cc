@@ -29,6 +29,7 @@ struct Place {
 std::vector<Place> choose_places(const ProbeSession& session) {
   const ScoreRequest request = session.text_request();
   const Scored& cold = *session.cold;
+  // Without a top-k the given token's own log-probability has to tell how certain a place is.
   const bool wide = cold.ids.defined();
   const int64_t k = wide ? cold.ids.size(1) : 0;
   const at::Tensor ids = wide ? cold.ids.contiguous() : at::Tensor();
@@ -75,6 +76,7 @@ std::vector<DrawnToken> draw_tokens(ProbeSession& session, const std::string& wh
 
   std::vector<DrawnToken> tokens;
   for (size_t i = 0; i < answers.size(); ++i) {
+    // The answers stand in the order of the requests, kDrawsOfPlace of them for each place.
     if (answers[i].log_probs.empty()) continue;
     tokens.push_back({.place = i / kDrawsOfPlace,
                       .id = answers[i].token_ids.front(),
@@ -93,6 +95,8 @@ class RawNumbers {
     std::vector<std::pair<size_t, int32_t>> missing;
     std::vector<ScoreRequest> requests;
     for (const DrawnToken& token : tokens) {
+      // Draws of one place repeat tokens, and those of several ways do. Only those not seen before
+      // are asked about, in one go.
       if (!known_.try_emplace({token.place, token.id}, 0.0f).second) continue;
       missing.emplace_back(token.place, token.id);
       ScoreRequest& request = requests.emplace_back();

@@ -65,6 +65,8 @@ void compare_with_entries(ProbeSession& session, const ScoreRequest& request,
     const float* numbers = values.const_data_ptr<float>() + offset;
     const auto at = std::find(row, row + request.top_k, given) - row;
     const bool listed = at < request.top_k;
+    // A listed token must have the same number in both. One that is not listed must not be above
+    // the least that is.
     const double off = scored.given[r] - numbers[listed ? at : request.top_k - 1];
     if (listed ? std::abs(off) > kSameNumber : off > kSameNumber)
       session.refute_ids("the given token " + std::to_string(given) + " has log-probability " +

@@ -25,7 +25,8 @@ using roles::PayloadSpec;
 
 // An engine may compute its logits in bfloat16, so its probabilities may sum to a bit above 1.
 constexpr double kSumTolerance = 1e-2;
-// A tail has at least this mass unless it is empty, so that its logarithm stays finite.
+// A tail that is not empty has at least this mass: float32 does not know 1 minus a sum any better,
+// and its logarithm must be finite.
 constexpr double kSmallestTail = 0x1p-23;
 
 [[noreturn]] void refuse(const std::string& what) {
@@ -71,6 +72,8 @@ KnownRow known_part(std::span<const int32_t> ids, std::span<const float> log_pro
   for (size_t i = 0; i < ids.size(); ++i) {
     const double probability = std::exp(static_cast<double>(log_probs[i]));
     sum += probability;
+    // An id that the student lacks counts for the masked mass alone. What is listed beyond the k
+    // that the payload has stays in the tail.
     if (ids[i] >= known) {
       row.masked += probability;
     } else if (row.ids.size() < static_cast<size_t>(k)) {
@@ -157,6 +160,8 @@ void check_named_spec(const PayloadSpec& spec, int64_t vocab_rows, const Abiliti
   if (spec.temperature != 1)
     refuse("log-probabilities at ids that the student names are those at temperature 1");
   const int64_t masked = masked_ids(spec, vocab_rows);
+  // Ids that only the engine's head has are named with the student's, so they count against the
+  // engine's limit.
   const int64_t named = std::min(spec.top_k, known_ids(spec, vocab_rows)) + masked;
   if (abilities.max_named_ids < named)
     refuse("it takes " + std::to_string(abilities.max_named_ids) + " ids of a position, " +

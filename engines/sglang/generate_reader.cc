@@ -224,6 +224,8 @@ void GenerateReader::number(double value) {
     default: break;
   }
   if (in_entry()) {
+    // An entry is [log-probability, id, text]. Its elements have no names, so their place tells
+    // them apart.
     const int element = ++num_elements_;
     if (element == 1) entry_.log_prob = value;
     if (element == 2) entry_.id = id_of(value, "log-probabilities");

@@ -62,6 +62,8 @@ void InputRows::given(const Entry& entry) {
                " tokens that were asked for");
 
   const int32_t sent = request_.token_ids[static_cast<size_t>(first_ + row)];
+  // The ids in the answer show that it belongs to this sequence. The server writes 0 for ids from
+  // vocab_rows - 1 on, which must not count as another token.
   const bool clipped = sent >= vocab_rows_ - 1 && entry.id == 0;
   if (entry.id != sent && !clipped)
     other_rows(place(kGiven, row) + "is of token " + std::to_string(entry.id) + ", and " +
@@ -106,6 +108,7 @@ void InputRows::end_top() {
 }
 
 void InputRows::keep_top(const std::vector<Entry>& entries) {
+  // The row is checked while it is copied, so that no number reaches the caller unchecked.
   const std::string where = place(kTop, top_row_);
   const auto begin = static_cast<std::ptrdiff_t>(next_top_ * entries.size());
   int32_t* const ids = scored_.ids.mutable_data_ptr<int32_t>() + begin;

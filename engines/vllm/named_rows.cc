@@ -58,6 +58,8 @@ at::Tensor NamedRows::take() {
                     "and without --kv-sharing-fast-prefill");
   const at::Tensor all = read_npy_matrix(matrix_.take());
 
+  // The matrix has a row for each position from the first wanted one to the last; those between
+  // that nobody wants are dropped.
   const int64_t rows = int64_t{positions_.back()} - positions_.front() + 1;
   if (all.size(0) != rows || all.size(1) != width_)
     throw Error(ErrorCode::kCorrupt,

@@ -111,6 +111,7 @@ Future<ModelWatch::Seen> ModelWatch::ask(Deadline deadline) const {
       return Seen{.numbers = {scored.given.begin(), scored.given.end()}, .words = ""};
     });
 
+  // A reward needs a prompt and a completion, so the same ids are cut in the middle.
   const std::vector<int32_t>& ids = question_.token_ids;
   const auto middle = ids.begin() + kWatchTokens / 2;
   return engine_

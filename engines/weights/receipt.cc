@@ -68,6 +68,7 @@ struct Differences {
 
 void compare(const ScoreRequest& request, const Scored& theirs, const at::Tensor& ours,
              Differences& differences) {
+  // The engine chooses the ids of a top-k, so they are checked before they index our own numbers.
   const auto own = [&](int64_t row, int64_t id) {
     if (id < 0 || id >= ours.size(1))
       throw Error(ErrorCode::kMismatch,
