@@ -1,4 +1,4 @@
-// What a server says of the model that is served: which of our tensors it takes and gives.
+// Reads a server's description of its model: which of our tensors it takes and gives.
 #pragma once
 
 #include <cstdint>

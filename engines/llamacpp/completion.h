@@ -1,4 +1,4 @@
-// What POST /completion answers, checked.
+// Reads and checks the answer of POST /completion.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@ namespace retort::engines::llamacpp {
 // given as the logarithm of the smallest float32 here, -103.28: the true one is not above it.
 inline constexpr float kLeastLogProb = -103.27893F;
 
-// What the model says at one position, before any sampler: temperature 1, whole vocabulary.
+// The model's log-probabilities at one position, before any sampler: temperature 1, whole
+// vocabulary.
 struct Chances {
   int32_t id = 0;  // that was drawn
   float log_prob = 0;

@@ -1,4 +1,4 @@
-// What a llama-server says of the model that it serves.
+// Reads a llama-server's description of the model that it serves.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What the requests to one llama-server share.
+// Holds what the requests to one llama-server share.
 #pragma once
 
 #include <cstdint>

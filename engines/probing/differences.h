@@ -1,4 +1,4 @@
-// How far two answers to one question are apart.
+// Measures how far two answers to one question are apart.
 #pragma once
 
 #include <span>

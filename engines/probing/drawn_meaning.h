@@ -26,7 +26,7 @@ struct DrawnToken {
   double most_tempered = INFINITY;
 };
 
-// What a way of truncating leaves at a place, from the raw top-k there.
+// The part of a distribution that a way of truncating leaves at a place, from the raw top-k there.
 struct Kept {
   std::optional<double> mass;  // nullopt: the top-k is too narrow to say
   double least = -INFINITY;    // the raw log-probability of the least token that stays

@@ -1,4 +1,4 @@
-// What the local copy of an engine's model says to the same questions.
+// Asks the local copy of an engine's model the same questions.
 #pragma once
 
 #include <ATen/core/Tensor.h>

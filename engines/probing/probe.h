@@ -18,7 +18,7 @@ class Tokenizer;
 
 namespace retort::engines {
 
-// Who is asked, and what the role takes it for. All of it outlives the call.
+// The engine that is asked, and what the role takes it for. All of it outlives the call.
 struct ProbeSubject {
   Engine& engine;
   const models::Tokenizer& tokenizer;
@@ -34,14 +34,14 @@ struct ProbeOptions {
   // top_k and min_p, so that what they do is tried as well; the rest is for check_contract
   models::SamplingOptions sampling;
   std::optional<double> tolerance;  // the recipe's; Contract::tolerance
-  // Whether ids are named, too: a question that servers may not know, so only for who needs it.
+  // Asks at named ids too. Servers may not know that question, so only roles that need it set this.
   bool names_ids = false;
   // Names the ids that stand before the probe's text, so that no cache of the server holds it: a
   // number that no probe of this server had before.
   uint64_t nonce = 0;
 };
 
-// What no probe exceeds.
+// No probe exceeds these.
 inline constexpr int64_t kMaxProbeRequests = 120;
 inline constexpr int64_t kMaxProbeRequestTokens = 80;
 // Positions of a scored sequence that are asked for; some engines answer each by a request.

@@ -109,7 +109,7 @@ class QuestionPacks {
     std::vector<std::function<void()>> cancel;  // what is asked
   };
 
-  // What the engine's thread needs; outlives the role while a question is open.
+  // The engine's thread needs this, so it outlives the role while a question is open.
   struct Shared {
     ForCallers for_callers;
     std::atomic<int64_t> answered{0};

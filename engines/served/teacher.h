@@ -76,7 +76,7 @@ class EngineTeacher final : public roles::ServedRole {
     Scored scored{};
     at::Tensor tensor{};  // hidden states, or log-probabilities at named ids
   };
-  // What the engine's thread needs; outlives the teacher while a request is open.
+  // The engine's thread needs this, so it outlives the teacher while a request is open.
   struct Shared {
     Shared(roles::AnswerStore::Options options, int64_t vocab_rows)
         : store(options), vocab_rows(vocab_rows) {}

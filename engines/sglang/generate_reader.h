@@ -40,7 +40,7 @@ class GenerateReader final : private JsonHandler {
   std::optional<FlatTop> flat_top();
 
  private:
-  // Where in the answer something stands.
+  // The place in the answer where something stands.
   enum class Place {
     kOutside,
     kAnswer,       // {"output_ids": ..., "meta_info": ...}

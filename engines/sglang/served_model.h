@@ -1,4 +1,4 @@
-// What an SGLang server says of its model and of itself.
+// Reads an SGLang server's descriptions of its model and of itself.
 #pragma once
 
 #include <cstdint>

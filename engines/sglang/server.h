@@ -14,7 +14,7 @@
 
 namespace retort::engines::sglang {
 
-// What is known of the server once it was asked.
+// The facts of a server that was asked.
 struct Served {
   ModelInfo model;
   ServerInfo server;

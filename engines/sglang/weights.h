@@ -1,4 +1,4 @@
-// What SGLang is told, and answers, when it loads weights.
+// Makes SGLang's questions to load weights, and checks its answers.
 #pragma once
 
 #include <string>

@@ -16,7 +16,7 @@
 
 namespace retort::engines::vllm {
 
-// What is known of the server once it was asked.
+// The facts of a server that was asked.
 struct Served {
   ListedModel model;
   // asked: the ids that the model knows; nullopt: the server does not say it in words we know
