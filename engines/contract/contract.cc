@@ -196,6 +196,8 @@ class Check {
 
   void check_ratio() const {
     const models::SamplingOptions& how = needs_.sampling;
+    // A ratio needs the probability with which a token was drawn, exactly. Settings for which no
+    // engine gives it are refused first, then those of this engine's meaning.
     const std::string need = needs_.objective +
                              " needs the log-probability of drawn tokens under the distribution "
                              "they are drawn from; ";
@@ -251,6 +253,8 @@ class Check {
              ", and this engine gives " + std::to_string(contract_.top_k) + "; lower top_k, or " +
              (flag.empty() ? std::string("take an engine that gives more")
                            : start_with(flag) + " " + std::to_string(top_k)));
+    // At another temperature than 1 the tail follows from the engine's numbers only if they are of
+    // all ids: then there is no tail.
     const bool whole = contract_.whole_mass && needs_.top_k >= contract_.vocab_rows;
     if (needs_.temperature != 1 && needs_.tail_mass && !whole)
       refuse(

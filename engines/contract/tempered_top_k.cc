@@ -34,6 +34,7 @@ Row read_row(const double* values, int64_t k, int64_t index, double error) {
     row.mass += std::exp(value);
   }
   if (row.largest == -INFINITY) refuse_row(index, "every one is -inf");
+  // All numbers may be too high by `error`, so only a sum that is above 1 even then cannot be.
   if (row.mass * std::exp(-error) > 1 + 1e-12)
     refuse_row(index, "their probabilities sum to " + std::to_string(row.mass));
   return row;

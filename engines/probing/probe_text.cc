@@ -28,6 +28,8 @@ constexpr size_t kLeastDifferent = 8;
 ProbeText::ProbeText(const models::Tokenizer& tokenizer, int64_t context_tokens, uint64_t nonce)
     : nonce_(nonce) {
   const std::vector<int32_t> all = tokenizer.encode(kText, false);
+  // A tokenizer that is not a language model's may make few tokens of the text, or all the same
+  // ones, with which no question tells anything.
   const std::set<int32_t> different(all.begin(), all.end());
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorCode::kInvalidArgument, "probe: " + what)

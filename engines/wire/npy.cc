@@ -37,6 +37,7 @@ NpyHeader npy_header(std::string_view bytes) {
   const size_t width = version == 1 ? 2 : 4;
   if (bytes.size() < at + width) no_array("it ends in its header");
 
+  // The length is little-endian, of two bytes in version 1 and of four later.
   uint64_t length = 0;
   for (size_t i = 0; i < width; ++i)
     length |= uint64_t{static_cast<uint8_t>(bytes[at + i])} << (8 * i);
