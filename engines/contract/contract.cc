@@ -25,7 +25,7 @@ std::string nats(double value) {
   return text;
 }
 
-// Of a reward that is asked for again.
+// How far a reward may be off when it is asked for again.
 double reward_limit(const Contract& contract, double reward) {
   return contract.tolerance_given ? contract.tolerance
                                   : kRewardShare * std::max(1.0, std::abs(reward));
@@ -36,14 +36,15 @@ class Check {
   Check(const Contract& contract, const Needs& needs) : contract_(contract), needs_(needs) {}
 
   void run() const {
-    // Who is asked in words shows no ids.
+    // An engine that is asked in words shows no ids, so nothing else can be compared.
     if (needs_.what == Purpose::kWords) return check_words();
-    // What no server of this engine gives needs no look at the rest.
+    // Hidden states come first: where no server of this engine gives them, advice about anything
+    // else would lead nowhere.
     if (needs_.what == Purpose::kHiddenStates) check_gives_hidden_states();
     check_vocabulary();
     check_ids();
     check_context();
-    // Log-probabilities say nothing of a reward.
+    // A reward is a number of its own, of which log-probabilities say nothing.
     if (needs_.what == Purpose::kRewards) return check_rewards();
     check_steadiness();
     if (needs_.seeds) check_seeds();
@@ -195,6 +196,8 @@ class Check {
 
   void check_ratio() const {
     const models::SamplingOptions& how = needs_.sampling;
+    // A ratio needs the probability with which a token was drawn, exactly. Settings for which no
+    // engine gives it are refused first, then those of this engine's meaning.
     const std::string need = needs_.objective +
                              " needs the log-probability of drawn tokens under the distribution "
                              "they are drawn from; ";
@@ -236,7 +239,8 @@ class Check {
   }
 
   void check_top_k() const {
-    // Ids that only the engine's head has may be among the most probable ones, and are left out.
+    // Ids that only the engine's head has may be among the most probable ones. They are left out
+    // later, so as many more are needed.
     const int64_t padded = std::max<int64_t>(0, contract_.vocab_rows - contract_.tokenizer_ids);
     const int64_t top_k = std::min(needs_.top_k + std::min(kMaxMaskedIds, padded),
                                    std::max(needs_.top_k, contract_.vocab_rows));
@@ -249,6 +253,8 @@ class Check {
              ", and this engine gives " + std::to_string(contract_.top_k) + "; lower top_k, or " +
              (flag.empty() ? std::string("take an engine that gives more")
                            : start_with(flag) + " " + std::to_string(top_k)));
+    // At another temperature than 1 the tail follows from the engine's numbers only if they are of
+    // all ids: then there is no tail.
     const bool whole = contract_.whole_mass && needs_.top_k >= contract_.vocab_rows;
     if (needs_.temperature != 1 && needs_.tail_mass && !whole)
       refuse(
@@ -258,7 +264,8 @@ class Check {
           "follows: use tail: renormalize, or temperature 1");
   }
 
-  // That the numbers are what they are taken for the probe has compared.
+  // The probe has compared the numbers with the engine's own top-k; whether they agree is the last
+  // check here.
   void check_named() const {
     if (contract_.named_ids == 0)
       refuse(

@@ -19,7 +19,7 @@
 
 namespace retort::engines {
 
-// Whether the engine's ids are the tokenizer's.
+// The proof that the engine's ids are the tokenizer's, or that they are not.
 enum class IdProof {
   kLocalCopy,  // log-probabilities are those of the local copy, and not of neighbouring ids
   kText,       // plain text is far likelier than the same ids moved by one
@@ -27,7 +27,7 @@ enum class IdProof {
   kRefuted     // Contract::ids_why says by what
 };
 
-// Of which distribution the log-probability of a drawn token is.
+// The distribution that the log-probability of a drawn token belongs to.
 enum class DrawnMeaning {
   kNone,       // none came
   kRaw,        // the model's: temperature 1, whole vocabulary, however it was drawn
@@ -36,10 +36,10 @@ enum class DrawnMeaning {
   kUnknown     // Contract::drawn_why says why
 };
 
-// What came of an end token that the engine does not know as one.
+// The probe names an ordinary token as an end token; this came of it.
 enum class EndProof { kNotAsked, kHonoured, kRefused, kIgnored };
 
-// Of log-probabilities of the same tokens, absolute, in nats. count 0: not measured.
+// How far log-probabilities of the same tokens are apart, absolute, in nats. count 0: not measured.
 struct Difference {
   double largest = 0;
   double mean = 0;
@@ -111,8 +111,8 @@ struct Contract {
   std::optional<bool> words_in_batch;       // beside other requests, the same words
   std::optional<bool> words_stop_at_limit;  // it stops at max_new_tokens
 
-  // What is no difference of log-probabilities: the recipe's, or
-  // max(1e-4, 4 * the largest of the differences above).
+  // Log-probabilities this far apart count as the same: the recipe's number, or max(1e-4, 4 * the
+  // largest of the differences above).
   double tolerance = 1e-4;
   bool tolerance_given = false;
 
@@ -159,21 +159,23 @@ inline constexpr int64_t kMaxMaskedIds = 16;
 // kInvalidArgument: the recipe asks for what it cannot give. Context: role, engine, url.
 void check_contract(const Contract& contract, const Needs& needs);
 
-// What is no difference of rewards: the recipe's tolerance, or what the probe found to vary.
+// Rewards this far apart count as the same: the recipe's tolerance, or what the probe found to
+// vary.
 double reward_tolerance(const Contract& contract);
 
-// Up to which differences numbers of the same model are the same.
+// Numbers of the same model may differ by this much.
 struct Allowed {
   double largest = 0, mean = 0;  // nats, or of rewards
 };
-// Of log-probabilities of replicas of the engine, which may run on other devices. The largest is
-// the recipe's tolerance; without one, what a local copy in another type may differ by.
+// The limits for log-probabilities of two replicas of the engine, which may run on other devices.
+// The largest is the recipe's tolerance; without one, what a local copy in another type may differ
+// by.
 Allowed allowed_of_replicas(const Contract& contract);
-// Of their rewards; without a tolerance a share of `reward`.
+// The limits for their rewards; without a tolerance a share of `reward`.
 Allowed allowed_of_replicas(const Contract& contract, double reward);
-// Of the student's own log-probabilities with weights that the engine loaded (receipt.h). Without
-// the recipe's tolerance four times what the probe found to vary, and never more than a local copy
-// may on average.
+// The limits for the engine's log-probabilities against the student's own, once it has loaded the
+// student's weights (receipt.h). Without the recipe's tolerance they are four times what the probe
+// found to vary, and never more than a local copy may on average.
 Allowed allowed_of_weights(const Contract& contract);
 
 // One JSON object, several lines.

@@ -15,7 +15,7 @@ inline constexpr bool kIsOptional = false;
 template <class T>
 inline constexpr bool kIsOptional<std::optional<T>> = true;
 
-// An object of what fields() names.
+// Writes an object of what fields() names.
 struct Writer {
   Json object = Json::object();
 
@@ -45,7 +45,8 @@ struct Writer {
                                        "; delete the file, the next run probes the engine again");
 }
 
-// The same way back.
+// Reads such an object. Every field must be there and no other key, because what a contract of
+// another version lacks would be guessed.
 struct Reader {
   const Json& object;
   std::string path;  // "local." inside it

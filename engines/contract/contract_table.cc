@@ -11,7 +11,7 @@ class Table {
  public:
   void line(const std::string& name, const std::string& value) {
     const std::string gap(name.size() < kWidth ? kWidth - name.size() : 1, ' ');
-    // Much of it is what the server says of itself.
+    // Much of the text is the server's own, which must not act on a terminal.
     text_ += name + gap + printable(value) + "\n";
   }
   std::string take() { return std::move(text_); }
@@ -71,7 +71,7 @@ void add_draws(const Contract& contract, Table& table) {
   table.line("drawn and scored", difference_text(contract.drawn_and_scored));
 }
 
-// Of an engine that shows no tokens.
+// An engine that is asked in words shows no tokens, so its table has other lines.
 void add_words(const Contract& contract, Table& table) {
   constexpr size_t kShown = 100;
   table.line("answer to the probe", contract.written.substr(0, kShown));
@@ -89,7 +89,7 @@ void add_numbers(const Contract& contract, Table& table) {
   table.line("ids", with_reason(enum_name(contract.ids), contract.ids_why));
   if (contract.draws) add_draws(contract, table);
 
-  // How far numbers hold.
+  // The next lines say in which situations the engine's numbers stay the same.
   if (contract.whole_mass)
     table.line("whole vocabulary", "probabilities sum to " + std::to_string(*contract.whole_mass));
   table.line("again", difference_text(contract.repeated));

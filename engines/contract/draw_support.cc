@@ -36,7 +36,7 @@ std::optional<UnsupportedOption> unsupported_option(EngineKind engine,
                                  use("0", [](const EngineTraits& other) {
                                    return other.min_new_tokens != FirstTokens::kNeverBarred;
                                  })};
-  // A stop text within the first tokens ends its completions, and ours not.
+  // Such an engine ends a completion at a stop text within the first tokens; ours goes on.
   if (traits.min_new_tokens == FirstTokens::kBarredWithoutStopTexts && !how.stop.empty())
     return UnsupportedOption{
         "min_new_tokens", name + " ends a completion at a stop text within the first tokens too" +

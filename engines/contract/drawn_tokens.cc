@@ -35,7 +35,7 @@ bool holds(const std::vector<int64_t>& ids, int32_t id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
 
-// Either kind of token that ends a completion.
+// An id of either kind ends a completion.
 bool is_end(int32_t id, const DrawRequest& request) {
   return holds(request.how.eos_token_ids, id) || holds(request.how.stop_token_ids, id);
 }
@@ -93,6 +93,7 @@ Drawn checked_drawn(DrawnTokens tokens, const DrawRequest& request) {
   if (!given_up) check_ids(tokens, request.how.sampling.num_ids);
   const FinishReason reason = finish_reason_of(tokens, request);
 
+  // Tokens behind an end token would be trained on as part of the completion.
   const auto end = std::find_if(tokens.token_ids.begin(), tokens.token_ids.end(),
                                 [&](int32_t id) { return is_end(id, request); });
   if (end != tokens.token_ids.end() && end + 1 != tokens.token_ids.end())

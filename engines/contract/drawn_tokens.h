@@ -1,4 +1,4 @@
-// Whether what a server drew is what was asked for.
+// Checks that a server drew what it was asked for.
 #pragma once
 
 #include <cstdint>

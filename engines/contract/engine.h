@@ -18,7 +18,7 @@
 
 namespace retort::engines {
 
-// What an engine says of itself.
+// An engine describes itself by this.
 struct EngineState {
   std::string version;         // of the program; "" if it does not say
   std::string served_model;    // the name that requests use
@@ -26,7 +26,7 @@ struct EngineState {
   int64_t context_tokens = 0;  // of prompt and completion together; 0: unknown
 };
 
-// What it can be asked.
+// The questions that an engine can be asked.
 struct Abilities {
   bool draws = false;          // draw()
   bool scores = false;         // score() of given tokens
@@ -81,7 +81,7 @@ struct RewardRequest {
   int64_t label = 0;  // which of the model's numbers
 };
 
-// What a user says to a model that talks.
+// A user's text for a model that talks.
 struct WriteRequest {
   std::string text;
   int64_t max_new_tokens = 0;
@@ -113,7 +113,7 @@ class Engine {
 
   // None before the first state() that succeeds, where it is the server that says what there is.
   virtual Abilities abilities() const = 0;
-  // Whether it is there and serves the model; kUnavailable while it loads.
+  // Succeeds if the engine is there and serves the model; kUnavailable while it loads.
   virtual Future<EngineState> state(Deadline deadline) = 0;
 
   virtual Future<Drawn> draw(DrawRequest request, Deadline deadline);
@@ -126,11 +126,11 @@ class Engine {
   // 1, over the whole vocabulary. request.top_k is not looked at.
   virtual Future<at::Tensor> log_probs_at(ScoreRequest request, at::Tensor ids, Deadline deadline);
 
-  // What the server's model makes of a completion: a finite number.
+  // The reward that the server's model gives a completion: a finite number.
   virtual Future<double> reward(RewardRequest request, Deadline deadline);
 
-  // What the server's model answers at temperature 0, by its own chat template. One that the server
-  // refuses (too long, filtered) is no error: Written::refused.
+  // Asks the server's model for an answer at temperature 0, by its own chat template. A question
+  // that the server refuses (too long, filtered) is no error: Written::refused.
   virtual Future<Written> write(WriteRequest request, Deadline deadline);
 
   // Makes the server use the weights of `path` (a model folder, or a GGUF file: its kind decides),
@@ -139,8 +139,8 @@ class Engine {
   virtual Future<Empty> load_weights(std::string path, Deadline deadline);
 };
 
-// Whether an error says that the engine is not there, rather than that it is wrong: asked again, it
-// or a replica of it may answer.
+// True for an error that says the engine is not there, rather than that it is wrong: asked again,
+// it or a replica of it may answer.
 bool is_absent(const Error& error);
 bool is_absent(const std::exception_ptr& error);
 // The text of any exception.

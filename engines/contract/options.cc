@@ -18,7 +18,7 @@ namespace {
 }  // namespace
 
 void ExternalOptions::validate() const {
-  // Where it is, and who starts it.
+  // The first keys say where the engine is and who starts it.
   if (url.empty()) refuse("url", "is missing; expected where the engine listens");
   for (const std::string& one : url)
     http::parse_url(one);
@@ -28,7 +28,7 @@ void ExternalOptions::validate() const {
     refuse("command", "starts one engine, but url has " + std::to_string(url.size()) +
                           " addresses; give one, or start the engines yourself");
 
-  // How it is asked.
+  // The next ones say how it is asked.
   if (max_inflight < 1) refuse("max_inflight", "must be at least 1");
   if (timeout <= Duration(0)) refuse("timeout", "must be positive");
   if (load_timeout <= Duration(0)) refuse("load_timeout", "must be positive");
@@ -36,7 +36,7 @@ void ExternalOptions::validate() const {
   if (!api_key_env.empty() && !api_key_file.empty())
     refuse("api_key_file", "api_key_env is given too; the key is in one of them");
 
-  // What this kind of engine has no use for.
+  // A key that this kind of engine has no use for is refused, or its user would take it for obeyed.
   const EngineTraits& traits = traits_of(engine);
   const std::string no_effect = "has no effect with engine: " + std::string(enum_name(engine));
   if (!tensors.empty() && !traits.own_tensor_names)
@@ -48,7 +48,7 @@ void ExternalOptions::validate() const {
   if (traits.words_alone && tolerance)
     refuse("tolerance", no_effect + ", which gives no numbers; remove it");
 
-  // How its weights follow the student.
+  // The last keys say how its weights follow the student's.
   if (weights.canary_tokens < 1) refuse("weights.canary_tokens", "must be at least 1");
   if (weights.via == WeightRoute::kNone && !weights.folder.empty())
     refuse("weights.folder", "has no effect with via: none; remove it");

@@ -12,7 +12,7 @@
 namespace retort::engines {
 namespace {
 
-// The raw row, as far as it bounds the tail.
+// Holds what of a raw row bounds its tail.
 struct Row {
   double largest = -INFINITY;  // log-probabilities
   double smallest = 0;
@@ -34,13 +34,14 @@ Row read_row(const double* values, int64_t k, int64_t index, double error) {
     row.mass += std::exp(value);
   }
   if (row.largest == -INFINITY) refuse_row(index, "every one is -inf");
+  // All numbers may be too high by `error`, so only a sum that is above 1 even then cannot be.
   if (row.mass * std::exp(-error) > 1 + 1e-12)
     refuse_row(index, "their probabilities sum to " + std::to_string(row.mass));
   return row;
 }
 
-// Least and largest mass of the tail at T, before it is normalised, relative to exp(scale): a row
-// whose largest probability is tiny loses no digits.
+// Returns the least and the largest mass of the tail at temperature T, before it is normalised.
+// Both are relative to exp(scale), so that a row whose largest probability is tiny loses no digits.
 std::pair<double, double> tail_masses(const Row& row, double power, int64_t others, double error,
                                       double scale) {
   if (others == 0) return {0, 0};
@@ -50,7 +51,10 @@ std::pair<double, double> tail_masses(const Row& row, double power, int64_t othe
   const double most = std::min(std::max(0.0, 1 - row.mass * std::exp(-error)), n * highest);
   const double least = std::min(std::max(0.0, 1 - row.mass * std::exp(error)), most);
 
-  // n equal ids, and as few ids as there can be.
+  // The tail's raw mass is known, but not how it lies on its ids. The sum of p^(1/T) over them is
+  // at one end where all n ids are equal, and at the other where as few ids as `highest` allows
+  // have the mass. With 1/T below 1 the function is concave, so that equal ids have the most; above
+  // 1 they have the least.
   const auto spread = [&](double mass) {
     if (mass == 0) return 0.0;
     return n * std::exp(power * std::log(mass / n) - scale);
@@ -104,7 +108,8 @@ TemperedTopK tempered_top_k(const at::Tensor& log_probs, double temperature, int
     const double* values = raw.const_data_ptr<double>() + r * k;
     const Row row = read_row(values, k, r, error);
 
-    // The K ids, relative to the most probable of them.
+    // The K ids are taken relative to the most probable of them, so that no exp() underflows in all
+    // of them.
     const double scale = power * row.largest;
     double sum = 0;
     for (int64_t i = 0; i < k; ++i)

@@ -1,5 +1,6 @@
-// What engines of a kind can do, whatever their version, settings and model: what is known before
-// one is asked. What a server gives it says itself (Engine::abilities), and the probe finds.
+// Engines of a kind can do this, whatever their version, settings and model: it is known before one
+// is asked. What a server gives beyond that it says itself (Engine::abilities), and the probe
+// finds.
 #pragma once
 
 #include <string>

@@ -46,6 +46,8 @@ void check_log_probs(const std::string& name, const at::Tensor& values) {
 void check_top_k(const at::Tensor& ids, const at::Tensor& log_probs, int64_t vocab_rows) {
   check_log_probs("topk_logprobs", log_probs);
   const int64_t k = ids.size(1);
+  // The answer is a model's that others wrote. Each row must be the beginning of one distribution:
+  // ids of the vocabulary, none of them twice, falling numbers.
   const auto* id = ids.const_data_ptr<int32_t>();
   const auto* log_prob = log_probs.const_data_ptr<float>();
   std::vector<int32_t> sorted(static_cast<size_t>(k));

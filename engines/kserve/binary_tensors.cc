@@ -17,8 +17,9 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "tensors are sent as they lie in memory");
 
-// Where a tensor begins in a body. More than any of our datatypes needs, less than its entry in the
-// header has.
+// Each tensor begins at a multiple of this. It is more than any of our datatypes needs, and less
+// than what a tensor's entry in the header takes, so that moving the tensors forward never
+// overtakes their bytes.
 constexpr size_t kAlignment = 8;
 
 struct Datatype {
@@ -52,7 +53,7 @@ std::string input_header(const InferQuestion& question) {
   return header.dump();
 }
 
-// How long the JSON at the front of the body is.
+// Returns how long the JSON at the front of the body is.
 size_t header_bytes(const http::Response& response) {
   const std::string* text = http::find_header(response.headers, kHeaderLength);
   if (text == nullptr)
@@ -81,6 +82,8 @@ void check_entry(const Json& entry, const TensorSpec& spec) {
     throw Error(ErrorCode::kMismatch,
                 field + ": datatype is " + in_quotes(datatype) + "; expected " + spec.datatype);
 
+  // The shape was known when the question was asked, so another one is an error and nothing is
+  // allocated for it.
   const std::vector<int64_t> shape = shape_field(entry, field);
   if (shape != spec.shape)
     throw Error(ErrorCode::kMismatch,
@@ -100,7 +103,8 @@ void check_entry(const Json& entry, const TensorSpec& spec) {
                                          " has " + std::to_string(spec.bytes()) + " bytes");
 }
 
-// The outputs in the order of their bytes, each of them once.
+// Returns the outputs in the order of their bytes. The server chooses that order, so each must be
+// there once and none twice.
 std::vector<const TensorSpec*> read_entries(const InferQuestion& question, const Json& header) {
   std::vector<const TensorSpec*> order;
   for (const Json& entry : list_field(header, "outputs", "answer")) {
@@ -178,6 +182,7 @@ uint64_t answer_limit(const InferQuestion& question) {
 
 http::Request infer_request(const InferQuestion& question) {
   http::Request request;
+  // The body is the JSON header and then the inputs' bytes, which are sent from where they lie.
   std::string header = input_header(question);
   request.headers.push_back({std::string(kHeaderLength), std::to_string(header.size())});
   request.content_type = "application/octet-stream";
@@ -205,6 +210,8 @@ std::map<std::string, at::Tensor> read_infer_answer(const InferQuestion& questio
   uint64_t bytes = 0;
   for (const TensorSpec* spec : order)
     bytes += spec->bytes();
+  // The sizes of all outputs are checked against the body before one of them is moved, which writes
+  // over the header.
   if (response.body.size() - source != bytes)
     throw Error(ErrorCode::kCorrupt,
                 "the answer has " + std::to_string(response.body.size() - source) +

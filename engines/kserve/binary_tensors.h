@@ -30,12 +30,12 @@ struct TensorSpec {
   std::string datatype;  // "INT32", "FP32", "FP16", "BF16"
   std::vector<int64_t> shape;
 
-  // Of its numbers. kInvalidArgument for a datatype that is none of the four, or a shape that is
-  // not a whole one.
+  // The bytes that its numbers take. kInvalidArgument for a datatype that is none of the four, or a
+  // shape that is not a whole one.
   uint64_t bytes() const;
 };
 
-// Of one of the four datatypes; kInvalidArgument for others.
+// Our dtype for one of the four datatypes; kInvalidArgument for others.
 at::ScalarType dtype_of(std::string_view datatype);
 
 // int32 [n], sent from where it lies.

@@ -64,7 +64,8 @@ class KserveEngine final : public Engine {
                 "what the model takes and gives is not known yet; wait for state() first");
   }
 
-  // Sends what `make_question` makes of the model, and gives `read` the tensors that come back.
+  // Sends what `make_question` makes of the model, and gives `read` the tensors that come back. The
+  // model is the same for both, even if another one is looked at meanwhile.
   template <class MakeQuestion, class Read>
   auto ask(MakeQuestion make_question, Read read, Deadline deadline)
       -> Future<std::invoke_result_t<Read, const ServedModel&, const Tensors&>>;
@@ -147,7 +148,7 @@ Future<Scored> KserveEngine::score(ScoreRequest request, Deadline deadline) {
                }
                if (k == 0) return scored;
 
-               // A model with a K of its own gives more than was asked for.
+               // A model whose K is fixed gives more entries than were asked for.
                const at::Tensor& ids = tensor(model, answer, kTopKIds);
                const at::Tensor& log_probs = tensor(model, answer, kTopKLogProbs);
                check_top_k(ids, log_probs, model.state.vocab_rows);

@@ -93,6 +93,7 @@ InferQuestion score_question(const ServedModel& model, ScoreRequest request) {
             "are given");
 
   const auto rows = static_cast<int64_t>(request.positions.size());
+  // A model whose K is fixed answers with that one; the shapes that are expected must say so.
   const int64_t k = model.fixed_k > 0 ? model.fixed_k : wanted;
   Inputs inputs = inputs_of(model, std::move(request), k);
   if (can.scores) inputs.ask(kGivenLogProbs, {rows});
@@ -122,6 +123,8 @@ InferQuestion reward_question(const ServedModel& model, RewardRequest request) {
   ids.insert(ids.end(), request.completion.begin(), request.completion.end());
   check_ids(model, ids);
 
+  // A model may want the inputs of other questions too, so those that it has are filled in: the
+  // position of the last token, and a K that it takes.
   const auto last = static_cast<int32_t>(ids.size()) - 1;
   Inputs inputs(model);
   inputs.add(kInputIds, std::move(ids)).add(kPositions, {last});

@@ -1,4 +1,4 @@
-// What is asked of a model of our convention: our requests as its tensors.
+// Turns our requests into the tensors of a model that keeps our convention.
 #pragma once
 
 #include <cstdint>

@@ -121,6 +121,8 @@ void set_top_k(ServedModel& model) {
     mismatch("the model gives one of topk_ids and topk_logprobs; expected both or none");
   if (!model.has(kTopKIds)) return;
 
+  // The second size says which kind of model this is: a number is the only K that it answers with,
+  // an open one means that the input top_k says it.
   const int64_t k = model.tensors.find(kTopKIds)->second.shape[1];
   if (model.tensors.find(kTopKLogProbs)->second.shape[1] != k)
     mismatch("topk_ids and topk_logprobs differ in their second size");
@@ -135,6 +137,8 @@ void set_top_k(ServedModel& model) {
     mismatch(
         "topk_ids: its second size is open, and the model has no input top_k [1] that says it; "
         "fix the one or add the other");
+  // A model of the second kind has no limit in its description, so its configuration names one, or
+  // the vocabulary is the limit.
   const int64_t named = parameter(model, "max_top_k");
   model.abilities.max_top_k = named > 0 ? named : model.state.vocab_rows;
   if (model.abilities.max_top_k == 0)
@@ -172,6 +176,7 @@ void check_tensor_names(const std::map<std::string, std::string>& names) {
   std::vector<std::string_view> known;
   for (const Convention& ours : conventions())
     known.push_back(ours.name);
+  // Two of our names for one tensor of the server's would fill it twice, or read it as two things.
   std::map<std::string, std::string> taken;
   for (const auto& [ours, theirs] : names) {
     try {
@@ -199,6 +204,9 @@ ServedModel read_served_model(const std::string& model,
   ServedModel result;
   result.state.served_model = model;
   result.configuration = std::move(configuration);
+  // Each tensor of ours is looked up under the name that the options give it. One that is absent is
+  // no error unless the options name it: the abilities follow from what is there. Only input_ids is
+  // needed always.
   bool gives_any = false;
   for (const Convention& ours : conventions()) {
     const auto mapped = names.find(std::string(ours.name));

@@ -1,4 +1,4 @@
-// What a server says of the model that is served: which of our tensors it takes and gives.
+// Reads a server's description of its model: which of our tensors it takes and gives.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +42,9 @@ struct ServedModel {
   bool has(std::string_view name) const { return tensors.find(name) != tensors.end(); }
 };
 
-// From GET v2/models/M and, where there is one, v2/models/M/config. `names`: options.tensors.
-// kMismatch naming the tensor for a model that does not keep our convention, with what to change.
+// Reads what GET v2/models/M says and, where there is one, v2/models/M/config. `names`:
+// options.tensors. kMismatch naming the tensor for a model that does not keep our convention, with
+// what to change.
 ServedModel read_served_model(const std::string& model,
                               const std::map<std::string, std::string>& names, const Json& metadata,
                               std::optional<Json> configuration);

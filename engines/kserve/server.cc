@@ -103,11 +103,12 @@ Future<Empty> Server::expect_ready(const std::string& path, const std::string& w
 
 Future<ServedModel> Server::look(Deadline deadline) {
   auto look = std::make_shared<Look>(Look{.deadline = deadline});
-  // One that loads says 400. Without such a door what is asked next says whether this is a server
-  // of the protocol at all.
+  // A server that still loads says 400. One without this path is not refused yet: the next answer
+  // shows whether it speaks the protocol at all.
   return done_or_missing(expect_ready("/v2/health/ready", "the server", deadline))
 
-      // What the program is, and whether it speaks the binary form that all else is asked in.
+      // The program says what it is, and whether it speaks the binary form in which tensors are
+      // asked for.
       .then([this, look](Empty) { return ask_json(http::Method::kGet, "/v2", "", look->deadline); })
       .then([this, look](const Json& answer) {
         look->program =
@@ -134,7 +135,7 @@ Future<ServedModel> Server::look(Deadline deadline) {
       });
 }
 
-// From the list of the server's models, where it has one.
+// Takes the model from the server's list of models. Without such a list the options must name it.
 Future<Empty> Server::find_model(std::shared_ptr<Look> look) {
   look->model = options_.served_model;
   if (look->extensions.count("model_repository") == 0) {

@@ -1,4 +1,4 @@
-// What one KServe server is asked, and how: paths, what is sent again, what stands in errors.
+// Speaks to one KServe server: paths, what is sent again, what stands in errors.
 #pragma once
 
 #include <memory>
@@ -18,9 +18,9 @@ class Server {
  public:
   Server(const ExternalOptions& options, http::Url url, const std::string& key);
 
-  // What it is, and what its model takes and gives: options.served_model, or the only one there is.
-  // kUnavailable while the server or the model is not ready; kMismatch for a server without binary
-  // tensors, without the model, or whose model does not keep our convention.
+  // Asks the server what it is, and what its model takes and gives: options.served_model, or the
+  // only one there is. kUnavailable while the server or the model is not ready; kMismatch for a
+  // server without binary tensors, without the model, or whose model does not keep our convention.
   Future<ServedModel> look(Deadline deadline);
   // POST v2/models/M/infer. A busy server is waited for, and a connection that broke is no error
   // the first time: nothing changes at the server.

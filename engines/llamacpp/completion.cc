@@ -37,6 +37,8 @@ void read_top(const Json& entry, const std::string& field, const CompletionBound
                             std::to_string(expected) +
                             ". A server that guesses ahead (speculative decoding) gives none");
 
+  // The entries must be a part of one distribution: no id twice, falling, and with a sum of at most
+  // 1. Otherwise they are not what was asked for, whatever they are.
   std::set<int32_t> seen;
   float before = 0;
   double sum = 0;
@@ -55,7 +57,8 @@ void read_top(const Json& entry, const std::string& field, const CompletionBound
     refuse_field(field, "has probabilities that add up to " + std::to_string(sum));
 }
 
-// The drawn token's own number and that among the most probable are one number.
+// The answer states the drawn token's log-probability alone and in its list. If the two differ, one
+// of them is another token's.
 void check_agreement(const Chances& chances, const std::string& field) {
   for (size_t i = 0; i < chances.top_ids.size(); ++i)
     if (chances.top_ids[i] == chances.id && chances.top_log_probs[i] != chances.log_prob)
@@ -110,7 +113,7 @@ Completion read_completion(const Json& answer, const CompletionBounds& bounds) {
   if (answer.contains("generation_settings"))
     completion.settings = answer.at("generation_settings");
 
-  // The member is left out where there is nothing to say.
+  // The server leaves this member out when it says nothing of any token.
   if (!answer.contains("completion_probabilities")) return completion;
   const Json& list = array(answer, "completion_probabilities");
   if (list.size() > completion.token_ids.size())

@@ -1,4 +1,4 @@
-// What POST /completion answers, checked.
+// Reads and checks the answer of POST /completion.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@ namespace retort::engines::llamacpp {
 // given as the logarithm of the smallest float32 here, -103.28: the true one is not above it.
 inline constexpr float kLeastLogProb = -103.27893F;
 
-// What the model says at one position, before any sampler: temperature 1, whole vocabulary.
+// The model's log-probabilities at one position, before any sampler: temperature 1, whole
+// vocabulary.
 struct Chances {
   int32_t id = 0;  // that was drawn
   float log_prob = 0;
@@ -25,9 +26,9 @@ enum class StopType { kEnd, kWord, kLimit };
 
 struct Completion {
   std::vector<int32_t> token_ids;
-  // Of the tokens that the server says something about, in their order. It leaves out each one
-  // after which the text ends within a character of UTF-8, and as many of the last as a stop string
-  // that ended the completion has tokens.
+  // One for each token that the server says something about, in their order. It leaves out each
+  // token after which the text ends within a character of UTF-8, and as many of the last ones as a
+  // stop string that ended the completion has tokens.
   std::vector<Chances> chances;
   StopType stop = StopType::kLimit;
   std::string stop_string;  // of kWord

@@ -41,6 +41,8 @@ int64_t DrawRun::tokens_left() const {
 }
 
 void DrawRun::draw() {
+  // Each completion of a run has a seed of its own, derived from the request's: with the same one,
+  // those that continue a text would draw with the same random numbers again.
   const uint32_t seed = seed_of(request_.seed, num_draws_++);
   Json parameters = draw_parameters(request_.how, seed, static_cast<int64_t>(ids_.size()),
                                     tokens_left(), vocab_rows_);
@@ -119,8 +121,10 @@ bool DrawRun::ends(const Completion& completion) {
           " of completion; ask for fewer, or give it "
           "a larger context (--ctx-size, which its slots share)");
 
-    // A token like any other, for us: what follows has the same distribution either way. Texts
-    // that it would end are looked for from there on, so one that began before would be missed.
+    // The server ended at a token that the request does not name as an end. To the request it is a
+    // token like any other, so the completion goes on behind it, and what follows has the same
+    // distribution either way. Not with stop strings: the server would look for them in the new
+    // text alone, and miss one that began before.
     case StopType::kEnd:
       drawn_.finish_reason = models::FinishReason::kLength;
       if (tokens_left() == 0) return true;
@@ -133,7 +137,8 @@ bool DrawRun::ends(const Completion& completion) {
   return true;
 }
 
-// What the server left out: tokens that end within a character, and those of a stop string.
+// Asks for the log-probabilities that the server left out, one token after the other: those of
+// tokens that end within a character, and those of a stop string.
 void DrawRun::fill_from(size_t at) {
   auto& log_probs = drawn_.log_probs;
   while (at < log_probs.size() && !std::isnan(log_probs[at]))
@@ -143,6 +148,8 @@ void DrawRun::fill_from(size_t at) {
     return;
   }
 
+  // Each missing number takes a request of its own, which forces that token behind all that stands
+  // before it.
   PositionQuestion question{.ids = PromptText(ids_),
                             .prefix = request_.prompt.size() + at,
                             .given = drawn_.token_ids[at],

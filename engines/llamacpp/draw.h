@@ -25,7 +25,7 @@ class DrawRun final : public Run<Drawn> {
   void begin() override;
   void draw();
   void take(const Completion& completion, const Json& parameters);
-  // Whether the completion is over; says why in drawn_.
+  // True if the completion is over; says why in drawn_.
   bool ends(const Completion& completion);
   void fill_from(size_t at);
   int64_t tokens_left() const;

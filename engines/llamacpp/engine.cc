@@ -41,6 +41,8 @@ class Llamacpp final : public Engine {
         session_(*loop_, options, http::parse_url(url), std::move(key)) {}
 
   ~Llamacpp() override {
+    // The client belongs to the loop's thread, so it is closed there. That ends the requests that
+    // are open, and with them their runs, before the loop is joined.
     loop_->post([this] { session_.server().close(); });
     loop_.reset();
   }

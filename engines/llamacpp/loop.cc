@@ -18,6 +18,8 @@ Loop::~Loop() {
   RETORT_CHECK(thread_.get_id() != std::this_thread::get_id())
       << "an engine cannot be destroyed on its own thread";
   post([this] {
+    // Timers belong to the loop's thread, so they are cancelled there. Their handlers run before
+    // run() returns, and a pause that one of them begins ends at once (closing_).
     closing_ = true;
     for (const auto& timer : timers_)
       timer->cancel();
@@ -43,11 +45,14 @@ Future<Empty> Loop::pause_until(Deadline at) {
     const ErrorCode code = closing_ ? ErrorCode::kClosed : ErrorCode::kCancelled;
     promise.set_error(std::make_exception_ptr(Error(code, "the pause was ended")));
   });
+  // A caller may cancel on any thread, also after the timer has fired: the canceller goes through
+  // the loop and does not keep the timer.
   promise.on_cancel([this, weak = std::weak_ptr(timer)] {
     post([weak] {
       if (const auto still = weak.lock()) still->cancel();
     });
   });
+  // The destructor has cancelled its timers already and would wait for this one until it is due.
   if (closing_) timer->cancel();
   return future;
 }

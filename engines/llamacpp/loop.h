@@ -17,7 +17,7 @@ namespace retort::engines::llamacpp {
 class Loop {
  public:
   Loop();
-  // On another thread. Pauses end with kClosed; what was posted before still runs.
+  // Must run on another thread. Pauses end with kClosed; what was posted before still runs.
   ~Loop();
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;

@@ -10,12 +10,12 @@
 namespace retort::engines::llamacpp {
 namespace {
 
-// More than logits are apart; float32 still tells neighbours of logits from each other no more,
-// which does not matter for one token above all others.
+// This is more than any logits are apart. Above it float32 no longer tells neighbouring logits from
+// each other, which does not matter for the one token that is raised over all others.
 constexpr double kForcingBias = 1e6;
 
-// What stays off whatever is asked for. Samplers that stand in no list (dry, xtc, typical_p, ...)
-// do nothing; these act without one.
+// These stay off whatever is asked for. Samplers that `samplers` does not name (dry, xtc,
+// typical_p, ...) do nothing, but these act without being named.
 Json everything_off() {
   return {{"mirostat", 0},
           {"dynatemp_range", 0.0},
@@ -33,7 +33,7 @@ Json everything_off() {
           {"cache_prompt", true}};
 }
 
-// Numbers go through float32 on the server's side.
+// The server keeps numbers in float32, so it repeats them rounded.
 bool same(const Json& asked, const Json& used) {
   if (asked.is_number() && used.is_number()) {
     const double a = asked.get<double>();
@@ -62,6 +62,8 @@ Json draw_parameters(const models::DrawOptions& how, uint32_t seed, int64_t prom
   parameters["top_k"] = sampling.top_k;
   parameters["top_p"] = sampling.top_p;
   parameters["min_p"] = sampling.min_p;
+  // The penalty counts prompt and completion, as ours does: the server looks back as far as both
+  // are long.
   parameters["repeat_penalty"] = sampling.repetition_penalty;
   parameters["repeat_last_n"] = prompt_tokens + new_tokens;
   parameters["samplers"] = {"penalties", "temperature", "top_k", "top_p", "min_p"};
@@ -70,6 +72,7 @@ Json draw_parameters(const models::DrawOptions& how, uint32_t seed, int64_t prom
     parameters["samplers"].push_back("typ_p");
   }
 
+  // Ids beyond the tokenizer's are only padding of the head, and must not be drawn.
   Json barred = Json::array();
   if (sampling.num_ids > 0)
     for (int64_t id = sampling.num_ids; id < vocab_rows; ++id)

@@ -1,4 +1,4 @@
-// How a recipe's way of drawing is said to llama-server.
+// Says a recipe's way of drawing in llama-server's parameters.
 #pragma once
 
 #include <cstdint>

@@ -10,6 +10,8 @@
 namespace retort::engines::llamacpp {
 namespace {
 
+// A search lists this many of the most probable tokens at first, and kSearchFactor times as many
+// each time that the given one is not among them.
 constexpr int64_t kFirstSearch = 64;
 constexpr int64_t kSearchFactor = 16;
 
@@ -43,7 +45,8 @@ void PositionRun::begin() {
       return;
     }
 
-    // The token ends within a character.
+    // The server says nothing of a token that ends within a character. Another one is forced, of
+    // which it speaks, and the given token is looked for among the most probable ones beside it.
     await(session_.plain_token(deadline_),
           [this](int32_t plain) { search(plain, std::max(question_.top_k, kFirstSearch)); });
   });
@@ -62,7 +65,8 @@ void PositionRun::search(int32_t plain, int64_t num_top) {
     const auto& ids = chances.top_ids;
     const auto found = std::find(ids.begin(), ids.end(), question_.given);
     if (found == ids.end()) {
-      // All of the vocabulary holds it: read_completion() found no id twice.
+      // This ends: a list of the whole vocabulary holds the token, since read_completion() has
+      // found no id twice.
       search(plain, num_top * kSearchFactor);
       return;
     }

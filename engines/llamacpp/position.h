@@ -1,4 +1,5 @@
-// What the model says after a prefix, of one token that is given and of the most probable ones.
+// Asks for the log-probabilities after a prefix, of one token that is given and of the most
+// probable ones.
 #pragma once
 
 #include <cstdint>

@@ -26,6 +26,8 @@ void ReloadRun::begin() {
   refuse_plain_admin(session_.server().base(), session_.options().allow_plain_admin,
                      "loading models");
 
+  // What the session knows of the model is dropped first: whatever comes of this run, the next
+  // request reads it anew.
   session_.forget();
   await(list_model(session_.server(), session_.options().served_model, deadline_),
         [this](const Listed& listed) {
@@ -65,6 +67,8 @@ void ReloadRun::load() {
         [this](const Json&) { wait_for("loaded", kFirstPause, [this] { finish({}); }); });
 }
 
+// The router loads and unloads behind its answer, and only its list of models tells when it is
+// done. So the list is asked for again, with pauses that double up to kLongestPause.
 void ReloadRun::wait_for(const std::string& status, Duration pause, std::function<void()> step) {
   await(list_model(session_.server(), model_, deadline_),
         [this, status, pause, step = std::move(step)](const Listed& listed) mutable {
@@ -95,7 +99,8 @@ void ReloadRun::wait_for(const std::string& status, Duration pause, std::functio
         });
 }
 
-// Not sent again: the second of two would be refused.
+// The request is not sent again if it breaks: where the first one arrived, the router refuses the
+// second.
 Future<Json> ReloadRun::post(const std::string& path) {
   return session_.server().ask(
       {.path = path, .body = {http::piece_of(Json{{"model", model_}}.dump())}, .repeatable = false},

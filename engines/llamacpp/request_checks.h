@@ -1,4 +1,4 @@
-// What is wrong with a caller's request, before the server sees it.
+// Refuses a caller's request that is wrong before the server sees it.
 #pragma once
 
 #include <cstdint>

@@ -53,6 +53,7 @@ class Run : public std::enable_shared_from_this<Run<Result>> {
           }
           self->guarded([&] { step(std::move(*outcome.value)); });
         });
+    // A cancellation that came between two steps had no future to stop, so it stops this one.
     if (cancelled_ && stop_) stop_();
   }
 

@@ -34,6 +34,8 @@ void ScoreRun::begin() {
   await(session_.served(deadline_), [this](const ServedModel& served) {
     vocab_rows_ = served.state.vocab_rows;
     check_request(request_, vocab_rows_);
+    // A slot is held for all positions: each prefix then costs the server one new token, because no
+    // other sequence replaces what the slot has cached.
     await(session_.slots().acquire(deadline_), [this](Empty) {
       under_way_ = true;
       next();
@@ -50,6 +52,8 @@ void ScoreRun::next() {
     finish(scored());
     return;
   }
+  // Positions are asked for one after the other and in order, so that the server extends the prefix
+  // that it has.
   const auto position = static_cast<size_t>(request_.positions[given_.size()]);
   PositionQuestion question{.ids = ids_,
                             .prefix = position + 1,

@@ -35,7 +35,7 @@ bool is_called(const Json& entry, const std::string& name) {
          std::find(aliases->begin(), aliases->end(), Json(name)) != aliases->end();
 }
 
-// What stands after --model among the arguments of a router's process.
+// A router tells the arguments of each model's process; the file stands after --model.
 std::string file_of(const Json& status) {
   const auto args = status.find("args");
   if (args == status.end() || !args->is_array()) return "";
@@ -118,7 +118,7 @@ Future<Listed> list_model(Server& server, const std::string& served_model, Deadl
 
 namespace {
 
-// False: it has no such door, which one in front of it may not pass on.
+// False if there is no /health, which a proxy in front of the server may not pass on.
 Future<bool> has_health(Server& server, Deadline deadline) {
   return then_outcome(server.ask(get("/health"), deadline), [](Outcome<Json> outcome) {
     if (!outcome.error) return true;
@@ -131,8 +131,8 @@ Future<bool> has_health(Server& server, Deadline deadline) {
   });
 }
 
-// Of a server without /health: whoever lists models serves them, and who has neither door is no
-// llama-server, which waiting does not mend.
+// Asks a server without /health for its models instead: one that lists them serves them. One with
+// neither is no llama-server, which no waiting mends, so its error is kMismatch.
 Future<Listed> list_without_health(Server& server, const std::string& served_model,
                                    Deadline deadline) {
   return map_error(list_model(server, served_model, deadline), [](const Error& error) {
@@ -147,6 +147,9 @@ Future<Listed> list_without_health(Server& server, const std::string& served_mod
 
 Future<ServedModel> read_served_model(Server& server, const std::string& served_model,
                                       Deadline deadline) {
+  // The order follows from what a router needs: /props takes the model's name, which the list
+  // tells, and only a model that is loaded has its vocabulary in the list, so that is read once
+  // more at the end.
   return has_health(server, deadline)
       .then([&server, served_model, deadline](bool healthy) {
         return healthy ? list_model(server, served_model, deadline)
@@ -159,7 +162,7 @@ Future<ServedModel> read_served_model(Server& server, const std::string& served_
             [listed](const Json& props) { return served_model_of(props, listed); });
       })
       .then([&server, deadline](ServedModel served) {
-        // Only what is loaded has metadata: a router may have loaded it just now.
+        // A router may have loaded the model just now, for /props.
         return list_model(server, served.state.served_model, deadline)
             .then([&server, served](const Listed& listed) mutable {
               return server.with_address([&] {

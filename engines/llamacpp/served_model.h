@@ -1,4 +1,4 @@
-// What a llama-server says of the model that it serves.
+// Reads a llama-server's description of the model that it serves.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace retort::engines::llamacpp {
 // One of the list of models.
 struct Listed {
   std::string name;
-  // As a router says: "loaded", "loading", "unloaded", ...; empty: the server is no router.
+  // The router's word: "loaded", "loading", "unloaded", ...; empty: the server is no router.
   std::string status;
   bool failed = false;  // its process ended by itself, with
   int64_t exit_code = 0;

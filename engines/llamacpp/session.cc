@@ -81,7 +81,8 @@ Future<Completion> Session::complete(const CompletionAsk& ask, Deadline deadline
     if (ask.with_settings) rest["response_fields"].push_back("generation_settings");
   }
 
-  // The ids are sent from where they lie; the brace that opens the rest is theirs.
+  // The ids are sent from the text that all requests of a run share (PromptText), and stand before
+  // the parameters. So the brace that opens those is replaced by the bracket that closes the ids.
   std::string tail = rest.dump();
   tail.replace(0, 1, "],");
   Ask post{.path = "/completion",

@@ -1,4 +1,4 @@
-// What the requests to one llama-server share.
+// Holds what the requests to one llama-server share.
 #pragma once
 
 #include <cstdint>
@@ -48,11 +48,11 @@ class Session {
  public:
   Session(Loop& loop, const ExternalOptions& options, http::Url base, std::string key);
 
-  // From the server, anew; what they are is kept.
+  // Asks the server for the model's facts and keeps them.
   Future<ServedModel> read_served(Deadline deadline);
-  // As they are kept, or read.
+  // Gives the facts that are kept; reads them if there are none.
   Future<ServedModel> served(Deadline deadline);
-  // What was read of one model holds for no other.
+  // Drops the facts: what was read of one model holds for no other.
   void forget();
 
   // POST /completion. After served().

@@ -19,7 +19,8 @@ Future<Empty> SlotSemaphore::acquire(Deadline deadline) {
   serve();
   if (result.ready()) return result;
 
-  // Whoever is not served by then leaves the line; so does who is not interested any more.
+  // A timer takes the entry out of the line at the deadline. Cancelling the acquisition ends that
+  // timer with an error, and the entry leaves the line with it.
   Future<Empty> timer = loop_.pause_until(deadline);
   entry->promise.on_cancel(timer.canceller());
   timer.on_outcome([this, entry](const Outcome<Empty>& outcome) {

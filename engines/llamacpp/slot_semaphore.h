@@ -1,4 +1,4 @@
-// How many sequences are scored at a time.
+// Limits how many sequences are scored at a time.
 #pragma once
 
 #include <cstdint>

@@ -32,7 +32,8 @@ const nlohmann::json& only_choice(const nlohmann::json& answer) {
   return choices->front();
 }
 
-// A model that thinks may have said nothing yet when it is cut.
+// A model that thinks may have said nothing yet when it is cut, so content that is missing is an
+// empty text and no error.
 std::string text_of(const nlohmann::json& choice) {
   const auto message = choice.find("message");
   if (message == choice.end() || !message->is_object()) corrupt("the choice has no message");
@@ -60,7 +61,8 @@ std::string chat_question(const std::string& served_model, const WriteRequest& r
   return body.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// What an answer may bring at the most: its tokens, each escaped, and what servers say beside them.
+// An answer may bring this much at the most: its tokens, each of them escaped, and what servers say
+// beside them.
 uint64_t answer_bytes(const WriteRequest& request) {
   return kAnswerBytes + kTokenBytes * static_cast<uint64_t>(request.max_new_tokens);
 }
@@ -100,7 +102,8 @@ Error explained(const Error& error) {
                      "address without /v1/chat/completions");
 }
 
-// Too long, or with what the server does not want to read: the next question may do.
+// A question is refused when it is too long, or has what the server does not want to read. The next
+// one may do, so only this one fails.
 bool is_refusal(const Error& error) {
   const int status = status_of(error);
   return status == 400 || status == 413 || status == 422;
@@ -176,6 +179,8 @@ class OpenaiEngine final : public Engine {
 
   Written checked(Written answer) {
     const std::lock_guard lock(mutex_);
+    // Behind a gateway the same name may become another model. Its answers would be of another
+    // judge, so the run ends instead.
     if (!answered_by_) answered_by_ = answer.model;
     if (*answered_by_ != answer.model)
       throw Error(ErrorCode::kInvalidArgument, "the server's answers came from the model '" +

@@ -34,7 +34,7 @@ bool is_end(const DrawRequest& request, int32_t id) {
   return std::find(ends.begin(), ends.end(), int64_t{id}) != ends.end();
 }
 
-// One row of a top-k.
+// Checks one row of a top-k.
 void check_row(const int32_t* ids, const float* values, int64_t k, int64_t limit, size_t row) {
   std::unordered_set<int32_t> seen;
   double mass = 0;
@@ -67,7 +67,7 @@ void check_answer(const DrawRequest& request, const Drawn& answer, int64_t ids) 
     if (std::isinf(answer.log_probs[i])) corrupt("log_probs", "is -inf for a token it drew");
   }
 
-  // An end shows in the tokens.
+  // A reason to end must show in the tokens, or the engine reports something else than it drew.
   const bool ended = is_end(request, answer.token_ids.back());
   if (answer.finish_reason == models::FinishReason::kEos && !ended)
     corrupt("finish_reason", "is eos, and the last token is no end token");
@@ -85,6 +85,7 @@ void check_answer(const ScoreRequest& request, const Scored& answer, int64_t ids
     check_log_prob("given", r, answer.given[r]);
   if (request.top_k == 0) return;
 
+  // The tensors are read by pointer below, so their form is checked first.
   const auto fits = [&](const at::Tensor& tensor, at::ScalarType dtype) {
     return tensor.defined() && tensor.is_cpu() && tensor.scalar_type() == dtype &&
            tensor.dim() == 2 && tensor.size(0) == rows && tensor.size(1) == request.top_k;

@@ -9,7 +9,7 @@
 namespace retort::engines {
 namespace {
 
-// What a missing number counts: an engine may say -inf or -9999 of the same token.
+// No difference counts more than this: of one token an engine may say -inf here and -9999 there.
 constexpr double kFarthest = 100;
 
 void add(Difference& sum, float a, float b) {
@@ -39,6 +39,7 @@ Difference difference(const Scored& a, const Scored& b) {
   const at::Tensor values_b = b.log_probs.contiguous();
   for (int64_t r = 0; r < ids_a.size(0); ++r) {
     const int32_t* row = ids_a.const_data_ptr<int32_t>() + r * ids_a.size(1);
+    // The two lists may hold other ids, in another order; ids in both are compared.
     std::unordered_map<int32_t, float> known;
     for (int64_t i = 0; i < ids_a.size(1); ++i)
       known[row[i]] = values_a.const_data_ptr<float>()[r * ids_a.size(1) + i];

@@ -1,4 +1,4 @@
-// How far two answers to one question are apart.
+// Measures how far two answers to one question are apart.
 #pragma once
 
 #include <span>
@@ -8,11 +8,11 @@
 
 namespace retort::engines {
 
-// Of numbers in the same order. Equal infinities differ by 0.
+// The difference of numbers in the same order. Equal infinities differ by 0.
 Difference difference(std::span<const float> a, std::span<const float> b);
-// Of given tokens, and of ids that are in the top-k of both.
+// The difference of two answers at given tokens, and at ids that are in the top-k of both.
 Difference difference(const Scored& a, const Scored& b);
-// Of both together.
+// The difference over the numbers of both.
 Difference joined(const Difference& a, const Difference& b);
 
 }  // namespace retort::engines

@@ -23,7 +23,7 @@ DrawRequest completion(const ProbeSession& session, double temperature, uint64_t
           .seed = seed};
 }
 
-// What scores a completion: each of its tokens after those before it.
+// Returns the question that scores a completion: each of its tokens behind those before it.
 ScoreRequest scoring_of(const DrawRequest& request, const Drawn& drawn, int64_t top_k) {
   ScoreRequest score{.token_ids = request.prompt, .positions = {}, .top_k = top_k};
   for (const int32_t id : drawn.token_ids) {
@@ -33,7 +33,8 @@ ScoreRequest scoring_of(const DrawRequest& request, const Drawn& drawn, int64_t 
   return score;
 }
 
-// The first of the top-k, or as probable.
+// A greedily drawn token must be the first of the top-k when it is scored, or as probable as that
+// one.
 void check_greedy(ProbeSession& session, const Drawn& drawn, const Scored& scored) {
   if (!scored.ids.defined()) return;
   const at::Tensor first = scored.log_probs.select(1, 0).contiguous();
@@ -47,11 +48,13 @@ void check_greedy(ProbeSession& session, const Drawn& drawn, const Scored& score
   }
 }
 
-// The greedy completion once more, with one of its own tokens as an end token.
+// Draws the greedy completion once more, with one of its own tokens as an end token: the engine
+// should come to that token again and must end there.
 void ask_end(ProbeSession& session, const DrawRequest& greedy, const Drawn& drawn) {
   Contract& contract = session.contract;
   const std::vector<int32_t>& tokens = drawn.token_ids;
-  // Not the first, where the completion has two different tokens.
+  // The end token should not be the first one, so that the engine has something to draw before it;
+  // that needs a completion of two different tokens.
   auto end = tokens.begin() + 1;
   while (end != tokens.end() && *end == tokens.front())
     ++end;
@@ -88,7 +91,8 @@ void ask_draws(ProbeSession& session) {
   const Drawn seeded = session.ask.draw("a completion with a seed", seeded_request);
   contract.greedy_tokens = static_cast<int64_t>(greedy.token_ids.size());
 
-  // Alone again, then beside a completion of another seed.
+  // The same seed is asked for again alone, and then beside other completions: an engine may repeat
+  // itself in the one case and not in the other.
   const Drawn again = session.ask.draw("a completion with the same seed", seeded_request);
   contract.seeds_repeat = again.token_ids == seeded.token_ids;
   const std::vector<Drawn> together = session.ask.draw_together(
@@ -97,7 +101,8 @@ void ask_draws(ProbeSession& session) {
   contract.seeds_in_batch = together[1].token_ids == seeded.token_ids;
   contract.seeds_differ = together[0].token_ids != seeded.token_ids;
 
-  // What was drawn is what is scored.
+  // The log-probabilities that came with drawn tokens are compared with those of the same tokens
+  // when they are scored.
   if (session.has_scores()) {
     const std::vector<Scored> scored = session.scores(
         "completions that were drawn", {scoring_of(greedy_request, greedy, session.top_k),
@@ -116,7 +121,8 @@ void ask_draws(ProbeSession& session) {
   }
   ask_end(session, greedy_request, greedy);
 
-  // As the role draws: what the engine refuses shows before the first step.
+  // The last draw is as the role will draw, so that what the engine refuses shows before the first
+  // step.
   DrawRequest as_role = completion(session, 1, kSeed);
   as_role.how.sampling = session.options.sampling;
   session.ask.draw("a completion drawn as generation says", as_role);

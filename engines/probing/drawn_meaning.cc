@@ -35,7 +35,9 @@ bool explains(const Mean& mine, const Mean& other) {
 
 enum class Heat { kRaw, kTempered, kUnknown };
 
-// What temperature does.
+// Tells whether temperature changes the engine's numbers. Two tokens drawn at one place are
+// compared first, since their difference needs no normaliser: it is the raw one, or that one
+// divided by the temperature. Single tokens must then fit the same explanation.
 Heat heat_of(std::span<const DrawnToken> tokens, std::string& why) {
   Mean raw;
   Mean tempered;
@@ -72,7 +74,8 @@ Heat heat_of(std::span<const DrawnToken> tokens, std::string& why) {
 
 enum class Cut { kSame, kRenormalised, kUntold, kUnknown };
 
-// What a truncation does.
+// Tells whether a truncation changes the engine's numbers: renormalised on the mass that it keeps,
+// each of them is larger by -log of that mass.
 Cut cut_of(const Truncation& truncation, std::string& why) {
   Mean same;
   Mean renormalised;
@@ -86,6 +89,7 @@ Cut cut_of(const Truncation& truncation, std::string& why) {
     renormalised.add(std::abs(token.drawn - token.raw - shift));
   }
 
+  // Where a truncation keeps nearly all of the mass, both explanations predict the same numbers.
   if (expected.count() == 0 || expected.value() < kTellingShift) return Cut::kUntold;
   if (explains(same, renormalised)) return Cut::kSame;
   if (explains(renormalised, same)) return Cut::kRenormalised;
@@ -95,7 +99,7 @@ Cut cut_of(const Truncation& truncation, std::string& why) {
   return Cut::kUnknown;
 }
 
-// The first token that a truncation excludes.
+// Returns the first token that was drawn although the truncation excludes it.
 const DrawnToken* excluded(const Truncation& truncation) {
   for (const DrawnToken& token : truncation.tokens)
     if (token.raw < truncation.kept[token.place].least - kExcludedBy) return &token;
@@ -137,7 +141,8 @@ DrawnFinding explain(std::span<const DrawnToken> hot, std::span<const Truncation
   DrawnFinding finding;
   const Heat heat = heat_of(hot, finding.why);
 
-  // All ways of truncating must be treated alike.
+  // All ways of truncating must be treated alike, or there is no one meaning. A way that tells
+  // nothing does not count.
   Cut cut = Cut::kUntold;
   for (const Truncation& truncation : truncations) {
     const Cut one = cut_of(truncation, finding.why);
@@ -150,7 +155,8 @@ DrawnFinding explain(std::span<const DrawnToken> hot, std::span<const Truncation
   }
   finding.meaning = meaning_of(heat, cut, finding.why);
 
-  // Whether a truncation is obeyed at all.
+  // One token that a truncation excludes shows that it is not obeyed. It counts as obeyed only
+  // where the least token that stays is known, so that a token could have shown the contrary.
   for (const Truncation& truncation : truncations) {
     if (truncation.tokens.empty()) continue;
     if (const DrawnToken* token = excluded(truncation)) {

@@ -1,5 +1,5 @@
-// Of which distribution the log-probabilities of drawn tokens are, from tokens that were drawn one
-// at a time at a few places, in several ways.
+// Finds which distribution the log-probabilities of drawn tokens belong to, from tokens that were
+// drawn one at a time at a few places, in several ways.
 #pragma once
 
 #include <cmath>
@@ -26,7 +26,7 @@ struct DrawnToken {
   double most_tempered = INFINITY;
 };
 
-// What a way of truncating leaves at a place, from the raw top-k there.
+// The part of a distribution that a way of truncating leaves at a place, from the raw top-k there.
 struct Kept {
   std::optional<double> mass;  // nullopt: the top-k is too narrow to say
   double least = -INFINITY;    // the raw log-probability of the least token that stays

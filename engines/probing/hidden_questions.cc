@@ -23,6 +23,8 @@ void ask_hidden_states(ProbeSession& session) {
                                           ", the local copy's " + std::to_string(own.size(1)) +
                                           "; serve the model of the local copy")
         .with("url", contract.url);
+  // The difference is relative to the state's length, because hidden states have no scale of their
+  // own.
   contract.hidden_difference = ((states - own).norm(2, 1) / own.norm(2, 1)).max().item<double>();
 }
 

@@ -45,7 +45,7 @@ bool clearly_less(const std::vector<double>& a, const std::vector<double>& b) {
   return mean >= kTextMargin && mean >= kTextStandardErrors * standard_error;
 }
 
-// Against the copy of what the engine is said to serve.
+// Compares the engine with a copy of what it is said to serve.
 void compare_with_copy(ProbeSession& session) {
   const models::Decoder& copy = *session.subject.local;
   Contract& contract = session.contract;
@@ -55,7 +55,9 @@ void compare_with_copy(ProbeSession& session) {
   const Scored own = score_locally(copy, text);
   contract.local = difference(*session.cold, own);
 
-  // The same tokens, one up and one down: what a wrong tokenizer would look like.
+  // The copy also scores the text with all its ids one up and one down, as a tokenizer that is one
+  // off would number them. The engine must be much nearer to the right ids than to those, however
+  // large its rounding is.
   const double right = difference(session.cold->given, own.given).mean;
   for (const int32_t step : {1, -1}) {
     const double wrong =
@@ -71,10 +73,13 @@ void compare_with_copy(ProbeSession& session) {
   contract.ids_why = three_digits(right) + " nats off the local copy on average";
 }
 
-// Text that is text only if ids mean what the tokenizer says.
+// Without a copy only plain text tells: it is likely only if ids mean what the tokenizer says, and
+// its neighbours in the vocabulary are no text.
 void compare_with_neighbours(ProbeSession& session) {
   Contract& contract = session.contract;
   const ScoreRequest text = session.text_request();
+  // A tokenizer that is one off makes text of what is sent as its neighbours: then the text moved
+  // up or down is the likelier one. Where none of the three is clearly likelier, nothing is proven.
   const std::vector<double> right = nats_of(*session.cold);
   const std::vector<Scored> others =
       session.ask.score_together("the text with its ids moved by one",
@@ -108,7 +113,8 @@ void ask_ids(ProbeSession& session) {
     return;
   }
 
-  // Of an engine that only draws: the copy must draw the same greedy tokens.
+  // An engine that only draws has nothing but its tokens: the copy must draw the same ones
+  // greedily.
   if (!contract.greedy_equal_local) {
     if (contract.ids != IdProof::kRefuted)
       contract.ids_why = "the engine scores nothing, and there is no local copy";

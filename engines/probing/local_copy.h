@@ -1,4 +1,4 @@
-// What the local copy of an engine's model says to the same questions.
+// Asks the local copy of an engine's model the same questions.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,8 +11,9 @@
 
 namespace retort::engines {
 
-// As Engine::score and Engine::hidden_states, computed here. Memory: [tokens, H] hidden states and
-// logits in pieces. kInvalidArgument for ids outside the copy's vocabulary.
+// These answer as Engine::score and Engine::hidden_states do, but are computed here. Memory:
+// [tokens, H] hidden states and logits in pieces. kInvalidArgument for ids outside the copy's
+// vocabulary.
 Scored score_locally(const models::Decoder& copy, const ScoreRequest& request);
 at::Tensor hidden_locally(const models::Decoder& copy, const ScoreRequest& request);  // [R, H]
 // The first `count` tokens of a greedy completion; nothing ends it.

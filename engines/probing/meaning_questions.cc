@@ -24,10 +24,12 @@ struct Place {
   std::vector<float> log_probs;
 };
 
-// The positions at which the most probable token is least so.
+// Chooses the positions at which the most probable token is the least certain: draws differ most
+// there, and tokens that differ tell the meanings apart.
 std::vector<Place> choose_places(const ProbeSession& session) {
   const ScoreRequest request = session.text_request();
   const Scored& cold = *session.cold;
+  // Without a top-k the given token's own log-probability has to tell how certain a place is.
   const bool wide = cold.ids.defined();
   const int64_t k = wide ? cold.ids.size(1) : 0;
   const at::Tensor ids = wide ? cold.ids.contiguous() : at::Tensor();
@@ -57,7 +59,8 @@ std::vector<Place> choose_places(const ProbeSession& session) {
   return places;
 }
 
-// A few tokens of each place; `drawn` is empty when the engine gives no log-probabilities.
+// Draws a few tokens of each place. The list is empty if the engine gives no log-probabilities of
+// them.
 std::vector<DrawnToken> draw_tokens(ProbeSession& session, const std::string& what,
                                     const std::vector<Place>& places,
                                     const models::SamplingOptions& how) {
@@ -73,6 +76,7 @@ std::vector<DrawnToken> draw_tokens(ProbeSession& session, const std::string& wh
 
   std::vector<DrawnToken> tokens;
   for (size_t i = 0; i < answers.size(); ++i) {
+    // The answers stand in the order of the requests, kDrawsOfPlace of them for each place.
     if (answers[i].log_probs.empty()) continue;
     tokens.push_back({.place = i / kDrawsOfPlace,
                       .id = answers[i].token_ids.front(),
@@ -91,6 +95,8 @@ class RawNumbers {
     std::vector<std::pair<size_t, int32_t>> missing;
     std::vector<ScoreRequest> requests;
     for (const DrawnToken& token : tokens) {
+      // Draws of one place repeat tokens, and those of several ways do. Only those not seen before
+      // are asked about, in one go.
       if (!known_.try_emplace({token.place, token.id}, 0.0f).second) continue;
       missing.emplace_back(token.place, token.id);
       ScoreRequest& request = requests.emplace_back();
@@ -112,7 +118,8 @@ class RawNumbers {
   std::map<std::pair<size_t, int32_t>, float> known_;
 };
 
-// Between what a token's log-probability at the probe's temperature lies, from the top-k.
+// Bounds each token's log-probability at the probe's temperature. The normaliser is only known up
+// to the mass outside the top-k, hence bounds and no numbers.
 void bound_tempered(const std::vector<Place>& places, int64_t ids,
                     std::vector<DrawnToken>& tokens) {
   for (size_t p = 0; p < places.size(); ++p) {
@@ -132,7 +139,7 @@ void bound_tempered(const std::vector<Place>& places, int64_t ids,
   }
 }
 
-// What is tried: top_p always, the others where the role uses them.
+// Lists what is tried: top_p always, the others where the role uses them.
 std::vector<std::pair<std::string, models::SamplingOptions>> ways(
     const models::SamplingOptions& role) {
   std::vector<std::pair<std::string, models::SamplingOptions>> list{{"top_p 0.3", {.top_p = 0.3}}};
@@ -165,7 +172,8 @@ void ask_meaning(ProbeSession& session) {
     if (token.place == hot.front().place && token.id != hot.front().id)
       contract.seeds_differ = true;
 
-  // An engine may refuse a way of truncating; then the role cannot use it either.
+  // An engine may refuse a way of truncating. That is no failure of the probe, since the role
+  // cannot use the way either.
   std::vector<Truncation> truncations;
   for (const auto& [name, how] : ways(session.options.sampling)) {
     Truncation truncation{.name = name, .tokens = {}, .kept = {}};

@@ -51,6 +51,8 @@ void ask_named(ProbeSession& session) {
     const bool refused =
         error.code() == ErrorCode::kInvalidArgument || error.code() == ErrorCode::kMismatch;
     if (!refused) throw;
+    // A server that does not take the question is no failure of the probe: only roles that need
+    // named ids refuse it, with this reason.
     contract.named_why = error.message();
   }
 }

@@ -32,7 +32,8 @@ Contract identity(const ProbeSubject& subject, const Abilities& abilities,
   return contract;
 }
 
-// Where the engine does not say, the model's config does.
+// The size of the vocabulary is the engine's word, then that of the model's config, and the
+// tokenizer's if neither says it.
 int64_t vocabulary(const ProbeSubject& subject, const EngineState& state) {
   if (state.vocab_rows > 0) return state.vocab_rows;
   return subject.vocab_rows > 0 ? subject.vocab_rows : subject.tokenizer.vocab_size();
@@ -50,6 +51,8 @@ void set_tolerance(const ProbeOptions& options, Contract& contract) {
     largest = std::max(largest, found.largest);
   if (contract.drawn != DrawnMeaning::kUnknown)
     largest = std::max(largest, contract.drawn_and_scored.largest);
+  // The probe has seen how much numbers of one model vary at this engine. Four times that is still
+  // the same model during a run.
   contract.tolerance = std::max(1e-4, 4 * largest);
 }
 
@@ -108,7 +111,8 @@ Contract probe(const ProbeSubject& subject, const ProbeOptions& options, Deadlin
                        .contract = identity(subject, abilities, state),
                        .cold = std::nullopt};
 
-  // Scores come first: nothing may have warmed their prefix.
+  // Scores come first, since a draw would put the text into the engine's prefix cache. Draws and
+  // ids need the cold scores.
   ask_scores(session);
   if (!abilities.scores && subject.local)
     session.cold = score_locally(*subject.local, session.text_request());

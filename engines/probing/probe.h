@@ -18,7 +18,7 @@ class Tokenizer;
 
 namespace retort::engines {
 
-// Who is asked, and what the role takes it for. All of it outlives the call.
+// The engine that is asked, and what the role takes it for. All of it outlives the call.
 struct ProbeSubject {
   Engine& engine;
   const models::Tokenizer& tokenizer;
@@ -34,20 +34,20 @@ struct ProbeOptions {
   // top_k and min_p, so that what they do is tried as well; the rest is for check_contract
   models::SamplingOptions sampling;
   std::optional<double> tolerance;  // the recipe's; Contract::tolerance
-  // Whether ids are named, too: a question that servers may not know, so only for who needs it.
+  // Asks at named ids too. Servers may not know that question, so only roles that need it set this.
   bool names_ids = false;
-  // Of the ids that stand before the probe's text, so that no cache of the server holds it: a
+  // Names the ids that stand before the probe's text, so that no cache of the server holds it: a
   // number that no probe of this server had before.
   uint64_t nonce = 0;
 };
 
-// What no probe exceeds.
+// No probe exceeds these.
 inline constexpr int64_t kMaxProbeRequests = 120;
 inline constexpr int64_t kMaxProbeRequestTokens = 80;
 // Positions of a scored sequence that are asked for; some engines answer each by a request.
 inline constexpr int64_t kProbeRows = 24;
 
-// Of a model's rewards that are asked for, where it gives several numbers.
+// At most so many of a model's rewards are asked for, where it gives several numbers.
 inline constexpr int64_t kMaxProbeLabels = 4;
 
 // Asks what the engine can do (Engine::abilities), and fills a Contract; it refuses nothing, which
@@ -72,7 +72,7 @@ inline constexpr int64_t kMaxProbeLabels = 4;
 // for the text. Questions that are open then are cancelled.
 Contract probe(const ProbeSubject& subject, const ProbeOptions& options, Deadline deadline);
 
-// Of an engine that is asked in words: its answer to a plain question, three times again, three
+// Probes an engine that is asked in words: its answer to a plain question, three times again, three
 // times beside seven others, and one that must be cut after two tokens. Threads, errors: as
 // probe().
 Contract probe_words(Engine& engine, EngineKind kind, const std::string& url, Deadline deadline);

@@ -28,6 +28,8 @@ constexpr size_t kLeastDifferent = 8;
 ProbeText::ProbeText(const models::Tokenizer& tokenizer, int64_t context_tokens, uint64_t nonce)
     : nonce_(nonce) {
   const std::vector<int32_t> all = tokenizer.encode(kText, false);
+  // A tokenizer that is not a language model's may make few tokens of the text, or all the same
+  // ones, with which no question tells anything.
   const std::set<int32_t> different(all.begin(), all.end());
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorCode::kInvalidArgument, "probe: " + what)
@@ -37,7 +39,7 @@ ProbeText::ProbeText(const models::Tokenizer& tokenizer, int64_t context_tokens,
     refuse("the tokenizer makes " + std::to_string(all.size()) + " tokens of plain text, " +
            std::to_string(different.size()) + " of them different; a language model's makes more");
 
-  // All that is drawn or appended must fit too.
+  // The text must leave room in the engine's context for the tokens that are drawn behind it.
   size_t length = std::min(kTextTokens, all.size() - kContinuationTokens);
   if (context_tokens > 0) {
     const auto context = static_cast<size_t>(context_tokens);
@@ -53,7 +55,7 @@ ProbeText::ProbeText(const models::Tokenizer& tokenizer, int64_t context_tokens,
 }
 
 std::vector<int32_t> ProbeText::sequence(uint64_t number) const {
-  // Ids of the text itself: every model knows them, and none is special.
+  // The nonce is made of ids of the text: the model knows them all, and none of them is special.
   std::vector<int32_t> ids;
   for (size_t i = 0; i < kNonceTokens; ++i)
     ids.push_back(text_[random_bits(nonce_, number, i) % text_.size()]);

@@ -9,7 +9,7 @@
 
 namespace retort::engines {
 
-// Of a completion that is drawn after the text.
+// The length of a completion that is drawn after the text.
 inline constexpr int64_t kProbeDrawnTokens = 16;
 
 // Plain text in the tokenizer's ids, with a few ids in front of it that differ from probe to
@@ -23,7 +23,7 @@ class ProbeText {
   // A few ids by `number`, then the text: other numbers begin differently. Number 0 is the one
   // that all else is compared with.
   std::vector<int32_t> sequence(uint64_t number = 0) const;
-  // What follows it in the text.
+  // The tokens that follow it in the text.
   const std::vector<int32_t>& continuation() const { return continuation_; }
   // The last positions of a sequence that have a given token, as the same tokens stand there.
   std::vector<int32_t> positions() const;

@@ -11,7 +11,8 @@
 namespace retort::engines {
 namespace {
 
-// All answers, in order; what is open when one fails is cancelled.
+// Waits for all answers and returns them in order. When one fails, those that are open are
+// cancelled, so that the engine does not work for nobody.
 template <class Answer>
 std::vector<Answer> wait_for(std::vector<Future<Answer>> open, Deadline deadline) {
   std::vector<Answer> answers;

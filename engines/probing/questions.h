@@ -28,7 +28,7 @@ class Questions {
   at::Tensor log_probs_at(const std::string& what, ScoreRequest request, const at::Tensor& ids);
   // Finite numbers, one for each request.
   std::vector<double> reward_together(const std::string& what, std::vector<RewardRequest> requests);
-  // What the engine writes, one for each request, in order.
+  // Returns the engine's texts, one for each request, in order.
   std::vector<Written> write_together(const std::string& what, std::vector<WriteRequest> requests);
 
   int64_t requests() const { return requests_; }

@@ -8,7 +8,7 @@
 namespace retort::engines {
 namespace {
 
-// The last third of the text is the completion.
+// Takes the last third of the text as the completion.
 RewardRequest text_of(const ProbeSession& session, uint64_t number, int64_t label) {
   const std::vector<int32_t> ids = session.text.sequence(number);
   const auto middle = ids.end() - static_cast<std::ptrdiff_t>(ids.size() / 3);
@@ -35,7 +35,7 @@ void ask_rewards(ProbeSession& session) {
     const double again = session.ask.reward_together("the reward, again", {text}).front();
     compare(first, again, contract.reward_repeated);
 
-    // The others begin differently.
+    // The others begin differently, so that only the batch can change the number.
     const std::vector<double> together = session.ask.reward_together(
         "the reward beside others",
         {text_of(session, 1, label), text, text_of(session, 2, label), text_of(session, 3, label)});

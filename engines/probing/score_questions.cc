@@ -14,7 +14,8 @@ double largest_mass(const Scored& scored) {
   return scored.log_probs.to(at::kDouble).exp().sum(1).max().item<double>();
 }
 
-// One position with as many ids as the engine claims; a top-k of all ids must have all mass.
+// Asks one position for as many ids as the engine claims to list. A top-k of all ids must have all
+// of the mass.
 void ask_width(ProbeSession& session) {
   const int64_t width = std::min(session.abilities.max_top_k, session.ids);
   if (width == 0) return;
@@ -27,7 +28,8 @@ void ask_width(ProbeSession& session) {
   if (width == session.ids) session.contract.whole_mass = session.contract.top_k_mass;
 }
 
-// The answer is of no interest, only that there is one.
+// What the engine answers is of no interest, only that it does: a smaller vocabulary makes it
+// refuse the id.
 void ask_highest_id(ProbeSession& session) {
   const std::vector<int32_t> tokens = session.text.sequence();
   const auto highest = static_cast<int32_t>(session.contract.tokenizer_ids - 1);
@@ -49,7 +51,7 @@ void ask_highest_id(ProbeSession& session) {
   }
 }
 
-// Of one answer, the number of a given token and that of the same id in the top-k.
+// Compares two numbers of one answer: that of a given token, and that of the same id in the top-k.
 void compare_with_entries(ProbeSession& session, const ScoreRequest& request,
                           const Scored& scored) {
   constexpr double kSameNumber = 1e-3;
@@ -63,6 +65,8 @@ void compare_with_entries(ProbeSession& session, const ScoreRequest& request,
     const float* numbers = values.const_data_ptr<float>() + offset;
     const auto at = std::find(row, row + request.top_k, given) - row;
     const bool listed = at < request.top_k;
+    // A listed token must have the same number in both. One that is not listed must not be above
+    // the least that is.
     const double off = scored.given[r] - numbers[listed ? at : request.top_k - 1];
     if (listed ? std::abs(off) > kSameNumber : off > kSameNumber)
       session.refute_ids("the given token " + std::to_string(given) + " has log-probability " +
@@ -82,7 +86,8 @@ void ask_scores(ProbeSession& session) {
   Contract& contract = session.contract;
   const ScoreRequest text = session.text_request();
 
-  // Nobody has seen these ids before; from then on their prefix may be cached.
+  // The order matters here. Nobody has asked for these ids before, so this answer is computed
+  // without a cache; from then on their prefix may be cached.
   session.cold = session.ask.score("the text, cold", text);
   compare_with_entries(session, text, *session.cold);
   const Scored warm = session.ask.score("the text, again", text);
@@ -95,7 +100,8 @@ void ask_scores(ProbeSession& session) {
   contract.extended =
       difference(*session.cold, session.ask.score("the text with more behind it", longer));
 
-  // The others begin differently, so that nothing of them is shared.
+  // The others begin differently, so that they share no prefix with the text and only the batch can
+  // change its numbers.
   const std::vector<Scored> together = session.ask.score_together(
       "the text beside others",
       {session.text_request(1), text, session.text_request(2), session.text_request(3)});

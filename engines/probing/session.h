@@ -26,8 +26,7 @@ struct ProbeSession {
 
   // The probe's text, and the positions that are asked for.
   ScoreRequest text_request(uint64_t number = 0) const;
-  // Whether log-probabilities of given tokens can be had, and they: the engine's or the local
-  // copy's.
+  // Log-probabilities of given tokens, the engine's or the local copy's, and whether there are any.
   bool has_scores() const { return abilities.scores || subject.local; }
   std::vector<Scored> scores(const std::string& what, std::vector<ScoreRequest> requests);
   // The first reason counts.

@@ -21,7 +21,8 @@ std::string words_of(const Written& written) {
               "the server does not take a plain question: " + written.refused);
 }
 
-// The question that a watch asks as long as the run goes on.
+// Asks the very question that a watch will ask as long as the run goes on, so that its first answer
+// is known to be a steady one or not. Other questions stand beside it, since those of a run will.
 void ask_words(Questions& ask, Contract& contract) {
   const WriteRequest plain = ModelWatch::words_question();
   const Written first = ask.write_together("an answer", {plain}).front();
@@ -40,7 +41,8 @@ void ask_words(Questions& ask, Contract& contract) {
     contract.words_in_batch = *contract.words_in_batch && words_of(beside) == first.text;
   }
 
-  // Where the server does not count, only less text shows that it was cut.
+  // The server's count of tokens shows best whether it ends when told. One that does not count
+  // shows it by saying so, or by less text.
   WriteRequest shorter = plain;
   shorter.max_new_tokens = kFewTokens;
   const Written cut = ask.write_together("a short answer", {shorter}).front();

@@ -17,7 +17,10 @@ namespace {
 
 constexpr std::chrono::milliseconds kStepWait{20};
 
-// As a generator of ours gives it, as far as what the engine's numbers mean allows.
+// Builds the completion that a generator of ours would give. Its `logps` are those of the model's
+// own distribution, its `sampling_logps` those of the distribution that the token was drawn from;
+// each is filled in only if the engine's numbers mean just that. At temperature 1 and without
+// truncation the two distributions are one.
 models::Completion completion_of(Drawn drawn, const models::DrawOptions& how,
                                  DrawnMeaning meaning) {
   const double temperature = how.sampling.temperature;
@@ -99,6 +102,8 @@ bool EngineBackend::step() {
   std::vector<Ended> ended;
   {
     std::unique_lock lock(inbox_->mutex);
+    // The outcomes are swapped out, because take() may begin a draw once more: if that one has
+    // ended already, begin() puts its outcome into the inbox on this thread and locks it again.
     inbox_->arrived.wait_for(lock, kStepWait, [&] { return !inbox_->ended.empty(); });
     ended.swap(inbox_->ended);
   }
@@ -121,17 +126,22 @@ void EngineBackend::take(Ended ended) {
     return;
   }
 
-  // What the first draw may still do at the server nobody will see.
+  // A draw that broke on its way is drawn once more, with the same seed; nobody sees what the first
+  // one may still do at the server. If the second breaks too, the engine is gone: the error leaves
+  // step() and ends the backend.
   if (is_absent(ended.outcome.error)) {
     if (open.again) std::rethrow_exception(ended.outcome.error);
     open.again = true;
     return begin({ended.request, ended.index}, std::move(open));
   }
+  // Any other error is the request's own. Its caller gets that error alone, so the other draws of
+  // the request are cancelled and what they brought is dropped.
   give_up(ended.request);
   finished_.push_back({.request = ended.request, .error = ended.outcome.error});
 }
 
 void EngineBackend::give_up(uint64_t request) {
+  // Places are ordered by request and then by index, so all open draws of a request are one range.
   const auto first = open_.lower_bound({request, 0}), last = open_.lower_bound({request + 1, 0});
   for (auto open = first; open != last; ++open)
     open->second.cancel();
@@ -151,7 +161,8 @@ std::vector<std::vector<float>> EngineBackend::score(const roles::ForwardRequest
   const auto before = static_cast<int64_t>(open_.size() + rows.size());
   const Deadline deadline = deadline_behind(before, options_.timeout);
 
-  // All at once; of a single token nothing is asked.
+  // All rows are asked for at once, so that the engine can batch them. A row of one token has no
+  // position to score: its future stays invalid and its scores empty.
   std::vector<Future<Scored>> answers;
   for (auto& row : rows) {
     ScoreRequest asked = score_all(std::move(row));
@@ -179,6 +190,8 @@ uint64_t EngineBackend::check(const roles::CommitWeights& commit) {
 void EngineBackend::uncheck() { staging_.uncheck(); }
 
 void EngineBackend::apply() {
+  // The new weights go into the decoder first. Their files are written from it, and it is what the
+  // engine is compared with once it has loaded them.
   staging_.apply();
   const uint64_t version = weight_version();
   const std::string path = files_.write(decoder_, version);
@@ -188,6 +201,9 @@ void EngineBackend::apply() {
   else
     engine_->load_weights(path, deadline).get();
 
+  // An engine that says it has loaded may still answer from older weights, so its numbers are
+  // compared with the decoder's. The receipt is handed on before it is judged, so that a refused
+  // one is recorded as well.
   const Receipt receipt = check_weights(*engine_, decoder_, version, options_.canaries,
                                         Deadline::after(options_.timeout));
   if (options_.on_receipt) options_.on_receipt(receipt);

@@ -77,7 +77,7 @@ class EngineBackend final : public roles::SampleBackend {
   void uncheck() override;
 
  private:
-  // What the engine's thread brings; outlives the backend while a draw is open.
+  // The engine's thread brings these; the inbox outlives the backend while a draw is open.
   struct Ended {
     uint64_t request = 0;
     int64_t index = 0;

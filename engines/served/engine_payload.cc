@@ -23,15 +23,17 @@ using roles::Payload;
 using roles::PayloadKind;
 using roles::PayloadSpec;
 
-// Rounding of sums of an engine's probabilities: bf16 logits and all.
+// An engine may compute its logits in bfloat16, so its probabilities may sum to a bit above 1.
 constexpr double kSumTolerance = 1e-2;
+// A tail that is not empty has at least this mass: float32 does not know 1 minus a sum any better,
+// and its logarithm must be finite.
 constexpr double kSmallestTail = 0x1p-23;
 
 [[noreturn]] void refuse(const std::string& what) {
   throw Error(ErrorCode::kInvalidArgument, "the engine cannot answer this: " + what);
 }
 
-// Ids of the engine's head that the student's lacks.
+// The number of ids that the engine's head has and the student's lacks.
 int64_t masked_ids(const PayloadSpec& spec, int64_t vocab_rows) {
   return spec.common_vocab > 0 ? std::max<int64_t>(0, vocab_rows - spec.common_vocab) : 0;
 }
@@ -40,6 +42,8 @@ int64_t known_ids(const PayloadSpec& spec, int64_t vocab_rows) {
   return vocab_rows - masked_ids(spec, vocab_rows);
 }
 
+// The engine may list ids that the student lacks among its most probable ones. Those are dropped,
+// so that many more are asked for.
 int64_t asked_ids(const PayloadSpec& spec, int64_t vocab_rows) {
   return std::min(vocab_rows, std::min(spec.top_k, known_ids(spec, vocab_rows)) +
                                   std::min(kMaxMaskedIds, masked_ids(spec, vocab_rows)));
@@ -68,6 +72,8 @@ KnownRow known_part(std::span<const int32_t> ids, std::span<const float> log_pro
   for (size_t i = 0; i < ids.size(); ++i) {
     const double probability = std::exp(static_cast<double>(log_probs[i]));
     sum += probability;
+    // An id that the student lacks counts for the masked mass alone. What is listed beyond the k
+    // that the payload has stays in the tail.
     if (ids[i] >= known) {
       row.masked += probability;
     } else if (row.ids.size() < static_cast<size_t>(k)) {
@@ -86,7 +92,8 @@ KnownRow known_part(std::span<const int32_t> ids, std::span<const float> log_pro
   return row;
 }
 
-// As they are, on what both know.
+// Renormalises a row over the ids that both models know: the mass on ids that the student lacks is
+// divided out. `whole`: the row has every known id, so nothing is left for its tail.
 void keep(KnownRow& row, bool whole) {
   const double log_known = std::log1p(-std::min(row.masked, 1 - kSmallestTail));
   double sum = 0;
@@ -153,6 +160,8 @@ void check_named_spec(const PayloadSpec& spec, int64_t vocab_rows, const Abiliti
   if (spec.temperature != 1)
     refuse("log-probabilities at ids that the student names are those at temperature 1");
   const int64_t masked = masked_ids(spec, vocab_rows);
+  // Ids that only the engine's head has are named with the student's, so they count against the
+  // engine's limit.
   const int64_t named = std::min(spec.top_k, known_ids(spec, vocab_rows)) + masked;
   if (abilities.max_named_ids < named)
     refuse("it takes " + std::to_string(abilities.max_named_ids) + " ids of a position, " +
@@ -199,6 +208,9 @@ std::vector<ScoreRequest> questions_of(const roles::ForwardRequest& request, int
                          static_cast<size_t>(positions.numel()));
 
   std::vector<ScoreRequest> questions;
+  // Positions ascend, so one pass deals them to their sequences. The request counts them from the
+  // start of all tokens, a question from the start of its sequence. A sequence without a wanted
+  // position is not asked about.
   auto next = wanted.begin();
   for (int64_t s = 0; s + 1 < ends.numel(); ++s) {
     ScoreRequest one;
@@ -215,6 +227,8 @@ std::vector<ScoreRequest> questions_of(const roles::ForwardRequest& request, int
 at::Tensor named_ids(const PayloadSpec& spec, const at::Tensor& ids, int64_t vocab_rows) {
   const int64_t masked = masked_ids(spec, vocab_rows);
   if (masked == 0) return ids;
+  // The ids that the student lacks are named as well: their mass must be known before it can be
+  // divided out.
   const at::Tensor lacking = at::arange(vocab_rows - masked, vocab_rows, ids.options());
   return at::cat({ids, lacking.expand({ids.size(0), masked})}, 1);
 }
@@ -231,6 +245,7 @@ Payload payload_of_named(const PayloadSpec& spec, const std::vector<at::Tensor>&
   Payload payload;
   payload.log_tail = at::empty({rows}, at::kFloat);
   at::Tensor log_probs = at::empty({rows, k}, at::kFloat);
+  // Each row has the numbers of the student's k ids first, then those of the ids that it lacks.
   const auto* value = all.const_data_ptr<double>();
   auto* log_prob = log_probs.mutable_data_ptr<float>();
   auto* tail = payload.log_tail.mutable_data_ptr<float>();

@@ -1,4 +1,4 @@
-// From a student's request to questions for an engine, and from its answers to a payload.
+// Turns a student's request into questions for an engine, and its answers into a payload.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,9 @@ std::vector<ScoreRequest> questions_of(const roles::ForwardRequest& request, int
 // kCorrupt for probabilities that add up to more than 1, kMismatch if fewer than K ids are left.
 roles::Payload payload_of(const roles::PayloadSpec& spec, const std::vector<Scored>& answers,
                           int64_t vocab_rows);
-// Of a spec whose ids the student names, `ids` [R, K] int32: what the engine is asked about. Those,
-// and in each row all ids that the student lacks, so that their mass is known and not guessed.
+// The ids that the engine is asked about, for a spec whose ids the student names, `ids` [R, K]
+// int32: those, and in each row all ids that the student lacks, so that their mass is known and not
+// guessed.
 at::Tensor named_ids(const roles::PayloadSpec& spec, const at::Tensor& ids, int64_t vocab_rows);
 // Its answers [r, K + those] float32 in their order: logps at the student's ids, which the payload
 // does not repeat, less what lies on ids that it lacks (masked_mass_sum, all of it); log_tail as

@@ -48,6 +48,9 @@ Future<JudgeAnswer> EngineJudge::answer(const JudgeQuestion& question,
           })
       .then([id = question.request_id, refused = refused_](std::vector<Written> written) {
         JudgeAnswer answer{.request_id = id, .texts = {}, .cut = {}};
+        // A question that the server refuses does not fail the others: its completion gets no
+        // score. Only the first one is logged, so that a server which refuses many does not fill
+        // the log.
         for (Written& one : written) {
           if (!one.refused.empty() && (*refused)++ == 0) {
             RETORT_LOG(kWarning) << "the server refuses a question, whose completion gets no "

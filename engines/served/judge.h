@@ -39,7 +39,8 @@ class EngineJudge final : public roles::ServedRole {
   void stop() override;
 
   roles::TeacherInfo info() const;
-  // What the server refuses to be asked has no words, and is cut: logged the first time.
+  // A question that the server refuses has an answer without words that is cut; the first one is
+  // logged.
   Future<roles::JudgeAnswer> answer(const roles::JudgeQuestion& question,
                                     const rpc::CallContext& caller);
   int64_t texts_answered() const { return packs_.answered(); }

@@ -61,7 +61,8 @@ class QuestionPacks {
     shared_->begin(pack);
     for (size_t i = 0; i < count && !shared_->has_failed(*pack); ++i) {
       const Deadline deadline = deadline_behind(shared_->open++, timeout_);
-      // One that throws is a question that fails, whose others are cancelled.
+      // A question that cannot even be asked fails like any other, and the rest of its request is
+      // cancelled.
       listen(pack, i, try_future([&] { return ask(i, deadline); }));
     }
     return reply;
@@ -108,7 +109,7 @@ class QuestionPacks {
     std::vector<std::function<void()>> cancel;  // what is asked
   };
 
-  // What the engine's thread needs; outlives the role while a question is open.
+  // The engine's thread needs this, so it outlives the role while a question is open.
   struct Shared {
     ForCallers for_callers;
     std::atomic<int64_t> answered{0};
@@ -154,6 +155,8 @@ class QuestionPacks {
           error = for_callers(error);
         }
       }
+      // Callers and cancellers run without the lock: a question that ends as soon as it is
+      // cancelled comes back to fail() on this thread.
       pack->promise.set_error(std::move(error));
       for (const auto& cancel : others)
         cancel();
@@ -161,6 +164,8 @@ class QuestionPacks {
   };
 
   void listen(const std::shared_ptr<Pack>& pack, size_t place, Future<Answer> answer) {
+    // The request may have failed while this question was being asked. Then fail() has taken the
+    // cancellers already, and this one is called here.
     bool wanted = true;
     {
       const std::lock_guard lock(shared_->mutex);

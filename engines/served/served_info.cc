@@ -14,6 +14,7 @@ roles::TeacherInfo served_info(const std::string& name, const models::Tokenizer&
                 "an engine does not say which weights it serves, so that what it computed cannot "
                 "be kept for other runs")
         .with("teacher", name);
+  // Two tokenizers may differ in their number of ids; the fingerprint covers those that both have.
   const int64_t known = std::min(request.tokenizer_size, tokenizer.vocab_size());
   return {.name = name,
           .weight_version = kServedVersion,

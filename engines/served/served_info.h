@@ -1,4 +1,4 @@
-// Who a frozen role is whose engine is not ours.
+// Describes a frozen role whose engine is not ours.
 #pragma once
 
 #include <string>

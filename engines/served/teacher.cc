@@ -24,7 +24,8 @@ using roles::PayloadKind;
 
 namespace {
 
-// An engine that is away ends its teacher: to callers that is lost, so that they ask another.
+// An engine that is away ends its teacher. Callers get kPeerLost for it, whatever the engine's own
+// error is, because that code makes them ask another replica.
 std::exception_ptr for_callers(const std::exception_ptr& lost) {
   try {
     std::rethrow_exception(lost);
@@ -38,7 +39,7 @@ std::exception_ptr for_callers(const std::exception_ptr& lost) {
   }
 }
 
-// Whoever reads the log finds the request that failed.
+// Names the request in its error, so that a reader of the log finds the one that failed.
 std::exception_ptr of_request(const std::exception_ptr& failure, const std::string& key) {
   try {
     std::rethrow_exception(failure);
@@ -83,9 +84,10 @@ roles::HeadReply EngineTeacher::head(const roles::HeadRequest& request) {
         ErrorCode::kInvalidArgument,
         "teacher.head: the model's logits are capped (final_logit_softcapping), which a head "
         "alone does not compute; use another payload than hidden_states");
+  // The head is read when it is asked for first: only the payload hidden_states needs it.
   if (!head_.defined()) {
     const models::SafetensorsReader files(options_.folder);
-    // Files of a tied model may call its one table either way.
+    // The files of a tied model have one table, which may stand there under either name.
     const std::string embedding = "model.embed_tokens.weight";
     const bool tied = options_.config.tie_word_embeddings && files.contains(embedding);
     head_ = files.get(tied ? embedding : "lm_head.weight").to(at::kFloat);
@@ -121,8 +123,9 @@ Future<Payload> EngineTeacher::enqueue(const ForwardRequest& request,
   return reply;
 }
 
-// Behind pull(): who waits before a failure hears of it, who comes later finds no request that was
-// taken, for whose answer nobody would wait in vain.
+// Called behind pull(), and the order matters. A caller that pulled before the failure gets its
+// error from the store. A caller that pulls later must not find the failed request among those
+// taken, or it would wait for an answer that never comes.
 void EngineTeacher::forget_failed() {
   std::vector<std::string> failed;
   {
@@ -133,7 +136,8 @@ void EngineTeacher::forget_failed() {
     requests_.forget(key);
 }
 
-// look() cancels what nobody waits for: whoever wants a part of that later asks anew.
+// look() comes first: it throws if the engine is gone, and cancels requests that nobody waits for.
+// A caller that wants a part of a cancelled request later asks for it anew.
 bool EngineTeacher::work() {
   packs_.look();
   roles::RequestBatch batch = requests_.take(/*max_tokens=*/0);
@@ -154,6 +158,8 @@ void EngineTeacher::ask(const std::string& key, ForwardRequest request) {
   // An engine that was lost since look() takes no questions: the next work() ends the teacher.
   Future<std::vector<Answer>> answers =
       try_future([&] { return ask_each(key, request, std::move(questions)); });
+  // This runs on the engine's thread, and the teacher may be gone by then: it touches what is
+  // shared alone.
   answers.on_outcome([shared = shared_, key, request = std::move(request),
                       label](Outcome<std::vector<Answer>> outcome) {
     if (outcome.error) return shared->fail(key, of_request(outcome.error, key));
@@ -176,6 +182,8 @@ Future<std::vector<EngineTeacher::Answer>> EngineTeacher::ask_each(
   at::Tensor ids;
   if (spec.names_ids()) ids = named_ids(spec, request.ids, options_.config.vocab_size);
 
+  // packs_.ask() asks for question 0, 1, ... before it returns, so that a counter tells which rows
+  // belong to a question.
   int64_t next_row = 0;  // of the request, whose rows are those of the questions in their order
   const auto ask = [&](size_t i, Deadline deadline) -> Future<Answer> {
     ScoreRequest& question = questions[i];

@@ -71,12 +71,12 @@ class EngineTeacher final : public roles::ServedRole {
   roles::Progress progress() const override { return {requests_served(), "requests answered"}; }
 
  private:
-  // To the question of one sequence: one of the two.
+  // The answer to the question of one sequence; one of the two is filled in.
   struct Answer {
     Scored scored{};
     at::Tensor tensor{};  // hidden states, or log-probabilities at named ids
   };
-  // What the engine's thread needs; outlives the teacher while a request is open.
+  // The engine's thread needs this, so it outlives the teacher while a request is open.
   struct Shared {
     Shared(roles::AnswerStore::Options options, int64_t vocab_rows)
         : store(options), vocab_rows(vocab_rows) {}

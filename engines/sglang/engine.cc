@@ -129,7 +129,8 @@ Future<Drawn> Sglang::draw_from(const Served& served, DrawRequest asked, Deadlin
       Expected{.rid = name.rid, .prompt_tokens = num_given, .weight_version = name.cache_salt},
       asked.how.max_new_tokens, nullptr);
 
-  // What was drawn is lost with the connection, and a second draw would not be the first again.
+  // A draw is not sent again when its connection breaks: its tokens are lost, and a second draw
+  // need not be the same.
   http::Request request = server_.http().post_for_pieces(
       "/generate", std::move(question.body), question.body_bytes, kTooMuch,
       [reader](std::string_view piece) { reader->add(piece); });
@@ -159,9 +160,12 @@ Future<Drawn> Sglang::aborting(Future<Drawn> drawn, const std::string& rid) {
   return next;
 }
 
-// The answer says nothing that anybody could use: the server notices the closed connection too.
+// Nobody waits for the answer: the server also notices that the connection of the request was
+// closed.
 void Sglang::abort(const std::string& rid) {
   const http::Url& url = server_.http().url();
+  // An administrative request does not cross a network in the clear unless the options allow it.
+  // This one is only a courtesy, so it is left out and not an error.
   if (!options_.allow_plain_admin && !url.tls && !is_loopback(url)) return;
   const nlohmann::json body = {{"rid", rid}, {"abort_all", false}};
   http::Request request = server_.http().post("/abort_request", body.dump());
@@ -179,7 +183,7 @@ Future<Scored> Sglang::score(ScoreRequest request, Deadline deadline) {
 
 Future<Scored> Sglang::score_from(const Served& served, const ScoreRequest& asked,
                                   Deadline deadline) {
-  // Both ends of the reading live as long as either.
+  // The reader writes into the rows. One object holds both, so that neither outlives the other.
   struct Reading {
     Reading(const ScoreRequest& asked, int64_t vocab_rows, Expected expected)
         : rows(asked, vocab_rows), answer(std::move(expected), 0, &rows) {}
@@ -207,6 +211,10 @@ Future<Scored> Sglang::score_from(const Served& served, const ScoreRequest& aske
 }
 
 Future<Empty> Sglang::load_weights(std::string path, Deadline deadline) {
+  // Each load has a name of its own, which the server repeats in its answers: one that names
+  // another comes from weights that somebody else gave it. The steps stand in the order of what
+  // they trust, and the last one is a score, so that whoever waits knows that the server computes
+  // again.
   const std::string version = names_.next();
   return try_future([&] {
            refuse_plain_admin(server_.http().url(), options_.allow_plain_admin,

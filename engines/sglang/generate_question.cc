@@ -34,9 +34,9 @@ constexpr const char* kUsersText = "stop";
   throw Error(ErrorCode::kInvalidArgument, why);
 }
 
-// Draws from the whole distribution, and nothing of it follows from the server's own preferences.
-// Stop strings are looked for in text without special tokens, as by our own engine; those that are
-// special tokens come as stop_token_ids.
+// Draws from the whole distribution. Each field is written out, so that nothing follows from the
+// server's own preferences. Stop strings are looked for in text without special tokens, as our own
+// engine does; those that are special tokens come as stop_token_ids.
 Json neutral_sampling() {
   return Json{// how many, and how they are found
               {"max_new_tokens", 0},
@@ -134,10 +134,11 @@ Question draw_question(const DrawRequest& request, const RequestName& name, int6
   params["min_new_tokens"] = request.how.min_new_tokens;
   const Json bias = padding_bias(sampling.num_ids, vocab_rows);
   if (!bias.empty()) params["logit_bias"] = bias;
-  // The seed's bits as SGLang's signed number.
+  // SGLang reads the seed as a signed number, so its bits go as one.
   params["sampling_seed"] = std::bit_cast<int64_t>(request.seed);
   params["stop"] = request.how.stop;
-  // With ignore_eos it does not look at stop_token_ids either; without, the model's own count too.
+  // With ignore_eos SGLang does not look at stop_token_ids either. Without it the model's own end
+  // tokens count too, so it is set only where the request names none.
   const std::vector<int64_t> ends = request.how.end_ids();
   params["stop_token_ids"] = ends;
   params["ignore_eos"] = ends.empty();
@@ -163,7 +164,7 @@ Question score_question(const ScoreRequest& request, const RequestName& name, in
   body["return_flat_raw_output_top_logprobs"] = listed;
   body["return_flat_raw_top_logprobs_b64"] = listed;
 
-  // The server may choose to list entries one by one.
+  // The limit is that of entries listed one by one, which the server may choose over the flat form.
   const uint64_t rows = count - static_cast<uint64_t>(request.positions.front()) + 1;
   const uint64_t entries = 1 + static_cast<uint64_t>(request.top_k);
   return {.body = body_text(body, kUsersText),

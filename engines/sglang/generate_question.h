@@ -1,4 +1,4 @@
-// What SGLang's /generate is asked: the body of a draw and of a score.
+// Makes the questions for SGLang's /generate: the body of a draw and of a score.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct Question {
   uint64_t body_bytes = 0;  // the largest answer that is one
 };
 
-// How the server is to call a request.
+// The names that the server is to give a request.
 struct RequestName {
   std::string rid;         // what aborts it
   std::string cache_salt;  // requests with the same one share the prefix cache; empty: none

@@ -42,6 +42,8 @@ GenerateReader::GenerateReader(Expected expected, int64_t max_drawn, InputRows* 
 
 void GenerateReader::end() {
   reader_.end();
+  // The answer is held against the request before anything of it is used: its name, the number of
+  // tokens that were read, and the weights that computed it.
   if (id_ != expected_.rid)
     other_answer("id: is " + json_quote(id_) + ", and " + json_quote(expected_.rid) +
                  " was asked; the answer belongs to another request");
@@ -71,7 +73,7 @@ std::optional<FlatTop> GenerateReader::flat_top() {
   return std::move(flat_);
 }
 
-// A draw that ended otherwise is for checked_drawn(), a score for nobody else.
+// How a draw has ended otherwise is checked_drawn()'s to judge; for a score it does not matter.
 void GenerateReader::check_finish() const {
   const std::string& reason = drawn.ending.finish_reason;
   if (reason.empty()) other_answer("finish_reason: is missing; the request has not ended");
@@ -124,6 +126,7 @@ void GenerateReader::end_object() { places_.pop_back(); }
 void GenerateReader::begin_array() {
   const Place place = array_within(places_.back());
   if (place == Place::kIgnored) refuse_kind("an array");
+  // A second list of the same name would add to the first one's numbers.
   const bool again = (place == Place::kOutputIds && std::exchange(has_output_ids_, true)) ||
                      (place == Place::kInputList && std::exchange(has_input_, true)) ||
                      (place == Place::kOutputList && std::exchange(has_output_, true)) ||
@@ -155,7 +158,7 @@ void GenerateReader::entry_ended(Place place) {
   }
 }
 
-// A score may list a token that nobody asked for.
+// The answer to a score may list a drawn token that nobody asked for.
 void GenerateReader::drawn_entry() {
   if (rows_ != nullptr) return;
   const std::string field = "output_token_logprobs[" + std::to_string(drawn.log_probs.size()) + "]";
@@ -221,6 +224,8 @@ void GenerateReader::number(double value) {
     default: break;
   }
   if (in_entry()) {
+    // An entry is [log-probability, id, text]. Its elements have no names, so their place tells
+    // them apart.
     const int element = ++num_elements_;
     if (element == 1) entry_.log_prob = value;
     if (element == 2) entry_.id = id_of(value, "log-probabilities");
@@ -237,7 +242,8 @@ void GenerateReader::null() {
   refuse_kind("null");
 }
 
-// Within the lists that are read stands one kind of thing.
+// The lists that are read hold one kind of value. Another kind means that the answer has another
+// form than was asked for, so it is refused and not skipped.
 void GenerateReader::refuse_kind(const std::string& kind) const {
   const auto refuse = [&](const std::string& field) {
     bad_answer(field + ": holds " + kind + ", which it cannot");

@@ -14,7 +14,7 @@
 
 namespace retort::engines::sglang {
 
-// To which question an answer must belong.
+// The question that an answer must belong to.
 struct Expected {
   std::string rid;
   int64_t prompt_tokens = 0;
@@ -36,11 +36,11 @@ class GenerateReader final : private JsonHandler {
   void end();
 
   DrawnTokens drawn;
-  // After end(), where the server sent them so.
+  // May be called after end(); nullopt unless the server sent the flat form.
   std::optional<FlatTop> flat_top();
 
  private:
-  // Where in the answer something stands.
+  // The place in the answer where something stands.
   enum class Place {
     kOutside,
     kAnswer,       // {"output_ids": ..., "meta_info": ...}

@@ -16,7 +16,7 @@
 namespace retort::engines::sglang {
 namespace {
 
-// What two kernels may make of one log-probability.
+// Two kernels may give one log-probability as numbers that are this far apart.
 constexpr float kSameNumber = 1e-3f;
 constexpr const char* kGiven = "input_token_logprobs";
 constexpr const char* kTop = "input_top_logprobs";
@@ -48,7 +48,7 @@ InputRows::InputRows(ScoreRequest request, int64_t vocab_rows)
   scored_.log_probs = at::empty({num_wanted, request_.top_k}, at::kFloat);
 }
 
-// Row i has token first + i, which position first + i - 1 asks for.
+// Row i belongs to token first + i, which position first + i - 1 predicts.
 bool InputRows::wanted(int64_t row) const {
   const auto& positions = request_.positions;
   return std::binary_search(positions.begin(), positions.end(),
@@ -62,6 +62,8 @@ void InputRows::given(const Entry& entry) {
                " tokens that were asked for");
 
   const int32_t sent = request_.token_ids[static_cast<size_t>(first_ + row)];
+  // The ids in the answer show that it belongs to this sequence. The server writes 0 for ids from
+  // vocab_rows - 1 on, which must not count as another token.
   const bool clipped = sent >= vocab_rows_ - 1 && entry.id == 0;
   if (entry.id != sent && !clipped)
     other_rows(place(kGiven, row) + "is of token " + std::to_string(entry.id) + ", and " +
@@ -106,6 +108,7 @@ void InputRows::end_top() {
 }
 
 void InputRows::keep_top(const std::vector<Entry>& entries) {
+  // The row is checked while it is copied, so that no number reaches the caller unchecked.
   const std::string where = place(kTop, top_row_);
   const auto begin = static_cast<std::ptrdiff_t>(next_top_ * entries.size());
   int32_t* const ids = scored_.ids.mutable_data_ptr<int32_t>() + begin;
@@ -131,6 +134,8 @@ void InputRows::keep_top(const std::vector<Entry>& entries) {
 
 void InputRows::read_flat(const FlatTop& flat) {
   const int64_t k = request_.top_k;
+  // The flat form is bytes without a structure of their own, so types, sizes and length are checked
+  // before a byte is read as a number.
   if (flat.value_type != "float32" || flat.id_type != "int32")
     other_rows("input_top_logprobs: numbers are " + json_quote(flat.value_type) + " and ids " +
                json_quote(flat.id_type) + " instead of float32 and int32");
@@ -164,7 +169,9 @@ void InputRows::read_flat(const FlatTop& flat) {
   }
 }
 
-// The two lists say the same of the given tokens, or rows of one belong to other positions.
+// Both lists say something of the given tokens: its entry in the top-k has the same number, and a
+// token that is not listed is no more probable than the last one that is. Otherwise the rows of one
+// list belong to other positions.
 void InputRows::check_consistent() const {
   const auto k = static_cast<size_t>(request_.top_k);
   const int32_t* ids = scored_.ids.const_data_ptr<int32_t>();

@@ -33,7 +33,8 @@ struct FlatTop {
 // Memory: [R, K] ids and log-probabilities, and one row.
 class InputRows {
  public:
-  // As score_question() accepts them. The server calls ids from vocab_rows - 1 on by 0.
+  // Takes requests that score_question() accepts. The server writes 0 for ids from vocab_rows - 1
+  // on.
   InputRows(ScoreRequest request, int64_t vocab_rows);
 
   // input_token_logprobs

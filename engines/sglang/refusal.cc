@@ -28,6 +28,8 @@ Error explained(const Error& error) {
   const int status = status_of(error);
   if (status == 404 || status == 405) return without_door(error);
   if (status != 400 && status != 422) return error;
+  // SGLang says what is wrong in words alone, so the words decide what to advise. Without known
+  // ones its own message must do.
   if (says(error, "context length") || says(error, "maximum allowed length"))
     return with_advice(error, ErrorCode::kInvalidArgument,
                        "the tokens are more than the server's context holds; start it with a "

@@ -1,4 +1,4 @@
-// What SGLang says when it refuses a request, and what follows from it.
+// Reads SGLang's refusals and turns them into errors that say what to do.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What an SGLang server says of its model and of itself.
+// Reads an SGLang server's descriptions of its model and of itself.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,12 @@ struct ServerInfo {
   bool deterministic = false;  // --enable-deterministic-inference: it honours seeds
 };
 
-// From the answer of /model_info; kCorrupt for another, kInvalidArgument for a model that does not
+// Reads the answer of /model_info; kCorrupt for another, kInvalidArgument for a model that does not
 // generate.
 ModelInfo read_model_info(const std::string& json);
 
-// From the answer of /server_info, of which no error shows anything: it has the server's keys.
-// kCorrupt for another answer.
+// Reads the answer of /server_info. No error shows anything of it, because it has the server's
+// keys. kCorrupt for another answer.
 ServerInfo read_server_info(const std::string& json);
 
 // kMismatch if the server has another model than `wanted` (ExternalOptions::served_model; empty:

@@ -58,6 +58,8 @@ Future<Served> Server::ask(Deadline deadline, Wait wait) {
 }
 
 Future<int64_t> Server::vocabulary(Deadline deadline, Wait wait) {
+  // The size of the vocabulary is read from the refusal of a logit_bias for an id that is too high.
+  // Other weights do not change it, so the server is asked once.
   if (const auto before = known()) return ready_future(before->vocab_rows);
   http::Request request = http_.post("/generate", vocabulary_question(RequestNames().next()));
   return then_outcome(http_.send(std::move(request), deadline, wait),

@@ -14,7 +14,7 @@
 
 namespace retort::engines::sglang {
 
-// What is known of the server once it was asked.
+// The facts of a server that was asked.
 struct Served {
   ModelInfo model;
   ServerInfo server;
@@ -35,7 +35,7 @@ class Server {
   // Asks for the model and the server each time; for the vocabulary until it is known, as that is
   // an error in the server's log. kMismatch if the server does not say it.
   Future<Served> ask(Deadline deadline, Wait wait);
-  // As it was when it was asked last; asks if it never was.
+  // The server as it was when it was asked last; asks if it never was.
   Future<Served> served(Deadline deadline);
   std::optional<Served> known() const;
   Future<ModelInfo> model(Deadline deadline, Wait wait);

@@ -1,4 +1,4 @@
-// What SGLang is told, and answers, when it loads weights.
+// Makes SGLang's questions to load weights, and checks its answers.
 #pragma once
 
 #include <string>
@@ -12,14 +12,15 @@ namespace retort::engines::sglang {
 // the weights `version` from then on. kInvalidArgument for a path that is not UTF-8.
 std::string update_question(const std::string& folder, const std::string& version);
 
-// Of /update_weights_from_disk: {"success": true, "message": ..., "num_paused_requests": ...}.
-// kMismatch for another.
+// Checks the answer of /update_weights_from_disk: {"success": true, "message": ...,
+// "num_paused_requests": ...}. kMismatch for another.
 Empty check_updated(const std::string& json);
 
-// Of /flush_cache: a text that says so. kMismatch for another.
+// Checks the answer of /flush_cache, a text that says so. kMismatch for another.
 Empty check_flushed(const std::string& text);
 
-// Of /model_info afterwards. kMismatch if the server serves another folder or version.
+// Checks what /model_info says afterwards. kMismatch if the server serves another folder or
+// version.
 Empty check_loaded(const ModelInfo& model, const std::string& folder, const std::string& version);
 
 }  // namespace retort::engines::sglang

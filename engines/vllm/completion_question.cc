@@ -36,9 +36,10 @@ constexpr const char* kUsersText = "stop";
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::kInvalidArgument, why); }
 
-// Everything but the sampling of a draw: one completion of these ids, nothing added to them, and
-// nothing taken from the server's defaults. Stop strings are looked for in text without special
-// tokens, as by our own engine; those that are special tokens come as stop_token_ids.
+// The fields of every question: one completion of these ids, with nothing added to them. Each field
+// is written out, even where it has vLLM's default, because a server may have defaults of its own.
+// Stop strings are looked for in text without special tokens, as our own engine does; those that
+// are special tokens come as stop_token_ids.
 Json neutral(const std::vector<int32_t>& ids, size_t count, const std::string& model) {
   return Json{{"model", model},
               {"prompt", std::vector<int32_t>(ids.begin(), ids.begin() + static_cast<long>(count))},
@@ -85,7 +86,8 @@ Question draw_question(const DrawRequest& request, const std::string& model,
   if (request.prompt.empty()) refuse("prompt: is empty; vLLM needs a token");
   if (request.how.max_new_tokens < 1) refuse("max_new_tokens: must be at least 1");
 
-  // The seed's bits as vLLM's signed number.
+  // Everything that a draw sets is set here, over what is neutral. vLLM reads the seed as a signed
+  // number, so its bits go as one.
   Json body = neutral(request.prompt, request.prompt.size(), model);
   body["max_tokens"] = request.how.max_new_tokens;
   body["temperature"] = sampling.temperature;
@@ -135,7 +137,9 @@ Question named_question(const ScoreRequest& request, const at::Tensor& ids,
   const at::Tensor rows = ids.contiguous();
   const auto* named = rows.const_data_ptr<int32_t>();
 
-  // Row i is of the position start + i.
+  // The server takes a row of ids for each position from the first wanted one to the last. A
+  // position in between that nobody wants repeats the row before it, and NamedRows leaves its
+  // numbers out.
   Json all = Json::array();
   size_t next = 0;
   for (int32_t position = request.positions.front(); position <= request.positions.back();

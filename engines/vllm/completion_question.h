@@ -1,5 +1,5 @@
-// What vLLM's /v1/completions is asked, the body of a draw and of a score; and its
-// /inference/v1/generate, of ids that are named.
+// Makes the questions for vLLM: the bodies of a draw and of a score for /v1/completions, and those
+// about named ids for /inference/v1/generate.
 #pragma once
 
 #include <ATen/core/Tensor.h>

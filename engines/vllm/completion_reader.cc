@@ -90,6 +90,7 @@ void CompletionReader::end_object() {
 void CompletionReader::begin_array() {
   const Place place = array_within(places_.back());
   if (place == Place::kIgnored) refuse_kind("an array");
+  // A second list of the same name would add to the first one's numbers.
   const bool again = (place == Place::kTokenIds && std::exchange(has_token_ids_, true)) ||
                      (place == Place::kRows && std::exchange(has_rows_, true));
   if (again) impossible(key_ + ": stands there twice");
@@ -148,7 +149,8 @@ void CompletionReader::null() {
   refuse_kind("null");
 }
 
-// Within the lists that are read stands one kind of thing.
+// The lists that are read hold one kind of value. Another kind means that the answer has another
+// form than was asked for, so it is refused and not skipped.
 void CompletionReader::refuse_kind(const std::string& kind) const {
   const auto refuse = [&](const std::string& field) {
     impossible(field + ": holds " + kind + ", which it cannot");

@@ -29,7 +29,7 @@ class CompletionReader final : private JsonHandler {
   DrawnTokens drawn;
 
  private:
-  // Where in the answer something stands.
+  // The place in the answer where something stands.
   enum class Place {
     kOutside,
     kAnswer,         // {"choices": ...}

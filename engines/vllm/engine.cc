@@ -64,7 +64,8 @@ class Vllm final : public Engine {
 Future<EngineState> Vllm::state(Deadline deadline) {
   http::Request health = server_.http().to(http::Method::kGet, "/health");
   health.expected_type.clear();
-  // What stands before it may pass on /v1 alone: then the list of models says that it is there.
+  // A proxy in front of the server may pass on /v1 alone. Then the list of models shows that the
+  // server is there.
   return done_or_missing(server_.http().send(std::move(health), deadline))
       .then([this, deadline](Empty) { return server_.version(deadline); })
       .then([this, deadline](std::string version) {
@@ -77,8 +78,9 @@ Future<EngineState> Vllm::state(Deadline deadline) {
       });
 }
 
-// vLLM draws at least one token, also for a score; and of a draw it draws fewer than were asked for
-// without a word.
+// vLLM draws at least one token, also for a score, so that one needs room too. Without room for all
+// of a draw it draws fewer tokens and does not say so; here that is an error before anything is
+// sent.
 void Vllm::check_room(const Served& served, int64_t num_given, int64_t num_new) const {
   const int64_t context = served.model.context_tokens;
   if (context == 0 || num_given <= context - num_new) return;
@@ -104,7 +106,8 @@ Future<Drawn> Vllm::draw_from(const Served& served, DrawRequest asked, Deadline 
   Question question = draw_question(asked, served.model.name, id, vocab_rows);
   auto reader = std::make_shared<CompletionReader>(asked.prompt, asked.how.max_new_tokens, nullptr);
 
-  // What was drawn is lost with the connection, and a second draw would not be the first again.
+  // A draw is not sent again when its connection breaks: its tokens are lost, and a second draw
+  // need not be the same.
   http::Request request = server_.http().post_for_pieces(
       "/v1/completions", std::move(question.body), question.body_bytes, kTooMuch,
       [reader](std::string_view piece) { reader->add(piece); });
@@ -131,7 +134,7 @@ Future<Scored> Vllm::score_from(const Served& served, const ScoreRequest& asked,
   Question question = score_question(asked, served.model.name, names_.next());
   check_room(served, num_scored_tokens(asked), 1);
 
-  // Both ends of the reading live as long as either.
+  // The reader writes into the rows. One object holds both, so that neither outlives the other.
   struct Reading {
     explicit Reading(const ScoreRequest& asked)
         : rows(asked),
@@ -178,6 +181,9 @@ Future<at::Tensor> Vllm::named_from(const Served& served, const ScoreRequest& as
 }
 
 Future<Empty> Vllm::load_weights(std::string path, Deadline deadline) {
+  // The steps stand in the order of what they trust: a folder that cannot be right is refused
+  // before the server drops its weights, the prefix cache is reset once the new ones are there, and
+  // the last step is a score, so that whoever waits knows that the server computes again.
   return try_future([&] {
            refuse_plain_admin(server_.http().url(), options_.allow_plain_admin, "/collective_rpc");
            check_weight_folder(path);

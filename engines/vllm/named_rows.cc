@@ -22,7 +22,7 @@ constexpr const char* kMatrixField = "prompt_token_id_logprobs";
 NamedRows::NamedRows(const ScoreRequest& request, int64_t width)
     : positions_(request.positions), width_(width), reader_(*this) {}
 
-// Fields of the answer itself; a choice may have what it will.
+// Only a field of the answer itself counts; a choice may have one of the same name.
 bool NamedRows::in_matrix() const { return depth_ == 1 && key_ == kMatrixField; }
 
 void NamedRows::enter(const std::string& kind) {
@@ -58,6 +58,8 @@ at::Tensor NamedRows::take() {
                     "and without --kv-sharing-fast-prefill");
   const at::Tensor all = read_npy_matrix(matrix_.take());
 
+  // The matrix has a row for each position from the first wanted one to the last; those between
+  // that nobody wants are dropped.
   const int64_t rows = int64_t{positions_.back()} - positions_.front() + 1;
   if (all.size(0) != rows || all.size(1) != width_)
     throw Error(ErrorCode::kCorrupt,
@@ -74,7 +76,7 @@ void NamedRows::check(const at::Tensor& wanted) const {
   const auto* value = wanted.const_data_ptr<float>();
   for (const int32_t position : positions_)
     for (int64_t column = 0; column < width_; ++column, ++value) {
-      // What is one needs no name.
+      // A log-probability as it should be needs no name for an error, and there are many of them.
       if (*value <= 0 && *value > kClampedLogProb) continue;
       std::ostringstream name;
       name << kMatrixField << " of position " << position << ", column " << column;

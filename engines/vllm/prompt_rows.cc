@@ -28,7 +28,7 @@ PromptRows::PromptRows(ScoreRequest request)
   scored_.log_probs = at::empty({num_rows, request_.top_k}, at::kFloat);
 }
 
-// Row i is of the position before token i.
+// Row i belongs to position i - 1, which is the one that predicts token i.
 bool PromptRows::wanted() const {
   return next_ < request_.positions.size() && request_.positions[next_] == row_ - 1;
 }
@@ -100,8 +100,9 @@ void PromptRows::end_row() {
   ++row_;
 }
 
-// The others say by their ranks where they stand. The given token stands where a place is left if
-// it is one of the top_k; its own rank may be larger there, as equally probable tokens share one.
+// The entries of a row come in no order, and their ranks say where they stand. The given token
+// fills the place that is left if it is one of the top_k: its own rank may be larger than that
+// place, because equally probable tokens share one.
 void PromptRows::keep_top(const Entry& given) {
   const size_t k = top_ids_.size();
   const bool given_is_extra = entries_.size() > k;
@@ -121,12 +122,15 @@ void PromptRows::keep_top(const Entry& given) {
   const auto free = std::find(top_ids_.begin(), top_ids_.end(), -1);
   if (!given_is_extra) put(static_cast<size_t>(free - top_ids_.begin()), given);
 
-  // What the ranks say must be what the numbers say.
+  // Ranks and log-probabilities state one order twice. Where they disagree, some number is not its
+  // token's, and the row is of no use.
   if (!std::is_sorted(top_log_probs_.rbegin(), top_log_probs_.rend()))
     corrupt("the ranks do not follow the log-probabilities");
   if (given_is_extra && given.log_prob > top_log_probs_.back())
     corrupt("token " + std::to_string(given.id) + " is more probable than the last of the first " +
             std::to_string(k) + ", but not among them");
+  // An id that stands there twice would count its probability twice. The member is sorted instead
+  // of a local vector, so that no row allocates.
   sorted_ids_ = top_ids_;
   if (given_is_extra) sorted_ids_.push_back(given.id);
   std::sort(sorted_ids_.begin(), sorted_ids_.end());

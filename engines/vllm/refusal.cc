@@ -21,6 +21,8 @@ std::optional<LogProbLimit> log_prob_limit(const std::string& text) {
 Error explained(const Error& error) {
   const int status = status_of(error);
   if (status != 400 && status != 422) return error;
+  // vLLM says what is wrong in words alone, so the words decide what to advise. Without known ones
+  // its own message must do.
   if (const auto limit = log_prob_limit(error.message()))
     return with_advice(error, ErrorCode::kInvalidArgument,
                        "top_k: the server gives the " + std::to_string(limit->allowed) +

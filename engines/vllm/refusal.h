@@ -1,4 +1,4 @@
-// What vLLM says when it refuses a request, and what follows from it.
+// Reads vLLM's refusals and turns them into errors that say what to do.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace retort::engines::vllm {
 
-// Of "Requested prompt logprobs of 65, which is greater than max allowed: 64".
+// The two numbers of "Requested prompt logprobs of 65, which is greater than max allowed: 64".
 struct LogProbLimit {
   int64_t asked = 0;    // of -1: the ids that the model knows
   int64_t allowed = 0;  // --max-logprobs; without such a limit the ids that the model knows

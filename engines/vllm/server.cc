@@ -12,7 +12,7 @@
 namespace retort::engines::vllm {
 namespace {
 
-// From the answer of /version; kCorrupt for another.
+// Reads the answer of /version; kCorrupt for another one.
 std::string read_version(const std::string& json) {
   const nlohmann::json answer = json_object(json, "/version");
   const auto version = answer.find("version");
@@ -73,8 +73,9 @@ Future<std::optional<LogProbLimit>> Server::ask_limit(const ListedModel& model, 
   if (before && before->model.name == model.name && before->limit)
     return ready_future(before->limit);
 
-  // More than any vocabulary has, and so refused; then as many as the vocabulary has, which is
-  // refused unless all of them are allowed.
+  // The limit is read from a refusal. So the server is asked for more log-probabilities than any
+  // vocabulary has, which it must refuse, and then for as many as the vocabulary has, which it
+  // refuses unless it allows all of them.
   using Limit = std::optional<LogProbLimit>;
   const std::string too_many = limit_question(model.name, std::numeric_limits<int32_t>::max());
   const std::string all = limit_question(model.name, -1);
@@ -86,7 +87,7 @@ Future<std::optional<LogProbLimit>> Server::ask_limit(const ListedModel& model, 
   });
 }
 
-// nullopt: the request was taken, or refused in words that say nothing of a limit.
+// Gives nullopt if the request was taken, or refused in words that say nothing of a limit.
 Future<std::optional<LogProbLimit>> Server::ask_limit(const std::string& body, Deadline deadline,
                                                       Wait wait) {
   using Limit = std::optional<LogProbLimit>;

@@ -16,7 +16,7 @@
 
 namespace retort::engines::vllm {
 
-// What is known of the server once it was asked.
+// The facts of a server that was asked.
 struct Served {
   ListedModel model;
   // asked: the ids that the model knows; nullopt: the server does not say it in words we know
@@ -40,7 +40,7 @@ class Server {
   // Asks for the model each time; for its limits until they are known, as the server's log gets a
   // page for each request that it refuses.
   Future<Served> ask(Deadline deadline, Wait wait);
-  // As it was when it was asked last; asks if it never was.
+  // The server as it was when it was asked last; asks if it never was.
   Future<Served> served(Deadline deadline);
   std::optional<Served> known() const;
 

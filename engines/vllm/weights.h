@@ -20,11 +20,12 @@ void check_weight_folder(const std::filesystem::path& folder);
 // not UTF-8.
 std::string reload_question(const std::string& folder);
 
-// Of /collective_rpc: {"results": [null, ...]}, one of each worker. kMismatch for another.
+// Checks the answer of /collective_rpc: {"results": [null, ...]}, one of each worker. kMismatch for
+// another.
 Empty check_reloaded(const std::string& json);
 
-// Of /reset_prefix_cache: {"success": true}, or nothing from versions that do not say.
-// kUnavailable if requests are running, whose entries stay. kMismatch for another answer.
+// Checks the answer of /reset_prefix_cache: {"success": true}, or nothing from versions that do not
+// say. kUnavailable if requests are running, whose entries stay. kMismatch for another answer.
 Empty check_cache_reset(const std::string& json);
 
 }  // namespace retort::engines::vllm

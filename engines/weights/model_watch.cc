@@ -14,10 +14,10 @@ namespace {
 constexpr int64_t kWordTokens = 32;
 constexpr const char* kWatchWords = "Write the names of as many colours as you know.";
 constexpr uint64_t kWatchSeed = 0x7761746368;
-// What no chance at all counts: JSON has no infinity.
+// Stands for a log-probability of -infinity, which JSON cannot write.
 constexpr double kLeast = -1e30;
 
-// Whatever the model is, another one gives random ids other numbers.
+// Random ids serve for any model: another one gives them other numbers.
 ScoreRequest question_of(const ModelWatch::Options& options) {
   using Asks = ModelWatch::Asks;
   if (options.asks == Asks::kWords || options.asks == Asks::kNothing) return {};
@@ -57,6 +57,8 @@ ModelWatch::ModelWatch(std::shared_ptr<Engine> engine, Options options)
 FirstNumbers ModelWatch::begin(const std::optional<FirstNumbers>& earlier, Deadline deadline) {
   if (earlier) first_ = *earlier;
   if (can_be_asked()) compare(ask(deadline).get(deadline));
+  // Other words than the first ones may come from a near tie. The question is repeated until the
+  // first words come back, or kOtherWords others in a row make compare() throw.
   while (other_words_ > 0)
     compare(ask(deadline).get(deadline));
   due_ = Clock::now() + options_.interval;
@@ -71,8 +73,9 @@ void ModelWatch::look() {
     try {
       compare(answer.get());
     } catch (const Error& error) {
-      // Behind many others it may have had no turn: whether the engine hangs they will show. A
-      // service that is asked in words may fail for a moment, which others wait for.
+      // A look may time out only because many other questions stand before it; if the engine hangs,
+      // those will show it. A service that is asked in words may also be away for a moment, which
+      // its other callers wait out.
       const bool forgiven = error.code() == ErrorCode::kTimeout ||
                             (options_.asks == Asks::kWords && is_absent(error));
       if (!forgiven) throw;
@@ -108,6 +111,7 @@ Future<ModelWatch::Seen> ModelWatch::ask(Deadline deadline) const {
       return Seen{.numbers = {scored.given.begin(), scored.given.end()}, .words = ""};
     });
 
+  // A reward needs a prompt and a completion, so the same ids are cut in the middle.
   const std::vector<int32_t>& ids = question_.token_ids;
   const auto middle = ids.begin() + kWatchTokens / 2;
   return engine_
@@ -142,7 +146,8 @@ void ModelWatch::compare_numbers(std::vector<double> now) {
     first_.given = std::move(now);
     return;
   }
-  // Of an earlier process they may be of another model's vocabulary.
+  // The first numbers may be those of an earlier process, and not as many as now. Then the
+  // difference counts as the largest there is.
   double largest = now.size() == first_.given.size() ? 0 : -kLeast;
   for (size_t i = 0; i < now.size() && i < first_.given.size(); ++i)
     largest =

@@ -1,4 +1,4 @@
-// Whether a server still serves the model that it served at the start.
+// Watches that a server still serves the model that it served at the start.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@
 
 namespace retort::engines {
 
-// What an engine gave at the start of a run, which it must give as long as the run goes on.
+// The engine's answers at the start of a run, which it must give as long as the run goes on.
 struct FirstNumbers {
   std::vector<double> given;         // of the watch's tokens, or their reward
   double tolerance = 1e-3;           // largest difference that is none; nats, or of rewards

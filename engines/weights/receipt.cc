@@ -24,8 +24,8 @@ constexpr int64_t kTopK = 16;
 constexpr uint64_t kCanarySeed = 0x7265746f7274;
 constexpr uint64_t kSameStream = uint64_t{1} << 63;  // no version's
 
-// The first is the same for every version of a process: what a cache still has of older weights
-// shows there. The others share no prefix with those of another version.
+// The first sequence is the same for every version of a process: if a cache still has what older
+// weights computed, it shows there. The others share no prefix with those of another version.
 std::vector<ScoreRequest> canaries(const Engine& engine, int64_t vocab, uint64_t version,
                                    const CanaryOptions& options) {
   const int64_t top_k = std::min(kTopK, engine.abilities().max_top_k);
@@ -50,7 +50,7 @@ at::Tensor own_log_probs(const models::Decoder& decoder, const ScoreRequest& req
       .logps;
 }
 
-// Differences as they come: their number, sum and maximum.
+// Collects differences as they come: their number, sum and maximum.
 struct Differences {
   int64_t count = 0;
   double sum = 0, largest = 0;
@@ -68,6 +68,7 @@ struct Differences {
 
 void compare(const ScoreRequest& request, const Scored& theirs, const at::Tensor& ours,
              Differences& differences) {
+  // The engine chooses the ids of a top-k, so they are checked before they index our own numbers.
   const auto own = [&](int64_t row, int64_t id) {
     if (id < 0 || id >= ours.size(1))
       throw Error(ErrorCode::kMismatch,
@@ -87,7 +88,7 @@ void compare(const ScoreRequest& request, const Scored& theirs, const at::Tensor
   }
 }
 
-// A token that was drawn after a whole sequence.
+// Compares a token that was drawn after a whole sequence.
 void compare_drawn(const Drawn& drawn, const at::Tensor& ours, Differences& differences) {
   const bool one = drawn.token_ids.size() == 1 && drawn.log_probs.size() == 1;
   if (!one || drawn.token_ids[0] < 0 || drawn.token_ids[0] >= ours.size(1))
@@ -116,7 +117,7 @@ std::string to_json(const Receipt& receipt, const std::string& process) {
 
 Receipt check_weights(Engine& engine, const models::Decoder& decoder, uint64_t version,
                       const CanaryOptions& options, Deadline deadline) {
-  // The engine works on all of them while ours are computed.
+  // Everything is asked before anything is computed here, so that the engine works meanwhile.
   const std::vector<ScoreRequest> requests =
       canaries(engine, decoder.config().vocab_size, version, options);
   // Draws go through caches that scoring may pass by; at temperature 1 every log-probability of a

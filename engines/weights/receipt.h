@@ -14,8 +14,8 @@ struct CanaryOptions {
   int64_t tokens = 256;          // of all sequences together
   double tolerance = 1e-3;       // largest difference of a log-probability that is none
   double mean_tolerance = 1e-3;  // on average
-  // Of the ids: a number that no process had before, or a server's cache may know the answers from
-  // an earlier one, which had a version of the same number.
+  // Seeds the ids. No process may have had the number before, or a server's cache knows the answers
+  // of an earlier one, which had a version of the same number.
   uint64_t nonce = 0;
 };
 

@@ -22,12 +22,14 @@ std::string version_name(uint64_t version) { return kVersionPrefix + std::to_str
 
 std::vector<std::pair<std::string, at::Tensor>> tensors_of(const models::Decoder& decoder) {
   std::vector<std::pair<std::string, at::Tensor>> tensors = models::checkpoint_tensors(decoder);
+  // A server may keep a copy of a tied head and go on answering with the old one, so the head is
+  // written beside the embedding that it is tied to.
   if (decoder.config().tie_word_embeddings)
     tensors.emplace_back("lm_head.weight", decoder.head().weight.detach());
   return tensors;
 }
 
-// What is left of versions, of those too that a killed process did not finish.
+// Removes all versions `but` some, also what a killed process left unfinished.
 void remove_versions(const fs::path& folder, const std::set<std::string>& but) {
   std::vector<fs::path> old;
   for (const auto& entry : fs::directory_iterator(folder)) {
@@ -38,7 +40,7 @@ void remove_versions(const fs::path& folder, const std::set<std::string>& but) {
     fs::remove_all(path);
 }
 
-// At the end of its scope, whatever ends that.
+// Removes the folder at the end of its scope, also when an exception ends that.
 struct RemovedFolder {
   fs::path path;
   ~RemovedFolder() {
@@ -47,7 +49,7 @@ struct RemovedFolder {
   }
 };
 
-// Whoever still reads the last version goes on.
+// The version before the new one stays, since the server may still be reading it.
 void remove_older(const fs::path& folder, uint64_t version) {
   remove_versions(folder, {version_name(version), version_name(version - 1)});
 }
@@ -75,7 +77,7 @@ std::string WeightFiles::write(const models::Decoder& decoder, uint64_t version)
     return folder;
   }
 
-  // The exporter reads a folder.
+  // The exporter reads a model folder, so one is written first and removed again.
   const fs::path file = folder_ / (name_ + ".gguf"), checkpoint = folder_ / version_name(version);
   remove_versions(folder_, {});
   const RemovedFolder removed{checkpoint};

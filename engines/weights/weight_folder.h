@@ -1,4 +1,4 @@
-// Whether a folder of weights can be given to a server.
+// Checks a folder of weights before it is given to a server.
 #pragma once
 
 #include <filesystem>

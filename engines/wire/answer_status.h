@@ -1,4 +1,4 @@
-// What an error of http::Client says of the answer that it is about.
+// Reads what an error of http::Client says of the answer that it is about.
 #pragma once
 
 #include <cstdint>

@@ -35,6 +35,7 @@ void Base64Bytes::add(std::string_view text) {
       ++num_padding_;
       continue;
     }
+    // Padding ends the text, so no character may follow it.
     const int8_t value = kValues[static_cast<unsigned char>(c)];
     if (value == kNone || num_padding_ > 0)
       no_base64("its character " + std::to_string(num_characters_) + " cannot stand there");

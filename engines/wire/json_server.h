@@ -27,7 +27,8 @@ class JsonServer {
 
   const http::Url& url() const { return url_; }
 
-  // To the door `path`, for an answer in JSON, sent again if it breaks; and one with a body.
+  // Makes a request to `path` for an answer in JSON, sent again if it breaks; post() gives it a
+  // body.
   http::Request to(http::Method method, const std::string& path) const;
   http::Request post(const std::string& path, std::string body) const;
   Future<http::Response> send(http::Request request, Deadline deadline, Wait wait = Wait::kNot);

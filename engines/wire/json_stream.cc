@@ -17,7 +17,7 @@ bool is_of_number(char c) {
   return is_digit(c) || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E';
 }
 
-// The digits at `at` and after it; where they end.
+// Returns where the digits end that begin at `at`.
 size_t after_digits(std::string_view text, size_t at) {
   while (at < text.size() && is_digit(text[at]))
     ++at;
@@ -61,7 +61,8 @@ void JsonReader::end() {
   if (state_ != State::kDone) refuse("the text ends too early");
 }
 
-// Where to go on.
+// Returns where to go on. A piece may end anywhere, within an escape or a number too, so what was
+// read so far is in the members alone.
 size_t JsonReader::take(std::string_view piece, size_t at) {
   const char c = piece[at];
   switch (state_) {
@@ -143,7 +144,7 @@ void JsonReader::word_letter(char c) {
   value_ended();
 }
 
-// Up to the end of the string, an escape or the end of the piece.
+// Reads up to the end of the string, to an escape or to the end of the piece.
 size_t JsonReader::take_string(std::string_view piece, size_t at) {
   size_t end = at;
   while (end < piece.size() && piece[end] != '"' && piece[end] != '\\' &&
@@ -187,7 +188,8 @@ void JsonReader::unicode_digit(char c) {
   state_ = State::kString;
 }
 
-// Halves of a pair that do not meet become U+FFFD.
+// A half of a surrogate pair waits for the other one, which is an escape of its own. Halves that do
+// not meet become U+FFFD.
 void JsonReader::keep_code_point(uint32_t code) {
   const bool low = code >= 0xDC00 && code < 0xE000;
   if (low && high_surrogate_ != 0) {
@@ -226,6 +228,8 @@ void JsonReader::keep(std::string_view bytes) {
   if (bytes.empty()) return;
   keep_lone_surrogate();
   if (!is_key_) handler_.string_piece(bytes);
+  // A long string goes to the handler in pieces, and only its beginning is kept: its memory does
+  // not grow with what a stranger sends.
   token_.append(bytes.substr(0, kKeptBytes - token_.size()));
 }
 
@@ -260,7 +264,9 @@ void JsonReader::number_ended() {
   double value = 0;
   const char* const end = token_.data() + token_.size();
   const auto [stopped, error] = std::from_chars(token_.data(), end, value);
-  // What is too small for a double is 0. Without an exponent no number of this length is.
+  // A number that is too small for a double is 0, and one that is too large is refused.
+  // from_chars() reports both alike, so the sign of the exponent tells them apart; without an
+  // exponent no number of this length is either.
   const bool too_small = error == std::errc::result_out_of_range &&
                          token_.find_first_of("eE") != std::string::npos &&
                          token_[token_.find_first_of("eE") + 1] == '-';

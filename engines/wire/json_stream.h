@@ -9,8 +9,8 @@
 
 namespace retort::engines {
 
-// What a text says, in its order. Views are valid during the call only. What a function throws
-// ends the reading and passes to the caller of add().
+// Hears what a text says, in its order. Views are valid during the call only. What a function
+// throws ends the reading and passes to the caller of add().
 class JsonHandler {
  public:
   virtual ~JsonHandler() = default;

@@ -31,6 +31,7 @@ ListedModel find_listed_model(const std::string& json, const std::string& wanted
   if (data == answer.end() || !data->is_array() || data->empty())
     throw Error(ErrorCode::kCorrupt, "/v1/models: lists no model");
 
+  // All names are gathered on the way, so that an error can list what there is.
   std::string names;
   for (const nlohmann::json& entry : *data) {
     ListedModel model = one_model(entry);

@@ -37,6 +37,7 @@ NpyHeader npy_header(std::string_view bytes) {
   const size_t width = version == 1 ? 2 : 4;
   if (bytes.size() < at + width) no_array("it ends in its header");
 
+  // The length is little-endian, of two bytes in version 1 and of four later.
   uint64_t length = 0;
   for (size_t i = 0; i < width; ++i)
     length |= uint64_t{static_cast<uint8_t>(bytes[at + i])} << (8 * i);
@@ -44,7 +45,7 @@ NpyHeader npy_header(std::string_view bytes) {
   return {.text = bytes.substr(at + width, length), .end = at + width + length};
 }
 
-// What follows 'key': in the header, without spaces before it.
+// Returns what follows 'key': in the header, without the spaces before it.
 std::string_view header_value(std::string_view header, const std::string& key) {
   const size_t found = header.find("'" + key + "':");
   if (found == std::string_view::npos)
@@ -54,7 +55,7 @@ std::string_view header_value(std::string_view header, const std::string& key) {
   return value;
 }
 
-// Of "(3, 4), }": rows and columns, whose bytes are the rest of the array.
+// Reads rows and columns from "(3, 4), }"; their bytes are the rest of the array.
 std::array<int64_t, 2> matrix_sizes(std::string_view value) {
   const std::string_view shape = value.substr(0, value.find(')'));
   const auto refuse = [&] {
@@ -92,7 +93,8 @@ at::Tensor read_npy_matrix(std::span<const uint8_t> bytes) {
   if (!header_value(header.text, "fortran_order").starts_with("False"))
     no_array("it stands column by column");
 
-  // The sizes are checked by the bytes that are there before anything is made of them.
+  // The sizes are a stranger's words. They must agree with the bytes that are there before memory
+  // is allocated for them, and the comparison divides, because their product may overflow.
   const auto [rows, columns] = matrix_sizes(header_value(header.text, "shape"));
   const size_t have = text.size() - header.end;
   const size_t most = have / sizeof(float);

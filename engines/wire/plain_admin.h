@@ -1,5 +1,5 @@
-// What must not cross a network unencrypted: a key, and the administrative doors of a server, which
-// no key guards.
+// Keeps off unencrypted networks what must not cross them: a key, and the administrative doors of a
+// server, which no key guards.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace retort::engines {
 
-// Whether the address names this host alone: localhost, 127.0.0.0/8, ::1. Looks nothing up.
+// True if the address names this host alone: localhost, 127.0.0.0/8, ::1. Looks nothing up.
 bool is_loopback(const http::Url& url);
 
 // kInvalidArgument for a key that would go to another host over plain http, where everybody on the

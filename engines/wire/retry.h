@@ -1,4 +1,4 @@
-// What becomes of a question that a server did not answer: asked again, or done without.
+// Asks again a question that a server did not answer, or does without.
 #pragma once
 
 #include <exception>

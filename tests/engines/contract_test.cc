@@ -9,7 +9,7 @@
 namespace retort::engines {
 namespace {
 
-// Of an engine that has passed.
+// The contract of an engine that has passed.
 Contract good() {
   Contract contract;
   contract.engine = EngineKind::kLlamacpp;

@@ -1,4 +1,4 @@
-// Whether tokens were drawn from the distributions that they are said to come from.
+// Tests whether tokens were drawn from the distributions that they are said to come from.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -80,7 +80,8 @@ TEST_F(EngineBackendTest, DrawsEachCompletionOnce) {
   EXPECT_FALSE(backend->step()) << "nothing is open";
 }
 
-// What an engine's numbers mean says which of the two a completion has.
+// A completion has two kinds of log-probabilities, and which of them are known follows from what
+// the engine's numbers mean.
 TEST_F(EngineBackendTest, ACompletionHasTheLogProbabilitiesThatAreKnown) {
   const models::SamplingOptions warm{.temperature = 2, .seed = 5};
   const models::SamplingOptions cut{.top_p = 0.9, .seed = 5};
@@ -221,8 +222,8 @@ TEST_F(EngineBackendTest, EngineWhoseNumbersAllDifferALittleIsFound) {
   EXPECT_FALSE(receipt(0.01).accepted()) << receipt(0.01).mean;
 }
 
-// As an engine that a later process finds: its version 1 is another one's, but a cache of the
-// server knows the answers to all that was asked before.
+// A later process has another version 1 than the one before it, while a cache of the server still
+// knows the answers to all that was asked. So canaries must differ from process to process.
 TEST_F(EngineBackendTest, CanariesAreOfOneProcess) {
   const auto asked = [&](uint64_t nonce) {
     struct Listens final : ModelEngine {

@@ -147,7 +147,7 @@ TEST(JudgeProbe, WordsThatChangeAreSeen) {
   EXPECT_NE(contract_table(contract).find("OTHER words"), std::string::npos);
 }
 
-// Whether the server counts its tokens or not.
+// This holds whether the server counts its tokens or not.
 TEST(JudgeProbe, WhoWritesOnAfterTheLimitIsRefused) {
   for (const int64_t tokens : {9, 0}) {
     WordsEngine engine([&](const WriteRequest&) {
@@ -194,7 +194,7 @@ TEST_F(JudgeWatch, FindsAnotherModelUnderTheSameAddress) {
                      [&] { look(ModelWatch::kOtherWords + 1); });
 }
 
-// At a near tie words may turn beside other requests.
+// Words may turn beside other requests where two tokens are nearly tied.
 TEST_F(JudgeWatch, OneOtherAnswerIsNotAnotherModel) {
   look(2);
   for (int i = 0; i < 3; ++i) {

@@ -109,7 +109,8 @@ TEST(EnginePayload, PaddingIsLeftOut) {
   const roles::Payload expected = ours(rows.logits, spec);
   EXPECT_TRUE(at::equal(payload.ids, expected.ids));
 
-  // Of the mass on padding what stands among the asked ids is known; the rest is below it.
+  // Only the mass of padding that stands among the asked ids is known, so the sum is at most the
+  // true one.
   EXPECT_TRUE(at::allclose(payload.logps, expected.logps, 0, 0.05));
   EXPECT_LE(payload.masked_mass_sum, expected.masked_mass_sum + 1e-6);
   EXPECT_GT(payload.masked_mass_sum, 0);

@@ -102,7 +102,7 @@ TEST_F(EngineRewardTest, QuestionsBeforeItDoNotTakeItsTime) {
   EXPECT_GT(engine->deadlines[1].remaining(), 150s);
 }
 
-// Who waits, and who asks later, goes to another replica.
+// Callers that wait, and those that ask later, go to another replica.
 TEST_F(EngineRewardTest, LostEngineEndsTheRole) {
   engine->hold = true;
   auto open = asked(question());
@@ -249,7 +249,7 @@ TEST_F(RewardClientTest, WithoutAReplicaItSaysSo) {
   EXPECT_EQ(test::code_of([&] { asked.score(sequences, 0); }), ErrorCode::kPeerLost);
 }
 
-// Who ends does not wait for a judge that is slow, nor for one that is away.
+// A client that ends waits neither for a judge that is slow nor for one that is away.
 TEST_F(RewardClientTest, StopEndsTheWait) {
   Replica slow("judge/0", by_rule);
   slow.engine->hold = true;

@@ -15,7 +15,7 @@
 
 namespace retort::test {
 
-// In the folder of the tests: tokenizer, model-1 (the student), model-2 (what engines serve), both
+// The folder of the tests has tokenizer, model-1 (the student), model-2 (which engines serve), both
 // in fp32; text.jsonl, prompts.jsonl and pairs.jsonl.
 class EngineRunTest : public testing::Test {
  protected:
@@ -33,14 +33,14 @@ class EngineRunTest : public testing::Test {
   // are of different lengths; samples are saved.
   static std::string grpo(const std::string& rewards, const std::string& roles = "",
                           int64_t steps = 3);
-  // What a role of ours with model-2 has.
+  // The key that gives model-2 to a role of ours.
   static std::string ours() { return "model: " + file("model-2"); }
 
   // A recipe of `text`, whose run goes to file(name).
   static fs::path written(const std::string& name, const std::string& text);
   // Runs it to its end, and returns the run's folder.
   static fs::path launched(const std::string& name, const std::string& text);
-  // Of a file of the run.
+  // The objects of a file of the run, one for each line.
   static std::vector<nlohmann::json> lines_of(const fs::path& file);
   // receipts.jsonl has versions 1 to `versions`, each found within 1e-4 nats.
   static void expect_receipts(const fs::path& run, size_t versions);

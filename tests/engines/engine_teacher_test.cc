@@ -196,8 +196,8 @@ TEST_F(HeldTeacherTest, WhatIsOpenOfAFailedRequestIsCancelled) {
             ErrorCode::kCorrupt);
 }
 
-// As long as one of the ranks that want a part of it is there it is computed; afterwards who wants
-// another part asks anew.
+// An answer is computed as long as one of the ranks that want a part of it is there. Afterwards a
+// rank that wants another part asks anew.
 TEST_F(HeldTeacherTest, QuestionsOfCallersThatAreGoneAreCancelled) {
   const auto gone = std::make_shared<std::atomic<bool>>(false),
              gone_too = std::make_shared<std::atomic<bool>>(false);

@@ -131,7 +131,7 @@ Scored FakeEngine::answer(const ScoreRequest& request) {
   at::Tensor all =
       log_probs(stale ? *lies_.stale : decoder_, ids, request.positions, lies_.score_temperature);
 
-  // Who shares a batch with this one is who came just before.
+  // The request just before this one is taken for one of the same batch.
   const bool beside =
       scored_before_.size() == request.token_ids.size() && scored_before_ != request.token_ids;
   scored_before_ = request.token_ids;
@@ -168,7 +168,7 @@ Drawn FakeEngine::answer(const DrawRequest& request) {
   for (int64_t& id : how.eos_token_ids)
     id = inner(static_cast<int32_t>(id));
 
-  // As for scores: another completion just before shares the batch.
+  // As with scores, another completion just before is taken for one of the same batch.
   const bool drawn = temperature > 0 && how.max_new_tokens > 1;
   if (drawn && lies_.batch_noise > 0 && seed_before_.value_or(request.seed) != request.seed)
     how.sampling.seed += 1'000'000;

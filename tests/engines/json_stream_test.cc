@@ -10,7 +10,7 @@
 namespace retort::engines {
 namespace {
 
-// What a text says, one word for each call.
+// Writes what a text says, one word for each call.
 class Writer final : public JsonHandler {
  public:
   void begin_object() override { said << "{ "; }
@@ -25,7 +25,7 @@ class Writer final : public JsonHandler {
   std::ostringstream said;
 };
 
-// In pieces of `size` bytes.
+// Reads the text in pieces of `size` bytes.
 std::string read(const std::string& text, size_t size = 1000) {
   Writer writer;
   JsonReader reader(writer);

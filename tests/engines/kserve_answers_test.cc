@@ -19,7 +19,7 @@ std::shared_ptr<const std::vector<int32_t>> ids(std::vector<int32_t> values) {
   return std::make_shared<const std::vector<int32_t>>(std::move(values));
 }
 
-// What kScores answers.
+// The question that kScores answers.
 InferQuestion score_question() {
   return {.id = "retort-1",
           .model = "small",

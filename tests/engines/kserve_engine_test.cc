@@ -22,7 +22,7 @@ namespace recorded = kserve::recorded;
 using Json = nlohmann::ordered_json;
 
 // reply() has a type of its own.
-// What was asked so far, "POST /v2/models/small/infer".
+// Keeps what was asked so far, "POST /v2/models/small/infer".
 class Journal {
  public:
   void add(const Received& request) {

@@ -1,4 +1,4 @@
-// What a server says of its model: which convention it keeps, and which not.
+// Tests which descriptions of a server's model keep our convention, and which do not.
 #include "engines/kserve/served_model.h"
 
 #include <gtest/gtest.h>

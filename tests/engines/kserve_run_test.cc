@@ -101,7 +101,7 @@ class TritonRunTest : public EngineRunTest {
            program + "]}";
   }
 
-  // What the probe found before the first step.
+  // The contract shows that the probe compared the engine before the first step.
   static void expect_compared(const fs::path& run, const std::string& role) {
     const Json contract = Json::parse(read_file(run / "contracts" / (role + ".json")));
     EXPECT_EQ(contract.at("ids"), "local_copy");

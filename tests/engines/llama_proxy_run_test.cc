@@ -75,7 +75,7 @@ class ProxyRun : public ::testing::Test {
     return "restarts: 1, external: {engine: llamacpp, url: [" + list +
            "], max_inflight: 8, tokenizer: " + model_->folder().string() + more + "}";
   }
-  // After the probe of this run's reference, `count` completions later.
+  // True once this run's reference has been probed and kBefore more completions have passed.
   static std::function<bool()> midway(const std::string& name, bool one_of_two) {
     const fs::path contract =
         run(name) / "contracts" / (one_of_two ? "reference-0.json" : "reference.json");
@@ -170,7 +170,7 @@ TEST_F(ProxyRun, AnotherReplicaTakesOverFromOneThatTrickles) {
   expect_taken_over("slow", std::move(faults), ", tolerance: 1.0e-4, timeout: 5s");
 }
 
-// At the start: it is not there at first, and goes away once while it is probed.
+// The engine is not there at the start of the run, and goes away once while it is probed.
 TEST_F(ProxyRun, EngineThatIsLateIsWaitedFor) {
   std::atomic<int> early = 0;
   Proxying faults;
@@ -265,7 +265,7 @@ TEST_F(ProxyRun, KeyThatExpiresEndsTheRun) {
   expect_ended("key", std::move(faults), "Invalid API Key; check the key (api_key_env");
 }
 
-// At the start, though the other replica is as it should be.
+// The run ends at its start, although the other replica is as it should be.
 TEST_F(ProxyRun, CertificateOfAnotherAuthorityEndsTheRun) {
   const Authority trusted, another;
   const ScriptedServer impostor([](Peer& peer) { peer.read(); }, another.issue());

@@ -108,7 +108,7 @@ class ModelEngine : public Engine {
   std::function<void(models::Decoder&)> after_load;
 
  private:
-  // What `work` returns or throws.
+  // A future that has what `work` returns or throws.
   template <class Work>
   static auto ready(const Work& work) -> Future<decltype(work())> {
     Promise<decltype(work())> promise;

@@ -62,7 +62,7 @@ TEST(ModelWatch, FindsAnotherModelThanAnEarlierProcess) {
   EXPECT_EQ(test::code_of([] { read_first_numbers("{}"); }), ErrorCode::kCorrupt);
 }
 
-// What the first process took for rounding counts, whatever a later probe finds.
+// The tolerance that the first process had counts, whatever a later probe finds.
 TEST(ModelWatch, ToleranceOfTheFirstProcessCounts) {
   Watched first, other;
   FirstNumbers began = first.watch.begin(std::nullopt, Deadline::after(10s));

@@ -43,7 +43,7 @@ class OpenaiTest : public ::testing::Test {
                        server_.url(path), "sesame");
   }
   static WriteRequest question() { return {.text = "Rate \"this\".", .max_new_tokens = 4}; }
-  // What the answer `text` becomes.
+  // Gives the answer `text` to a question, and returns what becomes of it.
   Written written(const std::string& text, int status = 200) {
     answer = json_reply(status, text);
     return engine()->write(question(), soon()).get(soon());

@@ -40,7 +40,7 @@ TEST(PlainAdmin, GuardsAdministrativeDoors) {
   };
   test::expect_error(ErrorCode::kUnauthenticated, "allow_plain_admin",
                      [&] { load("http://10.0.0.1:8000"); });
-  // What comes next looks at the folder.
+  // These addresses are allowed, so the next thing that is refused is the folder.
   test::expect_refused("is no folder", [&] { load("http://localhost:8000"); });
   test::expect_refused("is no folder", [&] { load("https://10.0.0.1:8000"); });
   options.allow_plain_admin = true;

@@ -20,7 +20,7 @@ class ProbeTest : public testing::Test {
   static void SetUpTestSuite();
   static void TearDownTestSuite();
 
-  // What the engine serves: random weights, far from uniform.
+  // The model that the engine serves: random weights, far from uniform.
   static const models::Decoder& model() { return shared_->model; }
   static const models::Decoder& other_model() { return shared_->other; }
   // The same shape, trained until plain text is likely.

@@ -44,7 +44,7 @@ TEST_F(ProbeLieTest, DrawnLogProbabilities) {
       check_contract(contract, needs);
   }
 
-  // Of another scale than any of the three.
+  // These numbers have another scale than any of the three meanings.
   expect_named({.name = "scaled",
                 .lies = {.drawn_scale = 0.7},
                 .needs = ratio(),
@@ -80,7 +80,7 @@ TEST_F(ProbeLieTest, TruncatedLogProbabilities) {
 
 TEST_F(ProbeLieTest, IdsOneOff) {
   for (const int32_t off : {1, -1}) {
-    // With the copy, and by the text alone.
+    // The ids are refuted with the copy, and by the text alone.
     expect_named({.name = "copy",
                   .lies = {.ids_off = off},
                   .needs = given(),
@@ -88,7 +88,7 @@ TEST_F(ProbeLieTest, IdsOneOff) {
     const Contract contract = probed(reader(), {.ids_off = off}, nullptr);
     expect_refused(contract, given(), ErrorCode::kMismatch, "one off");
   }
-  // Of answers alone: no copy is needed.
+  // Only the ids of answers are off here, for which no copy is needed.
   const Contract answers = probed(model(), {.answer_ids_off = 1}, nullptr);
   expect_refused(answers, given(), ErrorCode::kMismatch, "the given token");
   Lies drawn{.answer_ids_off = 1};

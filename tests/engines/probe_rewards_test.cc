@@ -1,4 +1,4 @@
-// What the probe finds of an engine that scores completions, and which of them are refused.
+// Tests what the probe finds of engines that score completions, and which of them are refused.
 #include <gtest/gtest.h>
 
 #include <limits>

@@ -1,4 +1,4 @@
-// What a probe finds of an engine that does what it says.
+// Tests what a probe finds of an engine that does what it says.
 #include "engines/probing/probe.h"
 
 #include "engines/contract/options.h"
@@ -101,7 +101,7 @@ TEST_F(ProbeTest, GivenLogProbabilitiesAloneTellRawFromTempered) {
     const Contract contract = probed(lies);
     EXPECT_EQ(contract.top_k, 0);
     EXPECT_EQ(contract.drawn, meaning) << contract.drawn_why;
-    // By which tokens a truncation stops cannot be told.
+    // The probe cannot tell at which token a truncation stops.
     EXPECT_EQ(contract.truncates, std::nullopt);
   }
 }

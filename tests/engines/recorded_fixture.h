@@ -60,13 +60,14 @@ class RecordedEngine : public FolderTest {
   }
   static std::string json_reply(const std::string& body) { return reply(200, body); }
 
-  // Of draw-length.
+  // The question of the exchange draw-length.
   static engines::DrawRequest draw() {
     engines::DrawRequest request{.prompt = {10, 21, 32, 43, 54}, .seed = 17};
     request.how = {.sampling = {.num_ids = 400}, .max_new_tokens = 12, .eos_token_ids = {2}};
     return request;
   }
-  // Of score-given and score-top, with tokens after them that decide about nothing.
+  // The question of the exchanges score-given and score-top, with tokens after it that decide about
+  // nothing.
   static engines::ScoreRequest score(std::vector<int32_t> positions, int64_t top_k) {
     return {.token_ids = {7, 160, 23, 310, 2, 2, 55, 23, 310, 99, 301, 12},
             .positions = std::move(positions),

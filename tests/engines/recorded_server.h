@@ -34,13 +34,13 @@ class RecordedServer {
                           std::map<std::string, std::string> own = {{"request_id", ""}});
 
   std::string url() const { return server_.url("/"); }
-  // What came that nobody recorded.
+  // The requests that came and that nobody recorded.
   std::vector<std::string> unknown() const;
-  // What came, in its order: names of exchanges.
+  // The names of the exchanges that came, in their order.
   std::vector<std::string> asked() const;
   // Headers and body of the last request for an exchange.
   Received last(const std::string& name) const;
-  // From now on, for requests of that name.
+  // Gives this reply to requests of that name from now on.
   void answer(const std::string& name, const std::string& reply);
 
  private:

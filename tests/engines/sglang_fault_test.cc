@@ -202,7 +202,7 @@ TEST_F(SglangFault, ModelsThatAreNotWanted) {
   const auto other = make({.served_model = "other"});
   expect_named(ErrorCode::kMismatch, "\"other\" is wanted", [&] { other->state(soon()).get(); });
   make({.served_model = "/models/tiny"})->state(soon()).get();
-  // What was loaded before is called by its folder.
+  // A server names weights that were loaded before by their folder.
   ExternalOptions loaded{.served_model = "tiny"};
   loaded.weights = {.via = WeightRoute::kFolder, .folder = "/models"};
   make(loaded)->state(soon()).get();

@@ -39,7 +39,7 @@ TEST_F(Sglang, SaysWhatItServes) {
   EXPECT_TRUE(engine().abilities().seeds) << "it runs with --enable-deterministic-inference";
   EXPECT_FALSE(engine().abilities().hidden_states);
 
-  // What the server refused once is not asked again.
+  // The vocabulary is read from a refusal, once: it is not asked for again.
   engine().state(soon()).get();
   const std::vector<std::string> expected{"ready", "model", "server", "vocabulary",
                                           "ready", "model", "server"};
@@ -107,7 +107,7 @@ TEST_F(Sglang, SendsEveryOptionOfTheSampling) {
   request.seed = 17;
   expect_output(engine().draw(request, soon()).get(), answer("draw-greedy"));
 
-  // Without end tokens it does not look for its own either.
+  // Without end tokens in the request the server does not look for its own either.
   request = draw();
   request.how.eos_token_ids = {};
   request.seed = 21;

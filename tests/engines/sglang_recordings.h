@@ -27,7 +27,7 @@ class RecordedSglang : public RecordedEngine {
   nlohmann::json answer(const std::string& name) const {
     return nlohmann::json::parse(exchange(name).answer.at("body").get<std::string>());
   }
-  // What it may ask before the first question.
+  // The exchanges that it may make before the first question.
   static std::vector<std::string> first() { return {"model", "server", "vocabulary"}; }
 
   std::unique_ptr<engines::Engine> make(engines::ExternalOptions options = {},

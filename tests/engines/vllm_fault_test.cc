@@ -154,7 +154,7 @@ TEST_F(VllmFault, ModelsThatAreNotThere) {
     expect_named(ErrorCode::kCorrupt, "/v1/models", [&] { engine().state(soon()).get(); });
   }
 
-  // Without a length nothing is known of it.
+  // A list without a length says nothing of the context.
   server().answer("models", list("{\"id\": \"m\", \"max_model_len\": null}, {\"id\": \"n\"}"));
   EXPECT_EQ(named->state(soon()).get().context_tokens, 0);
 }
@@ -166,7 +166,7 @@ TEST_F(VllmFault, ServersThatAreNotThereYet) {
   server().answer("version", test::reply(404, "{\"detail\": \"Not Found\"}"));
   EXPECT_EQ(engine().state(soon()).get().version, "");
 
-  // What stands before it passes on /v1 alone; without that, waiting mends nothing.
+  // A proxy that passes on /v1 alone is fine. Without /v1 no waiting mends it.
   server().answer("health", test::reply(404, ""));
   EXPECT_EQ(engine().state(soon()).get().version, "");
   server().answer("models", test::reply(404, "{}"));

@@ -172,7 +172,7 @@ TEST_F(VllmLive, DrawsGreedilyAsWeDo) {
   }
 }
 
-// What leaves one candidate draws it at every temperature.
+// A truncation that leaves one candidate draws it at every temperature.
 TEST_F(VllmLive, CutsAsWeDo) {
   DrawRequest asked = request(prompts()[0]);
   asked.how.sampling.temperature = 0;
@@ -331,7 +331,7 @@ TEST_F(VllmLive, FollowsWeights) {
   engine_->load_weights(with_head(model_, "back"), soon()).get();
   compare(decoder_, "and back");
 
-  // What would end the server is not sent to it.
+  // A request that would end the server is not sent to it.
   EXPECT_TRUE(retort::test::thrown([&] { engine_->load_weights("/nowhere", soon()).get(); }));
   if (decoder_.config().tie_word_embeddings)
     retort::test::expect_error(ErrorCode::kMismatch, "tied head",

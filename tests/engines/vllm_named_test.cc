@@ -93,7 +93,7 @@ TEST_F(VllmNamed, MatricesThatCannotBe) {
                matrix(6, -std::numeric_limits<float>::infinity()));
   expect_fault(ErrorCode::kCorrupt, "NaN or minus infinity", matrix(7, -9999));
 
-  // Of other rows, columns or numbers than were asked for.
+  // These answers have other rows, columns or numbers than were asked for.
   const auto shaped = [](const std::string& shape, const std::string& dtype = "<f4") {
     return json_reply(answer_of(test::npy_bytes(kNumbers, shape, dtype)));
   };

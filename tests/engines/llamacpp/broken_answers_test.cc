@@ -39,7 +39,7 @@ class BrokenAnswers : public ::testing::Test {
   using Answered = std::function<void(json&)>;
   using Instead = std::function<bool(Peer&, const Passing&)>;
 
-  // What comes of the question if each answer is changed.
+  // Expects an error whose text has `part` if `change` is made to each answer.
   static void expect_refused(const std::string& part, Answered change) {
     Proxying how;
     how.answered = [&](const json&, json& answer) { change(answer); };
@@ -60,7 +60,7 @@ class BrokenAnswers : public ::testing::Test {
   static void expect_right(Engine& engine) {
     const std::vector<float> given = engine.score(kQuestion, soon()).get().given;
     ASSERT_EQ(given.size(), right_->size());
-    // As near as f32 is whether or not a prefix was cached.
+    // Numbers of a cached prefix differ from others by as much as float32 rounds.
     for (size_t i = 0; i < given.size(); ++i)
       EXPECT_NEAR(given[i], right_->at(i), 1e-4);
   }

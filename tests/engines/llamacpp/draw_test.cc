@@ -1,4 +1,4 @@
-// What the adapter asks a llama-server to draw, and what it makes of the answer.
+// Tests what the adapter asks a llama-server to draw, and what it makes of the answer.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -148,7 +148,7 @@ TEST(LlamacppDraw, AsksForWhatWasLeftOut) {
   EXPECT_EQ(bodies[3]["logit_bias"][0][0], 4);
 }
 
-// What is left out, by ids alone: -1 marks a token without a log-probability.
+// Ids alone must tell which tokens were left out; -1 marks one without a log-probability.
 TEST(LlamacppAlignment, TakesWhatIsCertain) {
   const auto aligned = [](const std::vector<int32_t>& ids, const std::vector<int32_t>& said) {
     std::vector<llamacpp::Chances> chances;

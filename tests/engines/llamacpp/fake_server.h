@@ -54,7 +54,7 @@ std::string error_reply(int status, const std::string& message);
 // entries that the request asks for, at -0.5, -1.5, ...
 Json completion_of(const Json& request, const std::vector<int>& tokens,
                    const std::string& stop_type = "limit");
-// What the server says where it was made to draw a token; -0.25 for it.
+// The answer where the server was made to draw a token, with log-probability -0.25.
 Json forced_of(const Json& request);
 
 }  // namespace retort::engines::test

@@ -60,7 +60,7 @@ std::string listening_address(const fs::path& log) {
   return "";
 }
 
-// What a variable of the environment names.
+// The value of an environment variable; nullopt if it is unset or empty.
 std::optional<std::string> named_by(const char* variable) {
   const char* value = std::getenv(variable);
   if (value == nullptr || *value == '\0') return std::nullopt;

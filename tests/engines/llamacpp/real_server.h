@@ -66,7 +66,8 @@ class RealServer {
 // A llama-server, which the Python package does not have; nullopt: such tests are skipped.
 std::optional<std::string> router_program();
 
-// As a router over a folder of GGUF files (llama-server --models-dir), of `context` tokens each.
+// Runs as a router over a folder of GGUF files (llama-server --models-dir), of `context` tokens
+// each.
 class RealRouter {
  public:
   RealRouter(const std::filesystem::path& models, int64_t context);

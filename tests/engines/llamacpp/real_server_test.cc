@@ -164,7 +164,8 @@ TEST_F(RealLlama, SeedsRepeatAndDiffer) {
   EXPECT_NE(draw(request(30, 1.0, 5)).token_ids, once.token_ids);
 }
 
-// What may be drawn of one position, by each option alone and by all together.
+// Each option alone, and all together, leave the same tokens to be drawn at one position as ours
+// do.
 TEST_F(RealLlama, OptionsMeanWhatTheyMeanHere) {
   const int64_t last = static_cast<int64_t>(kPrompt.size()) - 1;
   const at::Tensor row = model_->log_probs(kPrompt)[last];
@@ -341,7 +342,8 @@ TEST_F(RealLlama, NaNIsNoLogProbability) {
   EXPECT_THROW(engine->score({.token_ids = kPrompt, .positions = {3}}, soon()).get(), Error);
 }
 
-// Without a router the whole server opens the file anew: what the owner of `command` does.
+// Without a router the whole server must be started anew to open the file, which the owner of
+// `command` does.
 TEST_F(RealLlama, NewWeightsCountAfterARestart) {
   TinyModel other(9);
   RealServer server(other.gguf());

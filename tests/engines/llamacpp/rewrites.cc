@@ -149,7 +149,7 @@ Proxying stale_cache() {
           .asked = {},
           .answered =
               [cache = std::make_shared<Cache>()](const json& asked, json& answer) {
-                // Not the seed: what is cached is of the prompt.
+                // The seed is no part of the key, because a cache is one of prompts.
                 const std::string key = asked["prompt"].dump() + asked["logit_bias"].dump() +
                                         asked["n_predict"].dump() + asked["n_probs"].dump();
                 const std::lock_guard lock(cache->mutex);

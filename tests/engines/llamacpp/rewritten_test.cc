@@ -64,7 +64,7 @@ class Rewritten : public ::testing::Test {
       expect_error(ErrorCode::kMismatch, part, [&] { check_contract(contract, needs); });
   }
 
-  // Of a server that was told to load the model: what its answers show of it.
+  // The receipt of a server that was told to load the student's weights.
   static Receipt receipt(Engine& engine, const TinyModel& student, uint64_t version) {
     return check_weights(engine, student.decoder(), version, {.tokens = 64, .tolerance = 1e-3},
                          soon());
@@ -83,7 +83,7 @@ RealServer* Rewritten::server_ = nullptr;
 RealServer* Rewritten::other_server_ = nullptr;
 uint64_t Rewritten::nonce_ = 0;
 
-// Without it nothing below would prove anything.
+// The proxy itself must change nothing, or no test below would prove anything.
 TEST_F(Rewritten, UnchangedAnswersAreAccepted) {
   const Contract contract = probed(Proxying{});
   EXPECT_NO_THROW(check_contract(contract, given()));
@@ -151,8 +151,8 @@ TEST_F(Rewritten, ModelThatChangesDuringTheProbeIsRefused) {
                  "ids are not the tokenizer's");
 }
 
-// Of new weights: a server that kept the old ones, took them for half of its answers, or changes
-// while it is asked.
+// A server may have kept the old weights, take them for half of its answers, or change while it is
+// asked. None of these gets a receipt for the new ones.
 TEST_F(Rewritten, OldWeightsGetNoReceipt) {
   const auto new_from = [&](std::function<bool(int64_t)> is_new) {
     return receipt(

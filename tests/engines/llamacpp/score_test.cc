@@ -1,4 +1,4 @@
-// How a sequence is scored on the slots of a llama-server, and how its weights are loaded.
+// Tests how a sequence is scored on the slots of a llama-server, and how its weights are loaded.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -48,7 +48,7 @@ TEST(LlamacppScore, AsksForEachPosition) {
   EXPECT_TRUE(none.given.empty());
 }
 
-// Of a token that ends within a character the server says nothing: another one is forced, and the
+// The server says nothing of a token that ends within a character. Another one is forced, and the
 // given token is looked for in larger and larger parts of the vocabulary.
 TEST(LlamacppScore, LooksForPartsOfCharacters) {
   FakeServer server;
