@@ -36,7 +36,7 @@ auto store_call(const StoreClient::Impl& impl, const char* operation, const std:
   try {
     return body();
   } catch (const std::exception& e) {
-    // By type where it has one: a key may have "timeout" in its name.
+    // The type is asked first, because the text names the key, and that may have "timeout" in it.
     const std::string why = detail::first_line(e);
     const bool lost = dynamic_cast<const c10::DistNetworkError*>(&e) != nullptr;
     const bool timeout = !lost && detail::says_timeout(why);
