@@ -114,6 +114,8 @@ std::function<void()> Agent::Impl::call(std::string_view peer, MethodId method, 
                     std::min(options_.rpc.max_message_bytes.bytes, state->max_message_bytes()),
                     options_.rpc, options_.devices.get());
     detail::begin_send(wire->tensors, options_.devices.get());
+    // On the loop thread a call overdraws: a loop that waits could not take the replies that give
+    // credit back.
     using detail::NoCredit;
     const auto without = !options.wait_for_credit          ? NoCredit::kFail
                          : future_detail::on_loop_thread() ? NoCredit::kOverdraw
@@ -194,7 +196,8 @@ void Agent::Impl::session_up(const SessionPtr& session) {
   peers_.set_live(session->peer(), true);
   RETORT_LOG(kDebug) << options_.name << " is connected to " << session->peer();
 
-  // Those of an earlier process of the peer end; of this one the newest stay, up to the bound.
+  // Connections to an earlier process of the peer end. Of those to the present one the newest stay,
+  // up to the bound.
   size_t num_older = older.size();
   for (const auto& other : older) {
     const bool restarted = other->peer_incarnation() != session->peer_incarnation();
@@ -216,6 +219,8 @@ void Agent::Impl::session_down(const SessionPtr& session, const Error& reason) {
     RETORT_LOG(kDebug) << options_.name << " lost a connection to " << session->peer() << ": "
                        << reason.what();
     LostCallback callback;
+    // A peer is lost when its last connection has ended. The callback runs without the lock, so
+    // that it may call the agent.
     if (last) {
       peers_.set_live(session->peer(), false);
       std::lock_guard lock(mutex_);

@@ -30,7 +30,7 @@ void AgentShutdown::begin() {
 }
 
 void AgentShutdown::drain() {
-  // A copy: who fails leaves the list.
+  // The list is copied, because a session that fails leaves it.
   for (const auto& session : Sessions(sessions_)) {
     if (session->up())
       session->refuse_queued();
@@ -51,7 +51,7 @@ void AgentShutdown::drain() {
 
 void AgentShutdown::advance_soon() {
   if (advance_posted_) return;
-  // From the queue: sessions call this in the middle of their own changes.
+  // It runs from the queue, because sessions call this in the middle of their own changes.
   advance_posted_ = true;
   boost::asio::post(loop_->io(), [this] {
     advance_posted_ = false;

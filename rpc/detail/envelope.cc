@@ -7,7 +7,7 @@
 namespace retort::rpc::detail {
 namespace {
 
-// Together below the size of a message that is always accepted.
+// Together these stay below the size of a message that is always accepted.
 constexpr size_t kMaxErrorText = 16 << 10;
 constexpr size_t kMaxErrorContext = 32;
 constexpr size_t kMaxContextText = 256;
@@ -59,7 +59,7 @@ std::string error_to_body(const std::exception_ptr& error) {
         wire.context.emplace_back(shortened(key, kMaxContextText),
                                   shortened(value, kMaxContextText));
   } catch (const std::exception& e) {
-    // Of anything else the caller learns that the handler threw it.
+    // Any other exception reaches the caller as kRemote, with its text.
     wire = {static_cast<uint8_t>(ErrorCode::kRemote),
             shortened(e.what(), kMaxErrorText),
             "handler",

@@ -47,7 +47,8 @@ void PipeSetup::on_accepted(const std::shared_ptr<MessagePipe>& pipe) {
       if (hello.index >= pipes_.size() || pipes_[hello.index])
         throw Error(ErrorCode::kCorrupt, "a pipe of a session has an impossible place")
             .with("index", hello.index);
-      // In this order: when the client's connect() returns, this side takes calls too.
+      // The pipe is added before the answer leaves: when the client's connect() returns, this side
+      // takes calls too.
       add_pipe(hello.index, candidate);
       candidate->write(pipe_hello(hello.index), [] {});
     } catch (...) {
@@ -77,7 +78,7 @@ void PipeSetup::connect() {
 }
 
 void PipeSetup::add_candidate(const std::shared_ptr<MessagePipe>& pipe) {
-  // For as long as the session lasts: its pipes are what was a candidate once.
+  // The handler stays for as long as the session lasts: its pipes are what was a candidate once.
   pipe->set_on_error(
       [this, self = context_.shared_from_this()](const Error& error) { context_.refuse(error); });
   candidates_.push_back(pipe);

@@ -56,7 +56,8 @@ void SupervisionServer::expect(const std::string& process, int64_t restart) {
     const uint64_t before = member.connection;
     member = {.restart = restart};
 
-    // Whoever still speaks for the one before is told, and has nothing more to say here.
+    // A connection that still speaks for the process before is told so, and has nothing more to say
+    // here.
     const auto found = self->connections_.find(before);
     if (found == self->connections_.end()) return;
     found->second.greeted = false;
@@ -161,7 +162,8 @@ void SupervisionServer::on_hello(uint64_t id, Connection& connection, const Proc
     send(connection, {.kind = FromLauncher::kStop, .within_ms = *member.stop_within_ms});
 }
 
-// An event first: a report that its process knows to be taken can be read here.
+// The event is made before the answer is sent: a report that its process knows to be taken can be
+// read here.
 void SupervisionServer::on_report(Connection& connection, Member& member, ProcessFrame frame) {
   if (frame.sequence > member.sequence) {
     member.sequence = frame.sequence;
@@ -207,7 +209,8 @@ void SupervisionServer::arm() {
 }
 
 void SupervisionServer::tick() {
-  // A tick that is late is this process's own standstill.
+  // A late tick means that this process stood still, so that time does not count as anybody's
+  // silence.
   const TimePoint now = Clock::now();
   const auto late = now - due_;
   const auto still = late > period_ ? late : Clock::duration(0);

@@ -120,6 +120,7 @@ void Dial::fail(Refusal refusal, const Error& error, bool nobody_listens) {
 }
 
 void Dial::finish(HandshakeResult result) {
+  // The deadline, an error, the handshake and abort() may each end the dial; the first one counts.
   const auto done = std::exchange(done_, nullptr);
   if (!done) return;
   timer_.cancel();

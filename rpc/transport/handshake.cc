@@ -96,7 +96,8 @@ void ServerHandshake::on_bad_frame(Refusal refusal) {
   send_refusal(refusal, ServerRules::refusal_bytes(refusal));
 }
 
-// Tells the other side first. Whether it reads that is its own affair: the deadline holds.
+// Tells the other side before it closes. Whether that side reads it does not matter, because the
+// deadline holds.
 void ServerHandshake::send_refusal(Refusal refusal, std::string bytes) {
   if (bytes.empty()) return abort(refusal);
   send(std::move(bytes), [this, refusal] { abort(refusal); });

@@ -11,7 +11,7 @@ using boost::system::error_code;
 
 }  // namespace
 
-// All attempts for one data connection.
+// Attempts dials for one data connection, again and again until it stands or the deadline comes.
 class Sessions::Attempts : public std::enable_shared_from_this<Attempts> {
  public:
   Attempts(std::shared_ptr<Sessions> sessions, PeerPort peer, Dialed done)

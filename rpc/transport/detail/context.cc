@@ -98,6 +98,8 @@ void Context::end_session(const std::string& session) {
     for (const auto& connection : connections_)
       if (connection->session() == session) connections.push_back(connection);
   }
+  // They end without the lock: their callbacks are not ours, and a connection takes the lock to
+  // leave the list.
   if (listener) listener->close();
   for (const auto& connection : connections)
     connection->fail(connection_error("the session has ended"));
@@ -135,6 +137,8 @@ void Context::close() {
       connections.assign(self->connections_.begin(), self->connections_.end());
       listeners = std::exchange(self->listeners_, {});
     }
+    // They end without the lock: their callbacks are not ours, and a connection takes the lock to
+    // leave the list.
     for (const auto& [session, listener] : listeners)
       listener->close();
     for (const auto& connection : connections)
