@@ -58,7 +58,8 @@ void Core::close_later() {
   asio::post(*io_, [self = shared_from_this()] { self->close(); });
 }
 
-// What ends takes itself off the list, and runs code of the caller.
+// The list is asked anew each time: a call that ends takes itself off it, and runs code of the
+// caller.
 void Core::close() {
   closed_ = true;
   for (const auto& [name, origin] : origins_)

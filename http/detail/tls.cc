@@ -24,7 +24,8 @@ constexpr const char* kKnownBundles[] = {
 };
 constexpr unsigned char kProtocols[] = "\x08http/1.1";
 
-// An OpenSSL built elsewhere looks in a place that this machine may not have.
+// An OpenSSL that was built elsewhere looks in a place that this machine may not have, so the known
+// places are tried too.
 void trust_system(ssl::context& context) {
   error_code error;
   context.set_default_verify_paths(error);
