@@ -32,7 +32,8 @@ std::string octal(mode_t mode) {
   return text.data();
 }
 
-// Of a file of this user's that others may read or change, where somebody here can change that.
+// Returns the mode of a file of this user's that others may read or change, where somebody here can
+// change that.
 std::optional<mode_t> mode_for_others(const fs::path& path) {
   struct stat file {};
   const bool is_ours = ::stat(path.c_str(), &file) == 0 && file.st_uid == ::geteuid();
