@@ -122,8 +122,8 @@ SumOfLines sum_of_lines_with(const Copy& copy) {
                                          : &sum_of_lines<Stores::kStreamed>;
 }
 
-// As fast as memory is read. Words before a vector's border of the copy, and behind the last line,
-// go one by one.
+// Sums as fast as memory is read. Words before a vector's border of the copy, and behind the last
+// line, go one by one.
 uint64_t sum_of_words(const std::byte* bytes, const uint32_t* factors, size_t words,
                       const Copy& copy) {
   static const bool has_avx2 = __builtin_cpu_supports("avx2");

@@ -41,7 +41,8 @@ constexpr bool kVforkWaits = true;
 // reap() looks again after longer and longer pauses, of at most this.
 constexpr Duration kLongestLook = std::chrono::milliseconds(5);
 
-// What a new process needs to become the program; all of it is made before the process exists.
+// A Start is what a new process needs to become the program; all of it is made before the process
+// exists.
 struct Start {
   const char* program = nullptr;
   char** arguments = nullptr;
