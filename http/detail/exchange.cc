@@ -50,6 +50,7 @@ void Exchange::open() {
 
 void Exchange::talk() {
   enter(Step::kWrite);
+  // Reading begins first: a server may refuse a large request before it has read all of it.
   read();
   write();
 }

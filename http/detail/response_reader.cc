@@ -161,6 +161,8 @@ void ResponseReader::check_coding(protocol::field name, const std::string& allow
 
 void ResponseReader::take_body(std::string_view bytes) {
   body_bytes_ += bytes.size();
+  // An answer that is not 2xx, or of a wrong type, is kept in part only, and then counts as
+  // complete.
   if (!is_wanted() || !wrong_type_.empty()) {
     const size_t limit = is_wanted() ? kMaxShownBytes : kKeptBytes;
     body_ += bytes.substr(0, limit - body_.size());
