@@ -129,11 +129,11 @@ class World {
   int64_t rank() const;
   int64_t size() const;
   Coordinate coordinate() const;
-  // Whether this rank holds the last pipeline stage, where the loss is formed.
+  // True if this rank holds the last pipeline stage, where the loss is formed.
   bool forms_loss() const { return coordinate().pp == options().layout.pp - 1; }
-  // Whether this rank asks other roles on behalf of all that form the loss of its replica.
+  // True if this rank asks other roles on behalf of all that form the loss of its replica.
   bool asks_for_loss() const { return forms_loss() && coordinate().tp == 0; }
-  // Whether this rank is the first of its replica, which speaks for it to people and generators.
+  // True if this rank is the first of its replica, which speaks for it to people and generators.
   bool leads_replica() const { return coordinate().tp == 0 && coordinate().pp == 0; }
   // Where this rank's tensors belong: the CPU, or the device that the ranks of this host agreed on,
   // which is then the current one.
