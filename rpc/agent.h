@@ -98,7 +98,7 @@ struct PeerStats {
   uint64_t bytes_sent = 0;
   uint64_t bytes_received = 0;
   uint64_t calls = 0;
-  // Of the last 1024 completed calls.
+  // Quantiles of the last 1024 completed calls.
   double latency_p50_ms = 0;
   double latency_p99_ms = 0;
   uint64_t inflight_bytes = 0;
