@@ -78,6 +78,7 @@ std::string read_own_private_file(const fs::path& path) {
 
 void write_private_file(const fs::path& path, std::string_view content) {
   const fs::path temporary = path.string() + temporary_suffix();
+  // The file is private from its first moment on, and takes its name when all of it is on the disk.
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) fail_to_write(temporary, errno);
   int error = 0;
