@@ -142,6 +142,7 @@ void AdamW::step(GradBuckets& grads, double learning_rate) {
     without_decay.grad_scale = with_decay.grad_scale;
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
+    // With sharded gradients another dp rank may update all of this parameter.
     if (parts_[i].size() == 0) continue;
     UpdateGroup& group = decays(parameters_[i].name) ? with_decay : without_decay;
     group.values.push_back(master_[i].defined() ? master_[i] : value_part(i));

@@ -74,6 +74,7 @@ int bind_tcp_socket(const std::string& host, uint16_t port, uint16_t& bound_port
   const AddressList list = resolve(host, port, SOCK_STREAM);
   for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next) {
     Socket s(socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    // With SO_REUSEADDR the port of a run that has just ended can be bound again at once.
     const int on = 1;
     sockaddr_storage local{};
     socklen_t size = sizeof local;
