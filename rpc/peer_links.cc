@@ -192,10 +192,12 @@ std::string PeerLinks::next_due(std::unique_lock<std::mutex>& lock) {
     };
     const auto next = std::min_element(state.links.begin(), state.links.end(), is_next);
     if (next != state.links.end() && !rests(next->second) && next->second.next <= Clock::now()) {
+      // No other thread takes this peer until the attempt has ended.
       next->second.tried_now = true;
       return next->first;
     }
 
+    // A thread that waits counts as idle, so that run() knows whether another one is needed.
     ++state.idle;
     if (next == state.links.end() || rests(next->second))
       state.changed.wait(lock);

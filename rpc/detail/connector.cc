@@ -59,6 +59,7 @@ void Connector::on_proven(transport::HandshakeResult result) {
   auto session =
       std::make_shared<Session>(host_, std::move(result.stream), result.proven, address_);
   session_ = session;
+  // The attempt ends when the session is up or has failed; what may pass is tried again.
   session->on_settled([self = shared_from_this()](const Error* error) {
     if (self->finished_) return;
     if (error && transport::may_pass(*error)) return self->retry(*error);

@@ -45,6 +45,7 @@ void ControlSocket::read_body(uint32_t length) {
                     .with("bytes", length)
                     .with("max", kMaxFrameBytes));
   try {
+    // There may be no memory for it: that ends this connection, not the process.
     body_.resize(length);
   } catch (...) {
     return fail(transport::caught_error());

@@ -172,6 +172,8 @@ tensorpipe::Message to_tensorpipe(const WireMessage& message, DeviceTransfer* de
   for (size_t i = 0; i < message.tensors.size(); ++i) {
     const at::Tensor& tensor = message.tensors[i];
     tensorpipe::Message::Tensor entry;
+    // Only a tensor with a target goes through a channel of devices; all others are read from host
+    // memory.
     if (const int64_t target = message.target_devices.empty() ? -1 : message.target_devices[i];
         target >= 0) {
       entry.buffer = devices->send_buffer(tensor);

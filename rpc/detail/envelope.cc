@@ -36,6 +36,7 @@ Envelope split_payload(std::string_view payload, std::string_view& body) {
     throw Error(ErrorCode::kCorrupt, "envelope and body sizes disagree")
         .with("said", envelope.body_bytes)
         .with("found", archive.remaining_bytes());
+  // A request names its method, and nothing else does.
   const bool request = envelope.kind == MessageKind::kRequest;
   if (envelope.method.size() > kMaxMethodBytes || envelope.method.empty() == request ||
       envelope.timeout_ms < 0)

@@ -59,6 +59,7 @@ void PipeSetup::on_accepted(const std::shared_ptr<MessagePipe>& pipe) {
 
 void PipeSetup::connect() {
   for (uint32_t index = 0; index < pipes_.size(); ++index) {
+    // Each end says which of the two pipes it means, because they may be accepted in any order.
     const auto pipe = context_.host().data().connect(context_.proven().session, context_.peer());
     add_candidate(pipe);
     pipe->write(pipe_hello(index), [] {});

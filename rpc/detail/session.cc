@@ -152,6 +152,7 @@ void Session::read_pipe(uint32_t index) {
 void Session::on_message(WireMessage message) {
   const uint64_t bytes = message.size_bytes();
   peer_state().count_received(bytes);
+  // A request keeps the room for as long as it takes memory; that of a reply is given back here.
   const auto room = std::exchange(message.credit, nullptr);
   try {
     std::string_view body;

@@ -93,6 +93,8 @@ void StoreSession::note_stranger(const Error& error) {
 void StoreSession::retry(const Error& reason) {
   const std::chrono::milliseconds pause = pause_.next();
   if (connect_deadline_.remaining() <= pause) {
+    // The answer of a stranger tells more than that time is up: the secret or the address may be
+    // wrong.
     if (refused_) {
       connected_.set_error(std::make_exception_ptr(refused_->with("store", address_)));
       return;

@@ -138,6 +138,7 @@ void StoreState::append(Caller caller, StoreRequest& request) {
                       std::to_string(limits_.max_value_bytes) + " bytes");
   if (refuse_if_full(caller, is_new ? 1 : 0, addition.size() + (is_new ? key.size() : 0))) return;
 
+  // A value that is there grows in place; put() would need a copy of all of it.
   if (is_new) {
     put(key, std::move(addition));
   } else {

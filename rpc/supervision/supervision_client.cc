@@ -166,6 +166,7 @@ void SupervisionClient::Impl::disconnect() {
 
 void SupervisionClient::Impl::on_frame(std::string_view content) {
   const LauncherFrame frame = supervision::read_launcher_frame(content);
+  // Any frame shows that the launcher lives.
   last_heard = Clock::now();
   switch (frame.kind) {
     case FromLauncher::kWelcome:

@@ -142,6 +142,7 @@ void Acceptor::on_result(HandshakeResult result) {
     }
     return;
   }
+  // A connection may be proved just when the acceptor has closed; then nobody takes it.
   if (closed_) return result.stream->close();
   switch (result.proven.purpose) {
     case Purpose::kControl:

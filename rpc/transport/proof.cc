@@ -186,6 +186,7 @@ ClientRules::ClientRules(const Identity& identity, ProofTarget target, Connectio
 }
 
 ProofStep ClientRules::on_server_hello(std::string_view body) {
+  // All this is checked before the proof is formed: only the server that was dialed may get it.
   Refusal refusal = Refusal::kNone;
   if (!parse(body, server_))
     refusal = Refusal::kFrame;

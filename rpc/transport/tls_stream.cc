@@ -230,6 +230,8 @@ void TlsStream::await_hello(size_t bytes, Handler handler) {
 }
 
 TlsStream::Outcome TlsStream::try_read(MutableBuffers to, size_t max_bytes) {
+  // OpenSSL gives one record at a time, so this goes on until the buffers are full or there is no
+  // more.
   is_drained_ = false;
   size_t total = 0;
   int result = 1;

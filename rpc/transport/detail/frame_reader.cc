@@ -57,12 +57,14 @@ FrameReader::Progress FrameReader::serve() {
   }
 
   const ReadOperation& read = waiting_.front();
+  // A body that lies whole in the buffer is given out where it is, without a copy.
   if (!read.sized && !owned_body_) {
     const char* body = buffer_.data() + begin_;
     begin_ += body_bytes_;
     return finish_read(body);
   }
 
+  // Any other body is put together at its place, over as many readings as it takes.
   char* body = read.sized ? static_cast<char*>(read.data) : owned_body_.get();
   const size_t bytes = std::min(buffered(), body_bytes_ - body_have_);
   if (bytes > 0) std::memcpy(body + body_have_, buffer_.data() + begin_, bytes);
