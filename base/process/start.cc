@@ -156,6 +156,7 @@ StartedProgram start_program(const ProgramStart& options) {
   const OwnedFd told(ends[0]);
   OwnedFd failure(ends[1]);
 
+  // All this is made before the process exists, which may then do nothing but system calls.
   const std::vector<char*> arguments = exec_pointers(options.arguments);
   std::vector<char*> environment;
   if (options.environment) environment = exec_pointers(*options.environment);
@@ -175,6 +176,7 @@ StartedProgram start_program(const ProgramStart& options) {
   const pid_t pid = new_process_without_signals(plan, error);
   if (pid < 0) return {.error = error};
 
+  // Our writing end is closed, so that the pipe can end with the new process.
   failure.reset();
   error = error_told(told.get());
   if (error == 0) return {.pid = pid};
