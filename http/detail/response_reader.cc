@@ -140,6 +140,7 @@ void ResponseReader::check_header() {
     return;
   }
 
+  // A body that is too large is refused before its first byte is read.
   const auto announced = parser_->content_length();
   if (!announced) return;
   if (*announced > request_.limits.body_bytes)
