@@ -153,6 +153,7 @@ struct StoreServer::Impl {
 
 StoreServer::StoreServer(const std::string& host, uint16_t port) : impl_(std::make_unique<Impl>()) {
   uint16_t bound_port = 0;
+  // c10d would listen at all interfaces; a socket that is bound already keeps the store to `host`.
   const int fd = detail::bind_tcp_socket(host, port, bound_port);
   c10d::TCPStoreOptions options;
   options.port = bound_port;

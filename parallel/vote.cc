@@ -203,6 +203,8 @@ std::optional<int> failed_rank(const Error& error, std::string_view role) {
   const Error::Context& context = error.context();
   for (size_t i = 1; i < context.size(); ++i) {
     const auto& [key, value] = context[i];
+    // of_another_rank() puts the group right before the rank, which tells this role's votes from
+    // another's.
     if (key != kFailedRank || context[i - 1].first != kGroup ||
         role_of(context[i - 1].second) != role)
       continue;

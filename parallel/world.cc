@@ -61,6 +61,7 @@ void await_all_ranks(StoreClient& store, const World::Options& options, Deadline
   const std::string place = "rank/";
   if (detail::meet(store, place, options.rank, size, deadline)) return;
 
+  // The error names those that are missing, because the ranks that wait cannot say why.
   std::string missing;
   for (const int64_t rank : detail::missing_members(store, place, size, kMaxNamed))
     missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
