@@ -106,6 +106,8 @@ void PeerLinks::keep_all(std::vector<Place> places, Deadline deadline) {
   std::mutex error_mutex;
   std::exception_ptr first_error;
   detail::Pace pace(kAtFirst, kAtOnce);
+  // Every thread takes the next peer that is left. The first error ends them all, because the
+  // caller needs all peers.
   const auto connect_some = [&] {
     for (size_t i = next++; i < places.size() && !given_up; i = next++) {
       pace.enter();
@@ -121,6 +123,7 @@ void PeerLinks::keep_all(std::vector<Place> places, Deadline deadline) {
     }
   };
 
+  // The caller's own thread is one of those that connect.
   std::vector<std::thread> threads;
   for (size_t i = 1; i < std::min(kAtOnce, places.size()); ++i)
     threads.emplace_back(connect_some);
@@ -289,6 +292,7 @@ void PeerLinks::attempt(const std::string& peer) {
                        ? options_.first_pause
                        : Duration(std::min(2 * link.pause.count(), options_.longest_pause.count()));
       link.next = Clock::now() + transport::with_jitter(link.pause);
+      // An error that repeats is logged once.
       if (failure != link.last_error) {
         RETORT_LOG(kDebug) << peer << ": " << failure;
       }

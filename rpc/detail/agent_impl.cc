@@ -70,6 +70,7 @@ Future<Empty> Agent::Impl::start_connect(std::string_view peer, const std::strin
         auto connector = std::make_shared<detail::Connector>(
             *this, std::move(name), std::move(where), deadline, attempts, promise);
         connectors_.push_back(connector);
+        // The connector holds the promise, so the promise holds the connector weakly.
         promise.on_cancel([loop = loop_, weak = std::weak_ptr(connector)] {
           loop->post([weak] {
             if (const auto there = weak.lock())

@@ -68,6 +68,7 @@ void AgentShutdown::advance() {
   }
   for (const auto& session : Sessions(sessions_))
     session->say_goodbye();
+  // This runs again when a session has ended.
   if (!sessions_.empty()) return;
   down_ = true;
   drain_timer_.cancel();
@@ -79,6 +80,7 @@ void AgentShutdown::join() {
   std::lock_guard lock(join_mutex_);
   if (joined_) return;
   down_future_.get();  // bounded by the drain and goodbye timeouts
+  // TensorPipe's threads post to the loop, so they end before it does.
   network_->data().join();
   loop_->stop();
   joined_ = true;

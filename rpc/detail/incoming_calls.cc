@@ -67,6 +67,8 @@ void IncomingCall::reply(Outcome<Message> outcome) {
   } catch (...) {
     outcome = {std::nullopt, std::current_exception()};
   }
+  // A handler may answer on any thread, and after the session has ended; only the loop touches the
+  // calls.
   if (auto alive = session.lock())
     loop->post([alive = std::move(alive), to = calls, id = context.call_id,
                 outcome = std::move(outcome),

@@ -127,6 +127,7 @@ void OutgoingCalls::look_at(OutgoingCall& call, TimePoint when) {
 
 void OutgoingCalls::arm_looks() {
   if (looks_.empty()) return;
+  // One timer serves all calls: it is set for the earliest look.
   look_timer_.expires_at(looks_.begin()->first);
   look_timer_.async_wait(
       [this, self = context_.shared_from_this()](const boost::system::error_code& code) {

@@ -117,6 +117,7 @@ StoreReply StoreSession::call(StoreRequest request, Deadline deadline) {
   Future<StoreReply> reply = promise.future();
   {
     std::lock_guard lock(mutex_);
+    // The promise is entered before the request leaves, so that the reply finds it.
     if (ended_) throw Error(*ended_);
     request.id = next_id_++;
     pending_.emplace(request.id, promise);

@@ -53,6 +53,7 @@ void StoreState::refuse(Caller caller, StoreStatus status, std::string text) {
 
 void StoreState::handle(uint64_t connection, StoreRequest request, TimePoint now) {
   const Caller caller{connection, request.id};
+  // The request is the word of another process, so its shape is checked before anything else.
   if (auto problem = problem_of(request, limits_))
     return refuse(caller, StoreStatus::kRefused, std::move(*problem));
 

@@ -140,6 +140,7 @@ void SupervisionServer::on_hello(uint64_t id, Connection& connection, const Proc
     throw Error(ErrorCode::kUnauthenticated, "nobody of this name was started");
 
   Member& member = found->second;
+  // A process that was replaced is told so; one that the launcher has not started yet cannot be.
   if (frame.restart < member.restart) return send(connection, {.kind = FromLauncher::kReplaced});
   if (frame.restart > member.restart)
     throw Error(ErrorCode::kMismatch, "it says that it was started again more often than it was")
@@ -157,6 +158,8 @@ void SupervisionServer::on_hello(uint64_t id, Connection& connection, const Proc
   emit(Kind::kConnected, connection.peer, member.restart);
   note_heard(connection.peer, member);
 
+  // The welcome says which report was taken last, so that none is taken twice. A request to stop
+  // that came while the process was away is made again.
   send(connection, {.kind = FromLauncher::kWelcome, .sequence = member.sequence});
   if (member.stop_within_ms)
     send(connection, {.kind = FromLauncher::kStop, .within_ms = *member.stop_within_ms});
@@ -215,6 +218,7 @@ void SupervisionServer::tick() {
   const auto late = now - due_;
   const auto still = late > period_ ? late : Clock::duration(0);
 
+  // A connection that says no hello is closed after the limit; the others get a heartbeat.
   for (auto at = connections_.begin(); at != connections_.end();) {
     Connection& connection = at->second;
     connection.since += still;
@@ -224,6 +228,7 @@ void SupervisionServer::tick() {
     at = is_mute ? connections_.erase(at) : std::next(at);
   }
 
+  // Silence is told once, and only of a process that has been heard before.
   for (auto& [process, member] : members_) {
     if (!member.heard) continue;
     *member.heard = std::min(*member.heard + still, now);

@@ -81,6 +81,7 @@ void Sessions::end(const std::string& session) {
   entries_.erase(session);
   const auto found = dials_.find(session);
   if (found == dials_.end()) return;
+  // The attempts are taken out first, because each one that finishes takes itself off the map.
   const auto dials = std::move(found->second);
   dials_.erase(found);
   for (const auto& attempts : dials)

@@ -215,6 +215,7 @@ void TlsStream::await_hello(size_t bytes, Handler handler) {
                                handler = std::move(handler)](const error_code& code) {
         if (code) return handler(code);
         if (self->closed_) return handler(boost::asio::error::operation_aborted);
+        // The bytes are only looked at: OpenSSL reads them again from the socket.
         std::array<unsigned char, kRecordHeadBytes + kMaxClientHelloBytes> seen;
         const ssize_t got = ::recv(self->socket_.native_handle(), seen.data(), bytes, MSG_PEEK);
         if (got < static_cast<ssize_t>(bytes)) return handler(boost::asio::error::eof);

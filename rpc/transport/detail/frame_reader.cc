@@ -19,6 +19,7 @@ bool FrameReader::begin_body() {
   const ReadOperation& read = waiting_.front();
   uint64_t length = 0;
   std::memcpy(&length, buffer_.data() + begin_, sizeof length);
+  // The length is the peer's word, so it is checked before anything is allocated or moved.
   if (read.sized && length != read.length) {
     problem_ = "a frame has another length than the one that was announced";
     return false;
