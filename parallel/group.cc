@@ -196,6 +196,7 @@ Work Group::send_async(const at::Tensor& tensor, int to, int tag) {
 Work Group::recv_async(at::Tensor& tensor, int from, int tag) {
   check_message(*impl_, "recv", from, tag);
   if (tensor.numel() == 0) return {};
+  // A message for the device arrives in host memory, from where wait() copies it.
   if (!tensor.is_cpu()) {
     at::Tensor host = host_memory_like(tensor);
     Work result = recv_async(host, from, tag);
