@@ -32,6 +32,7 @@ void AgentShutdown::begin() {
 void AgentShutdown::drain() {
   // The list is copied, because a session that fails leaves it.
   for (const auto& session : Sessions(sessions_)) {
+    // Calls that run may end; those that have not begun are refused at once.
     if (session->up())
       session->refuse_queued();
     else

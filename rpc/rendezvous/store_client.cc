@@ -88,6 +88,7 @@ StoreReply StoreClient::call(StoreRequest request, std::chrono::milliseconds tim
                            .with("ms", timeout.count()));
   }
   require_done(what, reply);
+  // All callers read as many values as they have asked for, so the number is checked here.
   if (reply.values.size() != num_values)
     C10_THROW_ERROR(DistStoreError, what + " failed: the run's store answered with " +
                                         std::to_string(reply.values.size()) +

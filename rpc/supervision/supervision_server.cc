@@ -122,6 +122,7 @@ void SupervisionServer::on_frame(uint64_t id, std::string_view content) {
   if (!connection.greeted) return on_hello(id, connection, frame);
 
   Member& member = members_.at(connection.peer);
+  // Every frame is a sign of life, whatever it says.
   note_heard(connection.peer, member);
   switch (frame.kind) {
     case FromProcess::kHello:

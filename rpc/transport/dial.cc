@@ -96,6 +96,7 @@ void Dial::connect_next(const error_code& before) {
   };
   const error_code code = open_socket(socket_, endpoint.protocol());
   if (!code) return socket_.async_connect(endpoint, on_end);
+  // A socket that cannot be opened ends from the queue, as one does that cannot connect.
   boost::asio::post(timer_.get_executor(), [on_end, code] { on_end(code); });
 }
 

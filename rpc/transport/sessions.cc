@@ -103,6 +103,7 @@ std::optional<SessionKey> Sessions::find(const std::string& session) const {
 void Sessions::dial(const std::string& session, Dialed done) {
   const auto found = entries_.find(session);
   if (found == entries_.end() || found->second.host.empty())
+    // This fails from the queue: no dial ends inside of the call that began it.
     return boost::asio::post(loop_->io(), [done = std::move(done)] {
       done(Error(ErrorCode::kPeerLost, "the session has ended, or the other side dials it"),
            nullptr);

@@ -46,6 +46,7 @@ std::shared_ptr<tensorpipe::transport::Connection> Context::connect(std::string 
   const std::string session = session_of(address);
   auto connection = new_connection(session);
   auto handle = std::make_shared<Connection>(connection);
+  // TensorPipe may call from any thread, and dials belong to the loop.
   run_on_loop_or_here([self = shared_from_this(), connection, session] {
     if (connection->failed()) return;
     if (session.empty() || !self->dialer_)

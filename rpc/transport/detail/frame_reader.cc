@@ -113,6 +113,7 @@ MutableBuffers FrameReader::room() {
     if (direct_bytes_ < missing) return {room_.data(), count};
   }
 
+  // What is left moves to the front only when the room behind it gets short.
   if (begin_ > 0 && buffer_.size() - end_ < buffer_.size() / 4) {
     std::memmove(buffer_.data(), buffer_.data() + begin_, buffered());
     end_ -= begin_;
