@@ -232,7 +232,7 @@ __device__ inline void paged_decode_piece(const T* q, const T* keys, const T* va
   if (lane < kHeads) warp_sums[warp * kHeads + lane] = sum;
   __syncthreads();
 
-  // Each stream forms the weighted sum of its own values, all heads of the group at once.
+  // Each stream forms the weighted sum of its own values, for all heads of the tile at once.
   float acc[kHeads][kRowElements];
 #pragma unroll
   for (int h = 0; h < kHeads; ++h)
