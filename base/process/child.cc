@@ -131,6 +131,7 @@ std::string Child::ending(Duration grace) {
 
 void Child::kill() {
   if (pid_ < 0) return;
+  // The whole process group goes, with all that the program has started in it.
   ::kill(-pid_, SIGKILL);
   if (!reap(pid_)) {
     RETORT_LOG(kWarning) << "process " << pid_
