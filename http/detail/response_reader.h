@@ -44,7 +44,7 @@ class ResponseReader {
   bool gave_body() const { return gave_body_; }  // on_body has taken some of it
   // After a complete answer: true if another may follow on the same connection.
   bool reusable() const;
-  // For errors: "after 3 of 17 bytes of its body".
+  // How far it is, for errors: "after 3 of 17 bytes of its body".
   std::string progress() const;
   Response release();
 
