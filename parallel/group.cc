@@ -115,7 +115,7 @@ const std::vector<int>& Group::ranks() const { return impl_->ranks; }
 
 Work Group::all_reduce_async(at::Tensor& tensor, ReduceOp op) {
   if (size() == 1 || tensor.numel() == 0) return {};
-  // NCCL reduces where the tensor lies. Without it the sum is formed in a copy in host memory,
+  // NCCL reduces where the tensor lies. Without it the result is formed in a copy in host memory,
   // which wait() copies back.
   if (!tensor.is_cpu()) {
     if (impl_->device_backend) return Work(detail::device_all_reduce(impl_, tensor, op));

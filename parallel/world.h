@@ -102,9 +102,9 @@ class World {
     // they speak through sockets, and their kernels take turns. If false, collectives of ranks
     // that share a device go through host memory.
     bool connect_sharers = false;
-    // Who shares out the devices of a host; none: the ranks of this world. For a world that is one
-    // replica of a role: this rank's place among all ranks of the role, and their keys in the
-    // store.
+    // The ranks that share out the devices of a host; none: the ranks of this world. For a world
+    // that is one replica of a role: this rank's place among all ranks of the role, and their keys
+    // in the store.
     struct DeviceSharers {
       int64_t rank = 0;
       int64_t size = 1;
@@ -115,8 +115,8 @@ class World {
     bool device_groups = true;
     bool high_priority_streams = true;  // collectives' kernels go before those of the computation
 
-    // Of this host, in numbers: where the other ranks reach this one. Empty: that of the interface
-    // that leads to the store.
+    // The address of this host, in numbers, at which the other ranks reach this one. Empty: that of
+    // the interface that leads to the store.
     std::string address;
   };
 

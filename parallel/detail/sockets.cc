@@ -59,6 +59,7 @@ std::string try_connect(const addrinfo& address, Deadline deadline) {
   if (s.get() < 0) return last_error();
   if (connect(s.get(), address.ai_addr, address.ai_addrlen) == 0) return "";
   if (errno != EINPROGRESS) return last_error();
+  // A connection under way can be written to when it stands or has failed; SO_ERROR tells which.
   pollfd waiting{.fd = s.get(), .events = POLLOUT, .revents = 0};
   if (poll(&waiting, 1, to_int(deadline.remaining().count())) <= 0) return "no answer";
   int error = 0;
