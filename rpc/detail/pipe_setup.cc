@@ -37,7 +37,7 @@ void PipeSetup::listen() {
 void PipeSetup::on_accepted(const std::shared_ptr<MessagePipe>& pipe) {
   add_candidate(pipe);
 
-  // Weak: a pipe whose read never ends must not keep the session.
+  // The pipe keeps this function until its read has ended, so the function holds the pipe weakly.
   pipe->read(kPipeHelloBytes, [this, self = context_.shared_from_this(),
                                weak = std::weak_ptr<MessagePipe>(pipe)](WireMessage message) {
     const auto candidate = weak.lock();

@@ -171,6 +171,7 @@ void StoreSession::on_end(const Error& error) {
     ended_ = lost;
     pending.swap(pending_);
   }
+  // The callers are woken without the lock, which they may take at once.
   for (auto& [id, promise] : pending)
     promise.set_error(std::make_exception_ptr(lost));
 }

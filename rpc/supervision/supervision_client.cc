@@ -135,6 +135,7 @@ void SupervisionClient::Impl::on_dialed(transport::HandshakeResult result) {
   }
 
   const auto& stream = *result.stream;
+  // If both ends have one address, the launcher runs on this host, whatever its name says.
   same_host |= stream.local_endpoint().address() == stream.remote_endpoint().address();
   connected_at = Clock::now();
   connection = std::make_shared<launcher_port::FrameConnection>(loop.io(), std::move(result.stream),

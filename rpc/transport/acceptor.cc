@@ -124,6 +124,7 @@ void Acceptor::greet(tcp::socket socket) {
   apply(options_.sockets, socket);
   auto handshake = std::make_shared<ServerHandshake>(
       loop_->io(), streams_.accepted(std::move(socket)), identity_, policy_);
+  // The list is in the order of arrival, so that its front is the oldest.
   const auto place = unproven_.insert(unproven_.end(), Unproven{handshake, Deadline::Clock::now()});
   handshake->start(Deadline::after(options_.proof_timeout),
                    [self = shared_from_this(), place](HandshakeResult result) {

@@ -26,6 +26,7 @@ ConnectionFacts Handshake::facts() const {
 
 Stream::Handler Handshake::guarded(std::function<void()> next) {
   return [self = shared_from_this(), next = std::move(next)](const error_code& code) {
+    // A handshake that was given up has told its result already.
     if (self->finished()) return;
     if (!code) return next();
     self->refuse(Refusal::kClosed,

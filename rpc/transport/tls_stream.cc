@@ -90,6 +90,7 @@ TlsStream::Outcome TlsStream::outcome_of(int result, size_t bytes) {
 }
 
 void TlsStream::attempt(Transfer transfer) {
+  // Another thread has OpenSSL's object, so the transfer the other way waits until it is back.
   if (is_away_) {
     waiting_ = std::move(transfer);
     return;
@@ -122,6 +123,7 @@ bool TlsStream::is_large(const Transfer& transfer) const {
 // The thread has OpenSSL's object to itself until it has posted back. The loop, which ends when it
 // has nothing left to do, is held until then.
 void TlsStream::attempt_elsewhere(Transfer transfer) {
+  // A socket that took the last write only in part is full: no thread need find that out again.
   if (transfer.kind == Transfer::Kind::kWrite && std::exchange(is_blocked_, false))
     return wait_for(tcp::socket::wait_write, std::move(transfer));
 

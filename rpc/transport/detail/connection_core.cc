@@ -18,6 +18,7 @@ ConnectionCore::ConnectionCore(std::shared_ptr<Context> context, std::string ses
 
 template <class Operation>
 void ConnectionCore::submit_to(std::vector<Operation>& queue, Operation operation) {
+  // Any thread may submit; one task on the loop takes all that has been gathered until it runs.
   bool late = false;
   {
     std::lock_guard lock(mutex_);
