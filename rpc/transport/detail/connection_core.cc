@@ -69,6 +69,7 @@ void ConnectionCore::attach_accepted(std::shared_ptr<Stream> stream, std::functi
   if (error_) return stream->close();
   stream_ = std::move(stream);
   ready_ = std::move(ready);
+  // TensorPipe's listener would end for good if the first object of one connection failed.
   reader_.protect_first_object();
 
   // The peer has proved who it is, but it may be stuck; its descriptor is not kept for ever.
