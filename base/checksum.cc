@@ -13,7 +13,7 @@ uint64_t checksum64(std::span<const std::byte> bytes, uint64_t seed) {
   return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
 }
 
-// Piece by piece, so that the second look at the bytes finds them in the cache.
+// This goes piece by piece, so that the second look at the bytes finds them in the cache.
 uint64_t copy_with_checksum64(std::byte* to, std::span<const std::byte> bytes, uint64_t seed) {
   constexpr size_t kPieceBytes = 128 << 10;
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),

@@ -41,7 +41,7 @@ class Error : public std::runtime_error {
 
   Error(ErrorCode code, std::string message,
         std::source_location origin = std::source_location::current());
-  // As received from another process: origin is its "file:line".
+  // An error as it was received from another process: origin is its "file:line".
   Error(ErrorCode code, std::string message, std::string origin, Context context);
 
   ErrorCode code() const { return code_; }

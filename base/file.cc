@@ -34,7 +34,7 @@ void sync_path(const fs::path& path, int flags) {
   if (failed) fail("cannot sync", path, error);
 }
 
-// 0, or the error number.
+// Writes all bytes at the offset. Returns 0 or the error number.
 int write_at(int fd, uint64_t offset, std::span<const std::byte> bytes) {
   size_t done = 0;
   while (done < bytes.size()) {
@@ -47,7 +47,7 @@ int write_at(int fd, uint64_t offset, std::span<const std::byte> bytes) {
   return 0;
 }
 
-// Whether a name is wrong, or what it names is not to be had now.
+// Tells a name that is wrong from a file that is not to be had now.
 ErrorCode read_error_code(int error) {
   for (const int passing : {EIO, ESTALE, EMFILE, ENFILE, ENOMEM, ETIMEDOUT, EHOSTDOWN, ENOTCONN})
     if (error == passing) return ErrorCode::kUnavailable;
@@ -61,7 +61,8 @@ const char* file_type_name(mode_t mode) {
   return "a device";
 }
 
-// 0, or the error number. kInvalidArgument for what is there and is no regular file.
+// Opens a file for reading. Returns 0 or the error number; throws kInvalidArgument for what is
+// there and is no regular file.
 int try_open(const fs::path& path, int& fd) {
   // Without O_NONBLOCK, opening a pipe waits until somebody writes into it.
   fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
@@ -81,7 +82,8 @@ struct FailedRead {
   std::string what;
 };
 
-// Adds what comes until the end or an error, and closes the descriptor. 0, or the error number.
+// Appends what comes until the end or an error, and closes the descriptor. Returns 0 or the error
+// number.
 int read_to_end(int fd, std::string& content) {
   int error = 0;
   char buffer[1 << 16];
@@ -198,6 +200,7 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
 }
 
 void AtomicFile::commit() {
+  // The content must be on the disk before the name leads to it, and then the folder for the name.
   if (::fsync(fd_) != 0) fail("cannot sync", path_, errno);
   take_place();
   sync_path(parent_of(path_), O_RDONLY | O_DIRECTORY);
@@ -228,9 +231,10 @@ AtomicFolder::~AtomicFolder() {
   if (!committed_) fs::remove_all(temporary_, ignored);
 }
 
-// Where the old folder is now; empty: there was none. A folder cannot be renamed over one that has
-// files, so the two change places. Where the file system cannot do that (NFS) the old one moves
-// aside for a moment, and comes back if the new one cannot take its place.
+// Puts the new folder into its place. Returns where the old one is now; empty if there was none. A
+// folder cannot be renamed over one that has files, so the two change places. Where the file system
+// cannot do that (NFS) the old one moves aside for a moment, and comes back if the new one cannot
+// take its place.
 fs::path AtomicFolder::take_folder_place() const {
   if (!fs::exists(path_)) {
     fs::rename(temporary_, path_);
@@ -251,6 +255,7 @@ fs::path AtomicFolder::take_folder_place() const {
 
 void AtomicFolder::commit() {
   try {
+    // Everything in the folder must be on the disk before its name leads there.
     for (const auto& entry : fs::recursive_directory_iterator(temporary_)) {
       if (entry.is_regular_file()) sync_path(entry.path(), O_RDONLY);
       if (entry.is_directory()) sync_path(entry.path(), O_RDONLY | O_DIRECTORY);
@@ -260,7 +265,7 @@ void AtomicFolder::commit() {
     const fs::path old = take_folder_place();
     committed_ = true;
 
-    // The old one goes when the new name is on the disk.
+    // The old folder goes only when the new name is on the disk.
     sync_path(parent_of(path_), O_RDONLY | O_DIRECTORY);
     if (!old.empty()) fs::remove_all(old);
   } catch (const fs::filesystem_error& e) {
@@ -281,8 +286,8 @@ void write_folder_atomically(const fs::path& path,
 
 void reserve_file(const fs::path& path, std::string_view head, uint64_t size_bytes) {
   RETORT_CHECK(head.size() <= size_bytes) << path << " begins with more bytes than it has";
-  // Not for reading: where the file system cannot reserve by itself, the C library writes a byte
-  // into each block, and a network file system would read every page before.
+  // The file is not opened for reading: where the file system cannot reserve by itself, the C
+  // library writes a byte into each block, and a network file system would read every page before.
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) fail("cannot create", path, errno);
   const auto drop = [&](const std::string& what, int error) {

@@ -27,7 +27,7 @@ std::optional<std::string> read_file_if_there(const std::filesystem::path& path)
 // What can be read of a file, of /proc too, that may go away meanwhile; empty if nothing can. For
 // words and comparisons that do without.
 std::string read_what_is_there(const std::filesystem::path& path);
-// Whether there is a regular file. kUnavailable, naming the path, if nobody can say.
+// True if there is a regular file. kUnavailable, naming the path, if nobody can say.
 bool is_file_there(const std::filesystem::path& path);
 
 // What the name of a file that is not complete ends in: ".tmp-<pid>-<random>", another one at each

@@ -17,8 +17,8 @@ struct Mark {
   FileKind kind;
 };
 
-// At the first byte, as the formats' specifications have them. The pickles are those of protocol 2
-// and later.
+// These stand at the first byte, as the formats' specifications have them. The pickles are those of
+// protocol 2 and later.
 constexpr auto kMarks = std::to_array<Mark>({
     {"version https://git-lfs.github.com/spec/"sv, FileKind::kGitLfsPointer},
 
@@ -73,14 +73,14 @@ bool is_html(std::string_view text) {
          begins_with_tag(text, "<head") || begins_with_tag(text, "<body");
 }
 
-// Eight bytes of length, then a JSON object; the length of a header that fits into memory ends in
-// zeros.
+// The file begins with eight bytes of length, then a JSON object; the length of a header that fits
+// into memory ends in zeros.
 bool is_safetensors(std::string_view text) {
   return text.size() > 9 && text[8] == '{' && text.substr(5, 3) == "\0\0\0"sv &&
          (text[9] == '"' || text[9] == '}' || text[9] == ' ');
 }
 
-// Latin text in two bytes each, without the mark at the beginning.
+// True for Latin text in two bytes each, without the mark at the beginning.
 bool is_unmarked_utf16(std::string_view text) {
   if (text.size() < 8) return false;
   for (const size_t zero : {size_t{0}, size_t{1}}) {

@@ -37,7 +37,7 @@ inline constexpr size_t kFileKindBytes = 512;
 
 // `beginning`: the first kFileKindBytes of a file, or more, or all that it has.
 FileKind file_kind(std::string_view beginning);
-// Of the file at `path`; kUnknown for one that cannot be read.
+// The kind of the file at `path`; kUnknown for one that cannot be read.
 FileKind file_kind_of(const std::filesystem::path& path);
 
 // "a Git LFS pointer (the address of the file, not the file)", to stand behind "is"; "" for

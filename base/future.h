@@ -70,6 +70,7 @@ class FutureState {
       std::lock_guard lock(mutex_);
       if (complete_) return false;
       complete_ = true;
+      // It is destroyed without the lock, because what it holds may call back.
       canceller = std::move(canceller_);
       canceller_ = nullptr;
       if (continuation_) {

@@ -66,7 +66,7 @@ Now now() {
   return {std::chrono::system_clock::to_time_t(time), to_int(micros % 1000000)};
 }
 
-// With the time of day, to the microsecond.
+// A line of text begins with the time of day, to the microsecond.
 std::string text_line(LogLevel level, std::string_view where, std::string_view text) {
   const Now time = now();
   std::tm local{};

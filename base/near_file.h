@@ -11,7 +11,7 @@ namespace retort {
 // there.
 std::string near_file(const std::filesystem::path& path);
 
-// Whether `text` may be a repository of the Hugging Face Hub, "org/name": two names of letters,
+// True if `text` may be a repository of the Hugging Face Hub, "org/name": two names of letters,
 // digits, '-', '_' and '.' and nothing else.
 bool is_hub_name(const std::string& text);
 

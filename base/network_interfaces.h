@@ -24,11 +24,11 @@ std::vector<InterfaceAddress> interface_addresses();
 // "lo 127.0.0.1, eth0 10.0.0.1, eth1 10.1.0.1 (down)".
 std::string interface_list(const std::vector<InterfaceAddress>& all);
 
-// Whether a numeric address leads back to its own host: 127.0.0.0/8, ::1. False for a name.
+// True if a numeric address leads back to its own host: 127.0.0.0/8, ::1. False for a name.
 bool is_loopback_address(std::string_view address);
 // The same of what a user writes as a host, where "localhost" counts too.
 bool is_loopback_host(std::string_view host);
-// Whether it is an address in numbers, with or without a scope ("fe80::1%eth0").
+// True if it is an address in numbers, with or without a scope ("fe80::1%eth0").
 bool is_numeric_address(std::string_view text);
 
 // The address of `all` that `wanted` means, a pure function:
@@ -41,7 +41,7 @@ bool is_numeric_address(std::string_view text);
 //   in it; kUnavailable where the host has no such address or the interface is down. All of them
 //   list what there is.
 InterfaceAddress choose_address(std::string_view wanted, const std::vector<InterfaceAddress>& all);
-// Whether `wanted` is for choose_address(): in numbers, a subnet, or the name of an interface. All
+// True if `wanted` is for choose_address(): in numbers, a subnet, or the name of an interface. All
 // else is the name of a host.
 bool is_interface_choice(std::string_view wanted, const std::vector<InterfaceAddress>& all);
 

@@ -17,7 +17,7 @@ namespace {
   throw Error(ErrorCode::kInvalidArgument, path.string() + " is a pipe " + why);
 }
 
-// All that is written into the pipe that `fd`, which does not wait, reads.
+// Reads all that is written into a pipe. `fd` does not wait by itself, so this polls.
 std::string read_pipe(int fd, const std::filesystem::path& path) {
   std::string content;
   char buffer[1 << 16];

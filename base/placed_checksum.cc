@@ -26,7 +26,7 @@ constexpr uint64_t split_mix(uint64_t state) {
   return bits ^ (bits >> 31);
 }
 
-// Odd, so that no product of a word that is not 0 vanishes.
+// Every factor is odd, so that no product of a word that is not 0 vanishes.
 const std::array<uint32_t, kStripWords>& word_factors() {
   static const std::array<uint32_t, kStripWords> factors = [] {
     std::array<uint32_t, kStripWords> made{};
@@ -37,7 +37,7 @@ const std::array<uint32_t, kStripWords>& word_factors() {
   return factors;
 }
 
-// What becomes of the words besides: nothing, where `to` is null.
+// A Copy says where the words are copied to while they are summed: nowhere, where `to` is null.
 struct Copy {
   std::byte* to = nullptr;
   CopyTo kind = CopyTo::kNewMemory;
@@ -122,8 +122,8 @@ SumOfLines sum_of_lines_with(const Copy& copy) {
                                          : &sum_of_lines<Stores::kStreamed>;
 }
 
-// As fast as memory is read. Words before a vector's border of the copy, and behind the last line,
-// go one by one.
+// Sums as fast as memory is read. Words before a vector's border of the copy, and behind the last
+// line, go one by one.
 uint64_t sum_of_words(const std::byte* bytes, const uint32_t* factors, size_t words,
                       const Copy& copy) {
   static const bool has_avx2 = __builtin_cpu_supports("avx2");
@@ -144,7 +144,7 @@ uint64_t sum_of_words(const std::byte* bytes, const uint32_t* factors, size_t wo
          sum_in_a_loop(bytes + end * kWord, factors + end, words - end, copy.behind(end * kWord));
 }
 
-// What went past the caches is there for other threads.
+// The fence makes what went past the caches visible to other threads.
 void end_copy() { _mm_sfence(); }
 #else
 uint64_t sum_of_words(const std::byte* bytes, const uint32_t* factors, size_t words,
@@ -155,7 +155,7 @@ uint64_t sum_of_words(const std::byte* bytes, const uint32_t* factors, size_t wo
 void end_copy() {}
 #endif
 
-// `size` bytes at `begin` of a strip. A word of which only some bytes are here has 0 for the
+// Sums `size` bytes at `begin` of a strip. A word of which only some bytes are here has 0 for the
 // others: the sum is linear.
 uint64_t sum_in_strip(const std::byte* bytes, size_t size, size_t begin, Copy copy) {
   const uint32_t* factors = word_factors().data() + begin / kWord;
@@ -189,7 +189,7 @@ uint64_t sum_of_strips(std::span<const std::byte> bytes, uint64_t offset, Copy c
     const size_t begin = offset % kStripBytes;
     const size_t size = std::min(bytes.size(), kStripBytes - begin);
     const uint64_t strip = offset / kStripBytes;
-    // Other numbers than those of the words.
+    // The complement keeps the factors of strips apart from those of words.
     const uint64_t factor = split_mix(~strip) | 1U;
     sum += factor * sum_in_strip(bytes.data(), size, begin, copy);
     bytes = bytes.subspan(size);

@@ -5,7 +5,7 @@
 namespace retort {
 namespace {
 
-// The bytes of the UTF-8 character at `at`; 0: there is none.
+// Returns how many bytes the UTF-8 character at `at` has, or 0 if there is none.
 size_t utf8_size_at(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[at + i]); };
   const unsigned char first = byte(0);
@@ -15,7 +15,7 @@ size_t utf8_size_at(std::string_view text, size_t at) {
   for (size_t i = 1; i < size; ++i)
     if ((byte(i) & 0xc0) != 0x80) return 0;
 
-  // Overlong, a surrogate, above U+10FFFF: the second byte tells.
+  // The second byte tells an overlong form, a surrogate and what is above U+10FFFF.
   if ((first == 0xe0 && byte(1) < 0xa0) || (first == 0xed && byte(1) > 0x9f)) return 0;
   if ((first == 0xf0 && byte(1) < 0x90) || (first == 0xf4 && byte(1) > 0x8f)) return 0;
   return size;

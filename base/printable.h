@@ -6,7 +6,7 @@
 
 namespace retort {
 
-// Whether all of it is UTF-8: no cut or overlong character, no surrogate, none above U+10FFFF.
+// True if all of it is UTF-8: no cut or overlong character, no surrogate, none above U+10FFFF.
 bool is_utf8(std::string_view text);
 
 enum class LineEnds { kEscaped, kKept };

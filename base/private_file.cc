@@ -32,7 +32,8 @@ std::string octal(mode_t mode) {
   return text.data();
 }
 
-// Of a file of this user's that others may read or change, where somebody here can change that.
+// Returns the mode of a file of this user's that others may read or change, where somebody here can
+// change that.
 std::optional<mode_t> mode_for_others(const fs::path& path) {
   struct stat file {};
   const bool is_ours = ::stat(path.c_str(), &file) == 0 && file.st_uid == ::geteuid();
@@ -77,6 +78,7 @@ std::string read_own_private_file(const fs::path& path) {
 
 void write_private_file(const fs::path& path, std::string_view content) {
   const fs::path temporary = path.string() + temporary_suffix();
+  // The file is private from its first moment on, and takes its name when all of it is on the disk.
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) fail_to_write(temporary, errno);
   int error = 0;

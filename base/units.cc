@@ -28,13 +28,14 @@ constexpr std::array<Unit, 9> kSizeUnits{{{"TiB", 1099511627776.0},
                                           {"KB", 1e3},
                                           {"B", 1}}};
 
-// So that a point in time that far from now can still be counted in nanoseconds.
+// With this bound a point in time that far from now can still be counted in nanoseconds.
 constexpr double kMaxMilliseconds = 1e6 * 3600e3;
 constexpr double kMaxMicroseconds = 1e6;
 // Every whole number up to here is exact in a double.
 constexpr double kMaxSize = 9007199254740992.0;
 
-// The number at the start of `text` and the unit behind it; a number of -1 if there is none.
+// Returns the number at the start of `text` and the unit behind it; a number of -1 if there is
+// none.
 std::pair<double, std::string_view> split(std::string_view text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

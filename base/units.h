@@ -17,7 +17,7 @@ struct ByteSize {
 };
 
 using Duration = std::chrono::milliseconds;
-// Of waits too short for the above: "20us", "1ms".
+// The duration of waits too short for the above: "20us", "1ms".
 using ShortDuration = std::chrono::microseconds;
 
 // kInvalidArgument with the accepted units if the text is not one, or above 1000000h or 8192TiB.

@@ -67,7 +67,7 @@ std::optional<WriteTurn> WriteTurn::try_take(const fs::path& file) {
   if (fd < 0 && errno == EEXIST) return std::nullopt;
   if (fd < 0) fail_at("cannot create", path, errno);
 
-  // For the words of others alone; a full disk leaves it empty.
+  // The writer is named for the messages of others alone, so a full disk may leave the file empty.
   const std::string writer = host_name() + temporary_suffix();
   const ssize_t ignored = ::write(fd, writer.data(), writer.size());
   static_cast<void>(ignored);

@@ -89,9 +89,9 @@ struct ClientCounters {
 // Memory: an answer is held once, as far as it has come.
 class Client {
  public:
-  // On a thread of its own. kInvalidArgument, also for a ca_file that cannot be read.
+  // Runs on a thread of its own. kInvalidArgument, also for a ca_file that cannot be read.
   explicit Client(ClientOptions options = {});
-  // On `io`, which one thread runs and which outlives the client and its requests.
+  // Runs on `io`, which one thread runs and which outlives the client and its requests.
   Client(boost::asio::io_context& io, ClientOptions options);
   ~Client();
   Client(const Client&) = delete;

@@ -55,6 +55,7 @@ void EventReader::take_line() {
 
 void EventReader::dispatch() {
   const Event event = std::exchange(event_, {});
+  // By the rules of server-sent events an event without data is none.
   if (!std::exchange(has_data_, false)) return;
   if (done_)
     throw Error(ErrorCode::kCorrupt, "the stream goes on after its end " +

@@ -30,7 +30,7 @@ using Answer = beast::http::response<beast::http::string_body>;
 constexpr uint32_t kHeadBytes = 8 << 10;
 constexpr std::chrono::milliseconds kAcceptAgain{100};
 
-// One connection: requests one after the other, as long as it is kept.
+// A Visit is one connection, which takes requests one after the other for as long as it is kept.
 class Visit : public std::enable_shared_from_this<Visit> {
  public:
   Visit(Tcp::socket socket, const PageServer::Options& options, std::function<void()> on_end)
@@ -109,7 +109,7 @@ struct PageServer::Impl {
   }
 
   void accept() {
-    if (open == kMaxConnections) return;  // whoever ends goes on
+    if (open == kMaxConnections) return;  // a visit that ends goes on here
     accepting = true;
     acceptor.async_accept([this](const Code& code, Tcp::socket socket) {
       accepting = false;
@@ -123,7 +123,8 @@ struct PageServer::Impl {
     });
   }
 
-  // No descriptor is left, say: not at once again.
+  // If no descriptor is left, say, the next attempt would fail at once too, so it comes after a
+  // pause.
   void accept_later() {
     pause.expires_after(kAcceptAgain);
     pause.async_wait([this](const Code& code) {
@@ -131,7 +132,7 @@ struct PageServer::Impl {
     });
   }
 
-  // Visits end with `io`, and use what stands before it.
+  // Visits end when `io` is destroyed, and use what stands before it.
   const Options options;
   int open = 0;
   bool accepting = false;

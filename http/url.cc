@@ -24,10 +24,10 @@ bool is_port(const std::string& text) {
   return port >= 1 && port <= 65535;
 }
 
-// White space, a control character or the start of a fragment.
+// True for white space, a control character or the start of a fragment.
 bool is_odd(char c) { return static_cast<unsigned char>(c) <= ' ' || c == 0x7f || c == '#'; }
 
-// HOST[:PORT] into its two parts; the port keeps its colon and is empty if there is none.
+// The two parts of HOST[:PORT]; the port keeps its colon and is empty if there is none.
 struct Authority {
   std::string host;
   std::string port;

@@ -15,7 +15,7 @@ struct Url {
 
   // "http://localhost:8000", always with the port: the server, whatever is asked of it.
   std::string origin() const;
-  // For errors and logs: without the query, which may hold a secret.
+  // The address for errors and logs: without the query, which may hold a secret.
   std::string shown() const;
   // The same server at `path` ("/v1/models") below this address's own path, without a query.
   Url below(std::string_view path) const;

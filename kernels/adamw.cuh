@@ -26,7 +26,8 @@ struct AdamwTensor {
   int32 unused;
 };
 
-// What one block updates: [begin, begin + chunk size) of a tensor, or what there is of it.
+// A chunk is what one block updates: [begin, begin + chunk size) of a tensor, or what there is of
+// it.
 struct AdamwChunk {
   int64 tensor;
   int64 begin;  // a multiple of 4

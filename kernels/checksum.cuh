@@ -26,7 +26,7 @@ struct ChecksumTensor {
   int64 element_bytes;  // 1, 2, 4 or 8
 };
 
-// What a thread has of a tensor's sum.
+// The part of a tensor's sum that a thread has.
 struct ChecksumParts {
   uint64 by_place = 0;  // bits[i] * (i + 1)
   uint64 odd = 0;       // bits[i] at odd i
@@ -97,7 +97,7 @@ __device__ inline void checksum(const ChecksumTensor* table, uint64* sums, int32
   constexpr uint64 kOdd = 0x9e3779b97f4a7c15ull;
   __shared__ uint64 shared[kMaxWarps];
 
-  // The last tensor that begins no later than this chunk; empty ones have no chunk.
+  // The chunk's tensor is the last one that begins no later than it; empty ones have no chunk.
   const int64 chunk = blockIdx.x;
   int32 low = 0;
   int32 high = num_tensors;

@@ -68,7 +68,8 @@ __device__ inline void ce_row(float* row, int32 width, int32 kept, const CeRows&
   const int32 pieces = pieces_of(width);
   const int32 first_kept = pieces - kept > kFront ? pieces - kept : kFront;
 
-  // From the end to the front.
+  // The first reading goes from the end to the front, so that the front is what lies nearest when
+  // the second one begins.
   Softmax own;
 #pragma unroll 1
   for (int32 p = pieces - 1; p >= kFront; --p) {
@@ -90,7 +91,8 @@ __device__ inline void ce_row(float* row, int32 width, int32 kept, const CeRows&
   const float at_target = target >= 0 ? row[target] : 0.0f;
   const Softmax all = join(own, 1.0f, shared);
 
-  // From the front to the end. Every thread has read the front pieces before join().
+  // The second pass goes from the front to the end, and writes over what it has read. Every thread
+  // has read the front pieces before join().
   T* out = reinterpret_cast<T*>(row);
   const float weight = rows.weights ? rows.weights[r] : 1.0f;
   const float shift = shift_of(all.max);

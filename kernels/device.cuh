@@ -29,7 +29,7 @@ template <>
 __device__ inline float narrow<float>(float x) {
   return x;
 }
-// To the nearest, ties to even; a NaN stays one.
+// Rounds to the nearest, ties to even; a NaN stays one.
 template <>
 __device__ inline Bf16 narrow<Bf16>(float x) {
 #ifdef __CUDA_ARCH__

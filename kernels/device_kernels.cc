@@ -10,8 +10,8 @@ namespace {
 
 constexpr size_t kNumTypes = static_cast<size_t>(at::COMPILE_TIME_MAX_DEVICE_TYPES);
 
-// By device type, as ATen's own operators are: the module is never closed, and whoever has a tensor
-// must find its kernels.
+// Kernels are found by device type, as ATen's own operators are: the module is never closed, and
+// whoever has a tensor must find its kernels.
 std::atomic<DeviceKernels*>& registered(at::DeviceType type) {
   static std::array<std::atomic<DeviceKernels*>, kNumTypes> all{};
   const auto index = static_cast<size_t>(type);

@@ -125,7 +125,8 @@ __device__ inline DivergenceStatistics divergence_statistics(const DivergenceArg
     pair.add(s, load_piece(row.teacher, p, row.common, row.teacher_aligned), p);
   }
 
-  // The whole block's.
+  // The threads' parts become the block's. `first` moves to the block's maxima before it is summed,
+  // because it was formed below those of its thread.
   pair.move_to(block_max(pair.student.max, shared.max[0]),
                block_max(pair.teacher.max, shared.max[1]));
   DivergenceStatistics all;
@@ -134,6 +135,7 @@ __device__ inline DivergenceStatistics divergence_statistics(const DivergenceArg
   all.teacher = join(pair.teacher, a.teacher_scale, shared.teacher);
   all.ce = row.shared ? all.student : join(ce, 1.0f, shared.ce);
 
+  // The masked columns of the teacher have a softmax of their own, from which their mass follows.
   if (row.teacher_width <= row.common) return all;
   Softmax masked;
 #pragma unroll 1
@@ -224,6 +226,7 @@ __device__ inline void divergence_rows(const DivergenceArguments& a, bool gradie
 
   const Side student(of.student.max, of.student.sum, a.student_scale);
   const Side teacher(of.teacher.max, of.teacher.sum, a.teacher_scale);
+  // Types that are no KL are formed of probabilities, which need another reading of both rows.
   TwoSums sums{of.first, 0};
   if (!is_kl(a.type)) sums = divergence_sums(a, row, student, teacher, shared);
   const double constant = log(of.teacher.sum) - log(of.student.sum);

@@ -12,8 +12,8 @@ __device__ inline bool is_kl(Divergence type) {
   return type == Divergence::kForwardKl || type == Divergence::kReverseKl;
 }
 
-// What has been summed of e (x - y) when e's maximum moves by `by` / T and the other side's by
-// `other`; `sum` is that of e before.
+// Returns what has been summed of e (x - y) when e's maximum moves by `by` / T and the other side's
+// by `other`; `sum` is that of e before.
 __device__ inline double moved(double first, double sum, float by, float other) {
   if (sum == 0) return first;
   const double all = first + sum * (static_cast<double>(by) - other);
@@ -149,7 +149,7 @@ __device__ inline void add_piece(const Piece& s, const Piece& t, const Side& stu
   }
 }
 
-// Of the types that are no KL.
+// The same for a type that only the launch knows, and that is no KL.
 __device__ inline void add_piece(Divergence type, const Piece& s, const Piece& t,
                                  const Side& student, const Side& teacher, float mix,
                                  TwoSums& sums) {
@@ -191,7 +191,7 @@ __device__ inline float element_gradient(float x, float y, const Side& student, 
   }
 }
 
-// Of a piece; it takes the place of t.
+// Forms the gradient of a piece, which takes the place of t.
 template <Divergence D>
 __device__ inline void gradient_piece(const Piece& s, Piece& t, const Side& student,
                                       const Side& teacher, float mix, float mean) {

@@ -19,7 +19,7 @@
 
 namespace retort::kernels {
 
-// Of a row, from its softmax (without the target's own part):
+// A row's numbers, from its softmax (without the target's own part):
 //   gradient = e factor (slope (x + offset) - incoming)
 struct LogProbRow {
   float shift;
@@ -65,6 +65,7 @@ __device__ inline void log_prob_gradients(float* logits, int64 width, const int6
                                           const float* incoming, const float* of_entropy) {
   const int64 r = blockIdx.x;
   const int32 columns = static_cast<int32>(width);
+  // What does not depend on the column is formed once for the row.
   LogProbRow of;
   of.shift = shift_of(max[r]);
   of.scale = inv_temperature;

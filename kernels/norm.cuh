@@ -77,7 +77,7 @@ __device__ inline void add_rms_norm_packed(const AddRmsNorm<T>& c, float* shared
     const T* b = c.b + row * c.width;
     T* sum = c.sum + row * c.width;
 
-    // All loads of the thread, then what is computed of them.
+    // The thread begins all its loads before it computes, so that they are in flight together.
     Pack<T> s[kHeld];
     float squares = 0;
     if (active) {
@@ -111,6 +111,7 @@ __device__ inline void add_rms_norm_packed(const AddRmsNorm<T>& c, float* shared
       }
     }
 
+    // Rows use the two halves of `shared` by turns, so that one barrier a row is enough.
     const float total = row_sum(squares, c.threads, shared + turn * kMaxWarps);
     turn ^= 1;
     if (!active) continue;

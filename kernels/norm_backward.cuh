@@ -55,7 +55,8 @@ __device__ inline void rms_norm_backward_packed(const RmsNormBackward<T>& c, flo
     const bool active = row < c.rows;
     const int64 begin = row * c.width;
 
-    // All loads of the thread, then its part of the row's product.
+    // The thread begins all its loads first, so that they are in flight together, and then forms
+    // its part of the row's product.
     Pack<T> dy[kHeld], s[kHeld], dsum[kHeld];
     float rstd = 0;
     float product = 0;
@@ -77,6 +78,7 @@ __device__ inline void rms_norm_backward_packed(const RmsNormBackward<T>& c, flo
       }
     }
 
+    // Rows use the two halves of `shared` by turns, so that one barrier a row is enough.
     const float total = row_sum(product, c.threads, shared + turn * kMaxWarps);
     turn ^= 1;
     if (!active) continue;

@@ -9,7 +9,7 @@
 
 namespace retort::kernels {
 
-// Whether all pointers (a null one is) may be read by packs of 16 bytes.
+// True if all pointers (a null one is) may be read by packs of 16 bytes.
 template <class... P>
 __device__ inline bool packs_aligned(const P*... pointers) {
   return ((reinterpret_cast<uint64>(pointers) | ...) & 15) == 0;

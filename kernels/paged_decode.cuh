@@ -80,7 +80,7 @@ struct RowOverLanes {
 
   Pack<T> packs[kPacks];
 
-  // Of the lane's `element`th number.
+  // Returns the place in the row of the lane's `element`th number.
   __device__ static int dim_of(int lane, int lanes, int element) {
     return (element / kSize * lanes + lane % lanes) * kSize + element % kSize;
   }
@@ -125,6 +125,7 @@ __device__ inline void paged_decode_piece(const T* q, const T* keys, const T* va
   const int32 begin = index * piece > seen.first ? index * piece : seen.first;
   const int32 end = (index + 1) * piece < seen.end ? (index + 1) * piece : seen.end;
   const int32 count = end - begin;
+  // A block without keys writes nothing, and the join does not read its place.
   if (count <= 0) return;
 
   const int kv_head = blockIdx.y / tiles % kv_heads;
@@ -139,13 +140,14 @@ __device__ inline void paged_decode_piece(const T* q, const T* keys, const T* va
   const int streams = warps * (kWarp / lanes);  // keys that are read at once
   const int stream = threadIdx.x / lanes;
 
-  // Where the piece's keys lie.
+  // The block looks up once where the piece's keys lie: keys and values are both read there.
   for (int i = threadIdx.x; i < count; i += blockDim.x) {
     const int32 position = begin + i;
     const int64 block = tables[static_cast<int64>(sequence) * max_blocks + position / block_tokens];
     offsets[i] =
         block * block_stride + position % block_tokens * token_stride + kv_head * head_stride;
   }
+  // The queries stay in registers, scaled already, and meet every key of the piece.
   float queries[kHeads][kRowElements];
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
@@ -172,7 +174,7 @@ __device__ inline void paged_decode_piece(const T* q, const T* keys, const T* va
     }
   };
 
-  // Scores; each lane keeps the largest of the one head whose sums end with it.
+  // The scores of all keys. Each lane keeps the largest of the one head whose sums end with it.
   const int my_head = lane % lanes / (lanes / kHeads);
   const bool writes = lane % (lanes / kHeads) == 0;
   float largest = kLeast;
@@ -211,7 +213,8 @@ __device__ inline void paged_decode_piece(const T* q, const T* keys, const T* va
   load_rows(values, 0);  // on their way while the block waits for its slowest warp
   __syncthreads();
 
-  // Weights in place of scores. A thread meets one head only: kHeads divides the warp.
+  // Weights take the place of scores, below the piece's own maximum, so that none overflows. A
+  // thread meets one head only: kHeads divides the warp.
   const int head = threadIdx.x % kHeads;
   float shift = kLeast;
   for (int w = 0; w < warps; ++w)
@@ -229,7 +232,7 @@ __device__ inline void paged_decode_piece(const T* q, const T* keys, const T* va
   if (lane < kHeads) warp_sums[warp * kHeads + lane] = sum;
   __syncthreads();
 
-  // The weighted sum of values.
+  // Each stream forms the weighted sum of its own values, for all heads of the tile at once.
   float acc[kHeads][kRowElements];
 #pragma unroll
   for (int h = 0; h < kHeads; ++h)
@@ -256,7 +259,8 @@ __device__ inline void paged_decode_piece(const T* q, const T* keys, const T* va
     if (base < count) load_rows(values, base);
   }
 
-  // Over the keys of a warp, then over warps in their order, in the place of the weights.
+  // The sums are joined over the streams of a warp, then over warps one after the other, so that
+  // their order and their bits are fixed. They take the place of the weights.
   for (int offset = lanes; offset < kWarp; offset *= 2)
 #pragma unroll
     for (int h = 0; h < kHeads; ++h)
@@ -293,7 +297,7 @@ __device__ inline void paged_decode_piece(const T* q, const T* keys, const T* va
   }
 }
 
-// Eight numbers of a row of heads * dim from its pieces.
+// Joins eight numbers of a row of heads * dim from its pieces.
 template <class T>
 __device__ inline void paged_decode_join(const float* piece_max, const float* piece_sum,
                                          const float* piece_acc, const int32* lengths, T* y,
@@ -310,6 +314,7 @@ __device__ inline void paged_decode_join(const float* piece_max, const float* pi
   const float* totals = piece_sum + head * num_pieces;
   const float* acc = piece_acc + head * num_pieces * dim + i % dim;
 
+  // Pieces are joined below the largest of their maxima, in their order.
   float largest = kLeast;
   for (int32 p = 0; p < pieces; ++p)
     largest = fmaxf(largest, maxima[p]);

@@ -60,6 +60,7 @@ __device__ inline void qk_norm_rope_heads(const QkNormRope<T>& c) {
     const int64 row = task / parts;
     const int first_pass = static_cast<int>(task % parts) * c.passes;
     const int end_pass = first_pass + c.passes < all_passes ? first_pass + c.passes : all_passes;
+    // cos and sin of the row stay in registers over all passes of the task.
     HeadAngles<kVec, kPlaces> angles;
     angles.read(c.cos + row * shape.half, c.sin + row * shape.half, places);
 
@@ -72,6 +73,7 @@ __device__ inline void qk_norm_rope_heads(const QkNormRope<T>& c) {
       const int64 to = row * (is_q ? c.q_out_stride : c.k_out_stride) + int64{head} * shape.dim;
       const T* weight = is_q ? c.q_weight : c.k_weight;
 
+      // Lanes without a head go on with zeros, because the sums need all lanes of the warp.
       HeadValues<kVec, kPlaces> x;
       x.clear();
       if (active) x.read((is_q ? c.q : c.k) + from, places);
@@ -101,7 +103,7 @@ __device__ inline void qk_norm_rope_heads(const QkNormRope<T>& c) {
 
 template <class T>
 __device__ inline void qk_norm_rope(const QkNormRope<T>& c) {
-  // A sum of powers of two's multiples is no test of each, but their bits together are.
+  // All strides, and all addresses, are multiples of a power of two if their bits together are.
   const int64 strides = c.q_stride | c.k_stride | c.q_out_stride | c.k_out_stride;
   const uint64 addresses = address_of(c.q) | address_of(c.k) | address_of(c.q_weight) |
                            address_of(c.k_weight) | address_of(c.cos) | address_of(c.sin) |
@@ -133,8 +135,8 @@ struct QkNormRopeBackward {
   int passes;
 };
 
-// From x and the gradient h of the norm's result to that of x, which takes h's place. Adds to dw
-// what the head gives.
+// Turns the gradient h of the norm's result, with x, into that of x, which takes h's place. Adds to
+// dw what the head gives.
 template <int kVec, int kPlaces, class T>
 __device__ inline void head_norm_backward(HeadValues<kVec, kPlaces>& h,
                                           const HeadValues<kVec, kPlaces>& x, const T* weight,
@@ -255,6 +257,7 @@ __device__ inline void qk_norm_rope_backward_heads(const QkNormRopeBackward<T>& 
     }
   }
 
+  // Each block writes a row of its own, so that the order of the sum over blocks is fixed.
   if (c.dw == nullptr) return;
   add_warps(dw_q, work, places, total);
   add_warps(dw_k, work, places, total + shape.dim);

@@ -159,7 +159,7 @@ struct HeadAngles {
   }
 };
 
-// Whether packs of T fit a head's halves, rows and addresses.
+// True if packs of T fit a head's halves, rows and addresses.
 template <class T>
 __device__ inline bool heads_packed(const HeadShape& shape, int64 strides, uint64 addresses) {
   constexpr int kSize = Pack<T>::kSize;

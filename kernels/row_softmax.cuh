@@ -27,7 +27,7 @@ struct Piece {
   Pack<float> four[kPieceFours];
 };
 
-// Of a row's `width` columns, in pieces of this block.
+// These count the fours and the pieces of a row's `width` columns, in pieces of this block.
 __device__ inline int32 piece_fours() { return kPieceFours * static_cast<int32>(blockDim.x); }
 __device__ inline int32 fours_of(int32 width) { return width / 4 + (width % 4 != 0); }
 __device__ inline int32 pieces_of(int32 width) {
@@ -112,7 +112,7 @@ __device__ inline float exp_shifted(float x) {
   const float e = exp2_approximate(x * kLog2E);
   return x < kLogSmallest ? 0.0f : e;
 }
-// What logits are shifted by: a row without any finite one is not shifted.
+// Returns what logits are shifted by: a row without any finite one is not shifted.
 __device__ inline float shift_of(float max) { return max == minus_infinity() ? 0.0f : max; }
 
 __device__ inline float top_of(const Piece& piece) {
@@ -187,8 +187,8 @@ __device__ inline double warp_sum(double x) {
   return x;
 }
 
-// Of a block of whole warps, the same bits in every thread. `shared` has kMaxWarps numbers, which
-// may be used again after the next barrier.
+// The sum over a block of whole warps, the same bits in every thread. `shared` has kMaxWarps
+// numbers, which may be used again after the next barrier.
 __device__ inline double block_sum(double x, double* shared) {
   x = warp_sum(x);
   if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = x;
@@ -220,6 +220,7 @@ struct SoftmaxShared {
 __device__ inline Softmax join(Softmax own, float scale, SoftmaxShared& shared) {
   const float max = block_max(own.max, shared.max);
   int32 first = own.max == max ? own.first : kNoColumn;
+  // Sums below different maxima cannot be added, so every thread moves to the block's maximum.
   own.raise(max, scale);
   const double sum = warp_sum(own.sum);
   const double moment = warp_sum(own.moment);

@@ -119,8 +119,8 @@ __device__ inline Best<T> warp_best(Best<T> best) {
   return best;
 }
 
-// Of all threads, in each of them. `values` and `ids` have kMaxWarps places and are free again
-// after it.
+// Returns the best of all threads, in each of them. `values` and `ids` have kMaxWarps places and
+// are free again after it.
 template <class T>
 __device__ inline Best<T> block_best(Best<T> best, T* values, int32* ids) {
   best = warp_best(best);
@@ -196,8 +196,8 @@ __device__ inline void sample_row(const float* logits, const SampleRow* rows, Sa
   const float* x = logits + static_cast<int64>(row.row) * vocab_size;
   const int32 num_ids = row.num_ids > 0 && row.num_ids < vocab_size ? row.num_ids : vocab_size;
 
-  // The largest of all, the largest of those that may be drawn, the smallest. A NaN is skipped, and
-  // shows in the sum.
+  // The first reading finds the largest of all, the largest of those that may be drawn, and the
+  // smallest. A NaN is skipped, and shows in the sum.
   Best<float> top{-kInfinite, 0};
   float largest = -kInfinite;
   float smallest = kInfinite;
@@ -215,9 +215,9 @@ __device__ inline void sample_row(const float* logits, const SampleRow* rows, Sa
   largest = block_best(Best<float>{largest, 0}, floats, ids).value;
   smallest = -block_best(Best<float>{-smallest, 0}, floats, ids).value;
 
-  // The two sums, and the race. A warp forms the exact score, with its two divisions in float64, of
-  // those alone whose score may pass the warp's best: `uniform` is at least u, so `least` is at
-  // most -log(u), less what __logf and two roundings may be wrong by.
+  // The second reading forms the two sums and runs the race. A warp forms the exact score, with its
+  // two divisions in float64, of those alone whose score may pass the warp's best: `uniform` is at
+  // least u, so `least` is at most -log(u), less what __logf and two roundings may be wrong by.
   const bool draws = row.temperature != 0;
   const bool same = row.inverse_temperature == 1.0f && top.value == largest;
   double all = 0;
@@ -252,7 +252,7 @@ __device__ inline void sample_row(const float* logits, const SampleRow* rows, Sa
   });
   all = block_total(all, doubles);
   total = block_total(total, doubles);
-  // As in race(): only a score above 0 wins, else id 0.
+  // The rule is that of race(): only a score above 0 wins, else id 0.
   winner = block_best(winner, doubles, ids);
 
   if (threadIdx.x != 0) return;

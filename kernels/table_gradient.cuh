@@ -75,11 +75,13 @@ __device__ inline void table_gradient(const T* dh, const Index* sorted_ids,
   __shared__ float partial[kMaxGradientWarps][kSize][kWarp];
   const int64 first = blockIdx.x;
   const Index id = sorted_ids[first];
+  // Only the block of the first of equal ids goes on, and none for an id outside of the table.
   if (id < 0 || id >= num_rows || (first > 0 && sorted_ids[first - 1] == id)) return;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warps = static_cast<int>(blockDim.x) / kWarp;
   const int64 other = first + kGradientUnroll;  // the first row of another warp
+  // The few rows of a rare id are the work of one warp; the others would only wait for it.
   const bool shared = warps > 1 && other < rows && sorted_ids[other] == id;
   if (warp > 0 && !shared) return;
 
@@ -97,6 +99,7 @@ __device__ inline void table_gradient(const T* dh, const Index* sorted_ids,
     for (int j = 0; j < kSize; ++j)
       partial[warp][j][lane] = sums[j];
     __syncthreads();
+    // The sums are added in the order of the warps, so that the bits are the same in every run.
     if (warp > 0) return;
 #pragma unroll 1
     for (int w = 1; w < warps; ++w)

@@ -22,7 +22,7 @@ namespace retort::kernels {
 constexpr int32 kCandidates = 4096;  // a power of two, >= 4 threads of the largest block
 constexpr int32 kDigits = 256;
 
-// Larger for larger values; NaN is the largest.
+// Maps values to integers in their order; NaN is the largest.
 __device__ inline uint32 ordered(float x) {
   if (x != x) return 0xffffffffu;
   const uint32 bits = __float_as_uint(x + 0.0f);  // -0 becomes 0
@@ -143,7 +143,7 @@ __device__ inline uint64 select_bound(const float* row, int32 width, bool aligne
 __device__ inline void top_k_row(const float* row, int32 width, bool aligned, int32 k,
                                  float inv_temperature, float* values, int64* ids, float* max,
                                  double* sum, TopKShared& shared) {
-  // The first reading: the row's softmax, and a maximum for each thread and place in a four.
+  // The first reading forms the row's softmax, and a maximum for each thread and place in a four.
   Softmax own;
   uint32 tops[4] = {};
 #pragma unroll 1
@@ -187,7 +187,8 @@ __device__ inline void top_k_row(const float* row, int32 width, bool aligned, in
   sort_descending(shared.keys, padded_groups);
   uint64 bound = k <= groups ? shared.keys[k - 1] << 32 : 0;
 
-  // The second reading, and more of them only if that takes too many.
+  // The second reading takes all that reach the bound. Only where they are too many do further
+  // readings raise it.
   int32 count = collect(row, width, aligned, bound, shared);
   if (count > kCandidates) {
     bound = select_bound(row, width, aligned, k, shared);

@@ -43,8 +43,8 @@ void check_options(const AdamW::Options& o) {
   require(o.weight_decay >= 0, "weight_decay", "0 or more", o.weight_decay);
 }
 
-// The tensors of one update with one weight decay. The gradients are divided by grad_scale, where
-// they lie, as they are read.
+// An UpdateGroup holds the tensors of one update with one weight decay. The kernel divides each
+// gradient by grad_scale as it reads it, and leaves it divided.
 struct UpdateGroup {
   std::vector<at::Tensor> values, grads, exp_avg, exp_avg_sq, steps;
   std::optional<at::Tensor> grad_scale;
@@ -135,11 +135,14 @@ void AdamW::step(GradBuckets& grads, double learning_rate) {
       at::full({}, static_cast<double>(step_), exp_avg_.front().options());
   UpdateGroup without_decay;
   UpdateGroup with_decay;
+  // The kernel applies the scale as it reads the gradients, which saves a pass over them. It
+  // divides, hence the inverse.
   if (grads.pending_scale() != 1) {
     with_decay.grad_scale = at::full({}, 1 / grads.pending_scale(), exp_avg_.front().options());
     without_decay.grad_scale = with_decay.grad_scale;
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
+    // With sharded gradients another dp rank may update all of this parameter.
     if (parts_[i].size() == 0) continue;
     UpdateGroup& group = decays(parameters_[i].name) ? with_decay : without_decay;
     group.values.push_back(master_[i].defined() ? master_[i] : value_part(i));
@@ -149,7 +152,8 @@ void AdamW::step(GradBuckets& grads, double learning_rate) {
     group.steps.push_back(step_tensor);
   }
 
-  // Parameters of a lower precision follow their fp32 masters.
+  // Parameters of a lower precision are updated in their fp32 masters, where small changes are not
+  // rounded away, and then take over the values.
   update(without_decay, learning_rate, 0.0, options_);
   update(with_decay, learning_rate, options_.weight_decay, options_);
   grads.scale_applied();
@@ -200,6 +204,8 @@ void AdamW::load_state(int64_t step, const ReadPiece& read) {
   if (step < 0)
     throw Error(ErrorCode::kMismatch, "the optimizer state's step is negative").with("step", step);
 
+  // The pieces are read into place one by one, so an error leaves a mixture of two states. The flag
+  // keeps it from being used.
   half_loaded_ = true;
   const at::NoGradGuard no_grad;
   for (TensorPiece& piece : pieces(/*counted_only=*/false))

@@ -27,7 +27,7 @@ class DeviceModule {
   // which wheels bring them).
   static std::shared_ptr<DeviceModule> load(const std::string& path = "");
   static bool present();  // whether there is such a file; opens nothing
-  // For tests, which bring an implementation of their own.
+  // Tests bring an implementation of their own.
   explicit DeviceModule(std::unique_ptr<detail::DeviceBackends> backends);
   ~DeviceModule();
 

@@ -21,7 +21,8 @@
 namespace retort::parallel {
 namespace {
 
-// How many reduce-scatters are in flight at most: each keeps what arrives until it is summed.
+// At most so many reduce-scatters are in flight, because each holds what arrives until it is
+// summed.
 constexpr size_t kMaxScatters = 4;
 
 }  // namespace
@@ -29,7 +30,8 @@ constexpr size_t kMaxScatters = 4;
 struct GradBuckets::Impl {
   struct Bucket {
     at::Tensor flat;  // its part of the buffer
-    // What this rank has the sums of after the reduction: all of `flat`, or its part of it.
+    // After the reduction this rank has the sums of these elements: all of `flat`, or with `shard`
+    // its own part of it.
     at::Tensor sums;
     int64_t num_parameters = 0;
     int64_t num_ready = 0;  // parameters whose last gradient of this step has been added
@@ -105,7 +107,8 @@ void GradBuckets::Impl::check_parameters() const {
 }
 
 void GradBuckets::Impl::lay_out() {
-  // What this rank lacks a part of goes into late buckets.
+  // Parameters of whose gradient this rank has only a part go into late buckets: finish() completes
+  // them before they are sent.
   std::vector<char> late;
   for (const NamedParameter& p : parameters)
     late.push_back(detail::is_partial(p, options) ? 1 : 0);
@@ -118,8 +121,8 @@ void GradBuckets::Impl::lay_out() {
   filled.resize(parameters.size());
   ready.resize(parameters.size());
 
-  // One buffer for all buckets; a bucket is a view of it, and so is what this rank gets the sums
-  // of.
+  // All buckets are views of one buffer, and so are the elements that this rank gets the sums of: a
+  // reduce-scatter needs no memory for its result.
   const at::Device device = parameters.empty() ? at::kCPU : parameters.front().value.device();
   buffer = at::zeros({layout.numel}, at::TensorOptions(at::kFloat).device(device));
   for (const detail::BucketLayout::Bucket& b : layout.buckets) {
@@ -129,7 +132,7 @@ void GradBuckets::Impl::lay_out() {
     bucket.num_parameters = b.num_parameters;
   }
 
-  // Each parameter's gradient is a view of its bucket.
+  // main_grad is a view as well, so that the hook accumulates straight into the bucket.
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& flat = buckets[places[i].bucket].flat;
     const int64_t numel = parameters[i].value.numel();
@@ -157,6 +160,9 @@ void GradBuckets::Impl::remove_hooks(size_t count) {
 }
 
 void GradBuckets::Impl::on_gradient(size_t index, const at::Tensor& parameter) {
+  // Without these two checks wrong numbers would pass in silence: a gradient outside of a step
+  // would change sums that the optimizer reads, and one that comes after its bucket was sent would
+  // be missing from the sum.
   if (phase == Phase::kIdle)
     throw Error(ErrorCode::kInvalidArgument,
                 "backward reached parameter '" + parameters[index].name +
@@ -168,7 +174,8 @@ void GradBuckets::Impl::on_gradient(size_t index, const at::Tensor& parameter) {
             "' got a second gradient after its bucket was sent: set_last_micro_batch(true) must "
             "hold for one backward() only, and a nested backward() needs overlap = false");
 
-  // The gradient moves into the buffer, in fp32, and its own memory goes.
+  // The first gradient of a step overwrites what the last step left, which saves a pass that zeroes
+  // the buffer. param.grad is dropped at once, so that no gradient is held twice.
   const at::NoGradGuard no_grad;
   at::Tensor& grad = parameter.mutable_grad();
   if (filled[index])
@@ -178,7 +185,8 @@ void GradBuckets::Impl::on_gradient(size_t index, const at::Tensor& parameter) {
   filled[index] = 1;
   grad.reset();
 
-  // The last gradient of a bucket sends it, and those that waited for it to keep the order.
+  // A bucket is sent when its last gradient has come, unless an earlier one is not full yet: all
+  // ranks must send their buckets in one order, in whatever order the gradients come.
   if (phase != Phase::kLastMicroBatch || ready[index]) return;
   ready[index] = 1;
   ++buckets[places[index].bucket].num_ready;
@@ -190,6 +198,9 @@ void GradBuckets::Impl::launch(Bucket& bucket) {
     bucket.work = dp.all_reduce_async(bucket.flat);
     return;
   }
+
+  // A reduce-scatter keeps the other ranks' parts until wait() sums them, so the oldest is finished
+  // before the next one begins.
   if (num_launched >= kMaxScatters) buckets[num_launched - kMaxScatters].work.wait();
   bucket.work = dp.reduce_scatter_async(bucket.sums, bucket.flat);
 }
@@ -205,7 +216,8 @@ void GradBuckets::Impl::launch_ready(size_t end, bool all) {
   }
 }
 
-// What got no gradient in this step still has the last one's.
+// A parameter that got no gradient in this step still has the last step's in the buffer; its
+// gradient is zero.
 void GradBuckets::Impl::zero_unfilled() {
   for (size_t i = 0; i < parameters.size(); ++i)
     if (!filled[i]) main_grads[i].zero_();
@@ -251,11 +263,13 @@ void GradBuckets::finish() {
 
   impl_->zero_unfilled();
 
-  // The late buckets go last: before dp sums them, they need the parts that other ranks have.
+  // The late buckets go last: other ranks of the replica have parts of their gradients, which must
+  // be summed before dp sums the replicas.
   impl_->launch_ready(impl_->num_early, true);
   detail::sum_partial_gradients(impl_->parameters, impl_->main_grads, impl_->options);
   impl_->launch_ready(impl_->buckets.size(), true);
 
+  // The optimizer may read the sums only when all of them have arrived.
   for (Impl::Bucket& bucket : impl_->buckets) {
     bucket.work.wait();
     bucket.work = {};
@@ -271,6 +285,10 @@ double GradBuckets::norm() const {
   std::vector<at::Tensor> counted;
   for (size_t i = 0; i < size(); ++i)
     if (parameter(i).shard.counted) counted.push_back(impl_->part_of_grad(i));
+
+  // Squares are added in the order of the parameters, which keeps the order of rounding fixed.
+  // Other dp ranks count the parts that they have the sums of, other ranks of the replica their
+  // slices.
   double sum = 0;
   for (const double squares : detail::sums_of_squares(counted))
     sum += squares;
@@ -289,6 +307,8 @@ std::vector<double> GradBuckets::norms(const std::vector<size_t>& group_of,
     counted.push_back(impl_->part_of_grad(i));
     groups.push_back(group_of[i]);
   }
+
+  // The sums of all groups travel together, so that many groups cost no more collectives than one.
   at::Tensor sums = at::zeros({to_int64(num_groups)}, at::kDouble);
   const std::vector<double> squares = detail::sums_of_squares(counted);
   for (size_t i = 0; i < squares.size(); ++i)

@@ -76,7 +76,7 @@ class GradBuckets {
   // The first gradient of a parameter takes the place of the last step's, which is undefined until
   // then.
   void begin_step();
-  // Whether the next backward is the step's last: only then are full buckets sent.
+  // Says whether the next backward is the step's last: only then are full buckets sent.
   void set_last_micro_batch(bool last);
   // Sends what is left, where a parameter without a gradient counts as zero, and waits for all.
   //

@@ -35,6 +35,8 @@ using detail::throw_invalid;
 constexpr int kFirstExchangeTag = Group::kMaxMessageTags;
 static_assert(2 * kFirstExchangeTag == detail::Mesh::kMaxTags);
 
+// All ranks make the same calls in the same order, so their counts agree. The count wraps, because
+// only exchanges that are in flight together need different tags.
 int next_exchange_tag(Group::Impl& group) {
   return kFirstExchangeTag | to_int(group.num_exchanges++ & (kFirstExchangeTag - 1));
 }
@@ -90,7 +92,7 @@ at::Tensor host_memory_like(const at::Tensor& tensor) {
   return at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
 }
 
-// Adds to what the operation still has to do on the host: its result goes back to the device.
+// wait() copies the result back to the device, after what the operation has left to do on the host.
 void copy_back(Work::Impl& work, const at::Tensor& host, const at::Tensor& tensor) {
   work.then = [first = std::move(work.then), host, tensor] {
     if (first) first();
@@ -113,6 +115,8 @@ const std::vector<int>& Group::ranks() const { return impl_->ranks; }
 
 Work Group::all_reduce_async(at::Tensor& tensor, ReduceOp op) {
   if (size() == 1 || tensor.numel() == 0) return {};
+  // NCCL reduces where the tensor lies. Without it the result is formed in a copy in host memory,
+  // which wait() copies back.
   if (!tensor.is_cpu()) {
     if (impl_->device_backend) return Work(detail::device_all_reduce(impl_, tensor, op));
     at::Tensor host = tensor.detach().cpu().contiguous();
@@ -136,6 +140,7 @@ void Group::broadcast(at::Tensor& tensor, int root) {
   if (size() == 1 || tensor.numel() == 0) return;
   if (!tensor.is_cpu()) {
     if (impl_->device_backend) return detail::device_broadcast(impl_, tensor, root)->finish();
+    // Only the root has values that are worth a copy; the others need memory to receive into.
     at::Tensor host =
         rank() == root ? tensor.detach().cpu().contiguous() : host_memory_like(tensor);
     broadcast(host, root);
@@ -143,6 +148,7 @@ void Group::broadcast(at::Tensor& tensor, int root) {
     return;
   }
 
+  // The tensor travels as bytes, so that its dtype does not matter to Gloo.
   std::vector<at::Tensor> tensors{byte_view(*impl_, "broadcast", tensor)};
   c10d::BroadcastOptions options;
   options.rootRank = root;
@@ -154,6 +160,7 @@ void Group::broadcast(at::Tensor& tensor, int root) {
 
 at::Tensor Group::all_gather(const at::Tensor& tensor) {
   const at::Tensor input = tensor.detach().contiguous();
+  // Even a group of one returns a copy: the result never shares memory with the input.
   if (size() == 1) return input.unsqueeze(0).clone();
   std::vector<int64_t> sizes = tensor.sizes().vec();
   sizes.insert(sizes.begin(), size());
@@ -176,6 +183,8 @@ at::Tensor Group::all_gather(const at::Tensor& tensor) {
 Work Group::send_async(const at::Tensor& tensor, int to, int tag) {
   check_message(*impl_, "send", to, tag);
   if (tensor.numel() == 0) return {};
+  // A message goes through host memory even where NCCL connects the group, as the head of this file
+  // says.
   const at::Tensor bytes = byte_view(*impl_, "send", tensor.cpu().contiguous());
   Work result;
   result.impl_ = detail::new_work(impl_, "send", &tensor);
@@ -187,6 +196,7 @@ Work Group::send_async(const at::Tensor& tensor, int to, int tag) {
 Work Group::recv_async(at::Tensor& tensor, int from, int tag) {
   check_message(*impl_, "recv", from, tag);
   if (tensor.numel() == 0) return {};
+  // A message for the device arrives in host memory, from where wait() copies it.
   if (!tensor.is_cpu()) {
     at::Tensor host = host_memory_like(tensor);
     Work result = recv_async(host, from, tag);
@@ -216,7 +226,7 @@ Work Group::all_gather_into_async(at::Tensor& out, const at::Tensor& in) {
     return result;
   }
 
-  // This rank's part goes to its place.
+  // This rank's part is copied to its place, unless the caller passed the place itself.
   const at::Tensor to = byte_view(*impl_, "all_gather_into", out);
   const at::Tensor from = byte_view(*impl_, "all_gather_into", in);
   const int64_t k = from.numel();
@@ -224,7 +234,8 @@ Work Group::all_gather_into_async(at::Tensor& out, const at::Tensor& in) {
   if (own.const_data_ptr() != from.const_data_ptr()) own.copy_(from);
   if (size() == 1) return {};
 
-  // The others arrive at theirs.
+  // The other parts arrive straight at their places. All receives are posted before the first send,
+  // so that every part finds its place ready.
   Work result;
   result.impl_ = detail::new_work(impl_, "all_gather_into", &in);
   result.impl_->limit = impl_->timeout;
@@ -274,14 +285,15 @@ Work Group::reduce_scatter_async(at::Tensor& out, const at::Tensor& in) {
     post_recv(*result.impl_, byte_view(*impl_, "reduce_scatter", row), other, tag);
   }
 
-  // Every other rank gets its part of this rank's tensor.
+  // Every other rank is sent its part of this rank's tensor, straight from where it lies.
   for (int d = 1; d < size(); ++d) {
     const int other = (rank() + d) % size();
     post_send(*result.impl_, byte_view(*impl_, "reduce_scatter", from.narrow(0, other * k, k)),
               other, tag);
   }
 
-  // wait() forms the sum, in rank order. It owns the tensors that the pointers lead into.
+  // wait() forms the sum, in rank order, so that it has the same bits in every run. The lambda
+  // holds the tensors that the raw pointers lead into.
   result.impl_->then = [parts, received, from, to] {
     sum_in_order(parts, to.mutable_data_ptr<float>(), to.numel());
   };
@@ -318,6 +330,7 @@ double Group::all_reduce(double value, ReduceOp op) {
 std::string Group::broadcast(const std::string& bytes, int root) {
   check_position(*impl_, "broadcast", root);
   if (size() == 1) return bytes;
+  // The receivers do not know the length, so it goes first, in a broadcast of its own.
   at::Tensor length = at::full({1}, static_cast<int64_t>(bytes.size()), at::kLong);
   broadcast(length, root);
   at::Tensor content = at::empty({*length.const_data_ptr<int64_t>()}, at::kByte);

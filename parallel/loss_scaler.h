@@ -41,7 +41,7 @@ class LossScaler {
   explicit LossScaler(Options options);
 
   double scale() const { return state_.scale; }
-  // Whether a smaller scale may help: not at min_scale.
+  // True if a smaller scale may help: not at min_scale.
   bool can_back_off() const { return state_.scale > options_.min_scale; }
   // Halves the scale, at most to min_scale.
   void back_off();

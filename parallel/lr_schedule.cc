@@ -13,7 +13,7 @@ double ratio(int64_t part, int64_t whole) {
 
 double half_cosine(double progress) { return 0.5 * (1.0 + std::cos(std::numbers::pi * progress)); }
 
-// How much of the way from min_lr to the peak is left after `progress` of the cooldown.
+// Returns how much of the way from min_lr to the peak is left after `progress` of the cooldown.
 double cooldown_share(LrCooldownType type, double progress) {
   switch (type) {
     case LrCooldownType::kLinear: return 1.0 - progress;
@@ -23,7 +23,7 @@ double cooldown_share(LrCooldownType type, double progress) {
   return 0;
 }
 
-// How much of the peak is left `since` steps after the warm-up.
+// Returns how much of the peak is left `since` steps after the warm-up.
 double inverse_root(const LrSchedule& schedule, int64_t since) {
   constexpr int64_t kWithoutWarmup = 10'000;
   const int64_t usual = schedule.warmup_steps > 0 ? schedule.warmup_steps : kWithoutWarmup;
@@ -31,7 +31,7 @@ double inverse_root(const LrSchedule& schedule, int64_t since) {
   return 1.0 / std::sqrt(ratio(since + timescale, timescale));
 }
 
-// The same between the warm-up and the end of a schedule.
+// Returns how much of the peak is left between the warm-up and the end of a schedule.
 double share_of_peak(const LrSchedule& schedule, int64_t step) {
   const int64_t decay_steps = schedule.max_steps - schedule.warmup_steps;
   const double progress = std::min(1.0, ratio(step - schedule.warmup_steps, decay_steps));

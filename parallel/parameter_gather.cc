@@ -71,7 +71,8 @@ ParameterGather::~ParameterGather() = default;
 void ParameterGather::launch() {
   impl_->compute_thread.check("ParameterGather::launch()");
   wait();
-  // The last buckets hold the late parameters of all layers, then the first layers.
+  // The last bucket goes first: the last ones hold the late parameters of all layers, then the
+  // first layers, with which a forward begins.
   for (size_t b = impl_->buckets.size(); b-- > 0;) {
     Impl::Bucket& bucket = impl_->buckets[b];
     bucket.work = impl_->grads.dp().all_gather_into_async(bucket.flat, bucket.own);

@@ -98,11 +98,13 @@ void PipelineChannel::send(const at::Tensor& tensor, int64_t to_stage,
     Sent sent{to_stage, label, empty_header(), tensor.detach().contiguous(), {}, {}};
     std::copy(words.begin(), words.end(), sent.header.mutable_data_ptr<int64_t>());
 
+    // The header goes ahead: from it the receiver learns how much memory the payload needs.
     const int to = to_int(to_stage);
     sent.header_work = impl_->pp.send_async(sent.header, to, header_tag(label));
     sent.payload_work = impl_->pp.send_async(sent.payload, to, payload_tag(label));
     impl_->sent.push_back(std::move(sent));
   });
+  // The bound keeps a fast stage from piling up tensors that a slow one has not taken.
   impl_->wait_until_at_most(impl_->sends_in_flight);
 }
 
@@ -111,7 +113,8 @@ at::Tensor PipelineChannel::recv(int64_t from_stage, const PipelineAction& label
                                  std::optional<at::ScalarType> dtype) {
   impl_->compute_thread.check("PipelineChannel::recv()");
   return impl_->naming("from_stage", from_stage, label, [&] {
-    // The header must be that of this action, and then of the shape that the caller expects.
+    // Stages with different schedules or batches would compute on the wrong tensors. So the header
+    // is compared with what the caller expects before the payload is received.
     const int from = to_int(from_stage);
     const detail::PipelineHeader header = impl_->receive_header(from, label);
     if (header.label != label)

@@ -5,7 +5,7 @@
 namespace retort::parallel {
 namespace {
 
-// Those of a host that no user names.
+// Returns the devices of a host that no user names.
 std::vector<int64_t> unnamed_devices(const std::vector<DeviceUser>& users, int64_t num_devices) {
   std::vector<int64_t> free;
   for (int64_t index = 0; index < num_devices; ++index)
@@ -20,7 +20,8 @@ std::vector<int64_t> unnamed_devices(const std::vector<DeviceUser>& users, int64
 
 std::vector<int64_t> devices_for(const std::vector<DeviceUser>& users, const std::string& role,
                                  int64_t num_devices) {
-  // Where the role begins among those that nobody names.
+  // Roles that name no devices share the rest in their order, so this one begins behind the ranks
+  // of those before it.
   int64_t first = 0;
   for (const DeviceUser& user : users) {
     if (user.role == role && !user.devices.empty()) return user.devices;

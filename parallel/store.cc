@@ -36,7 +36,7 @@ auto store_call(const StoreClient::Impl& impl, const char* operation, const std:
   try {
     return body();
   } catch (const std::exception& e) {
-    // By type where it has one: a key may have "timeout" in its name.
+    // The type is asked first, because the text names the key, and that may have "timeout" in it.
     const std::string why = detail::first_line(e);
     const bool lost = dynamic_cast<const c10::DistNetworkError*>(&e) != nullptr;
     const bool timeout = !lost && detail::says_timeout(why);
@@ -153,6 +153,7 @@ struct StoreServer::Impl {
 
 StoreServer::StoreServer(const std::string& host, uint16_t port) : impl_(std::make_unique<Impl>()) {
   uint16_t bound_port = 0;
+  // c10d would listen at all interfaces; a socket that is bound already keeps the store to `host`.
   const int fd = detail::bind_tcp_socket(host, port, bound_port);
   c10d::TCPStoreOptions options;
   options.port = bound_port;

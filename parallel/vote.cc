@@ -17,9 +17,9 @@ namespace {
 constexpr const char* kGroup = "group";
 constexpr const char* kFailedRank = "failed_rank";
 
-// What a ballot says is one number, and the vote's result is the least of all ranks' numbers: the
-// failure in the outermost vote, of those the lowest rank's; kReady if no rank failed. Numbers
-// below kFailed are no ballots: they come from a reduction that another rank was at.
+// A ballot is one number, and the vote's result is the least of all ranks' numbers: the failure in
+// the outermost vote, and of several there the lowest rank's; kReady if no rank failed. A number
+// below kFailed is no ballot: it comes from a reduction that another rank was at.
 constexpr int64_t kReady = std::numeric_limits<int64_t>::max();
 constexpr int64_t kFailed = int64_t{1} << 62;
 
@@ -47,6 +47,7 @@ std::string to_text(const Error& error) {
 
   std::string text;
   for (std::string& field : fields) {
+    // A zero byte ends a field, so none may stand inside of one.
     std::erase(field, '\0');
     text += field + '\0';
   }
@@ -72,7 +73,8 @@ Error from_text(const std::string& text) {
 // "student" of "student.dp_pp".
 std::string_view role_of(std::string_view group) { return group.substr(0, group.rfind('.')); }
 
-// The one policy for what is no Error.
+// An exception that is no Error reaches the other ranks as kRemote, with the first line of its
+// text.
 Error as_error(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
@@ -85,9 +87,10 @@ Error as_error(const std::exception_ptr& failure) {
   }
 }
 
-// Whether a group of `role` cannot be used any more: a collective failed, or its time was up. Its
-// other ranks may never come to a vote, and to wait for them would cost the timeout again. (The
-// same codes may come from a call to another role, or from a vote, which leaves its group usable.)
+// True if a group of `role` cannot be used any more, because a collective failed or its time was
+// up. Its other ranks may never come to a vote, and to wait for them would cost the timeout again.
+// (The same codes may come from a call to another role, or from a vote, which leaves its group
+// usable.)
 bool broke_a_group(const Error& error, std::string_view role) {
   if (error.code() != ErrorCode::kCollective && error.code() != ErrorCode::kTimeout) return false;
   bool group = false;
@@ -110,6 +113,8 @@ Error of_another_rank(const Error& error, const Group& group, int position) {
 
 Vote::Vote(Group& group) : group_(group) {
   const Group::Impl& impl = *group.impl_;
+  // A vote around this one has ended with the failure of another rank. That rank comes to no vote
+  // in here, so none is opened.
   if (impl.ended_vote) throw impl.ended_vote->error;
   depth_ = group.impl_->open_votes++;
 }
@@ -121,12 +126,14 @@ void Vote::close() {
   open_ = false;
   Group::Impl& impl = *group_.impl_;
   RETORT_CHECK(--impl.open_votes == depth_) << "votes closed in another order than opened";
+  // Behind the vote that had ended all ranks are in step again.
   if (impl.ended_vote && impl.ended_vote->depth == depth_) impl.ended_vote.reset();
 }
 
 void Vote::cast() {
   RETORT_CHECK(open_) << "a vote is cast once";
-  // A failure in a vote around one in fn has ended this vote too, though fn kept that to itself.
+  // A vote inside of fn may have found that another rank failed in this vote or in one around it.
+  // Then this vote is over, even if fn caught the error.
   if (const auto& ended = group_.impl_->ended_vote) throw ended->error;
   decide(nullptr);
   close();
@@ -135,6 +142,8 @@ void Vote::cast() {
 void Vote::fail(const std::exception_ptr& failure, const std::string& complaint) {
   RETORT_CHECK(open_) << "a vote is cast once";
   const Error plain = as_error(failure);
+  // In a vote that is over, and on a group that cannot be used, nobody would answer a ballot: the
+  // failure is thrown as it is.
   if (group_.impl_->ended_vote || broke_a_group(plain, role_of(group_.name())))
     std::rethrow_exception(failure);
 
@@ -144,18 +153,21 @@ void Vote::fail(const std::exception_ptr& failure, const std::string& complaint)
   try {
     decide(&mine);
   } catch (const std::exception&) {
-    // Whatever became of the vote: this rank's own failure is what it has to say.
+    // The vote ends with an error whatever the others say, since this rank has failed; the failure
+    // itself tells more than that error.
   }
   if (!complaint.empty()) throw mine;
   std::rethrow_exception(failure);
 }
 
-// Throws unless all ranks are ready. `mine`: what this rank failed with; null: it is ready.
+// Throws unless all ranks are ready. `mine` is the failure of this rank, or null if it is ready.
 void Vote::decide(const Error* mine) {
   Group::Impl& impl = *group_.impl_;
   if (group_.size() == 1) return;
 
-  // The ballots. Only one that is ready has reason to wait long.
+  // A rank that is ready waits as long as in any collective, because the others may still be at
+  // work. One that has failed waits only for kPatience: the others may be at a vote of another
+  // group, where they cannot meet this one.
   at::Tensor least = at::full(
       {1}, mine ? to_ballot({.depth = depth_, .position = impl.position}) : kReady, at::kLong);
   std::vector<at::Tensor> tensors{least};
@@ -173,15 +185,16 @@ void Vote::decide(const Error* mine) {
         .with("rank", impl.ranks[to_size(impl.position)])
         .with("op", "vote");
 
-  // The error, from the rank that failed.
+  // The rank that failed broadcasts its error, so that all ranks throw the same code, message,
+  // origin and context.
   const Failure failure = from_ballot(result);
   const bool from_here = mine && failure.position == impl.position;
   const Error error = of_another_rank(
       from_text(group_.broadcast(from_here ? to_text(*mine) : "", failure.position)), group_,
       failure.position);
 
-  // That rank is done with the outer vote, where this rank will not find it any more: up to there
-  // no vote of this rank is cast.
+  // The failed rank is done with the outer vote, where this rank will not find it any more. So this
+  // rank casts no vote until it has left that one (see close()).
   if (failure.depth < depth_) impl.ended_vote = {.depth = failure.depth, .error = error};
   throw error;
 }
@@ -190,6 +203,8 @@ std::optional<int> failed_rank(const Error& error, std::string_view role) {
   const Error::Context& context = error.context();
   for (size_t i = 1; i < context.size(); ++i) {
     const auto& [key, value] = context[i];
+    // of_another_rank() puts the group right before the rank, which tells this role's votes from
+    // another's.
     if (key != kFailedRank || context[i - 1].first != kGroup ||
         role_of(context[i - 1].second) != role)
       continue;

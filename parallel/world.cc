@@ -61,6 +61,7 @@ void await_all_ranks(StoreClient& store, const World::Options& options, Deadline
   const std::string place = "rank/";
   if (detail::meet(store, place, options.rank, size, deadline)) return;
 
+  // The error names those that are missing, because the ranks that wait cannot say why.
   std::string missing;
   for (const int64_t rank : detail::missing_members(store, place, size, kMaxNamed))
     missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
@@ -71,15 +72,15 @@ void await_all_ranks(StoreClient& store, const World::Options& options, Deadline
       .with("rank", options.rank);
 }
 
-// A network device at the address where the other ranks reach this one.
+// Makes Gloo's network device at the address where the other ranks reach this one.
 std::shared_ptr<gloo::transport::Device> make_device(const World::Options& options) {
   return c10d::ProcessGroupGloo::createDeviceForHostname(
       options.address.empty() ? address_towards(options.store_host, options.store_port)
                               : options.address);
 }
 
-// The group of this rank along the axes, without its network; this rank alone if none of them holds
-// it.
+// Finds the group of this rank along the axes; share_mesh() gives it a network later. If none of
+// the groups holds this rank, it is this rank alone.
 std::shared_ptr<Group::Impl> find_group(const World::Options& options, const char* name,
                                         std::string_view axes) {
   auto impl = std::make_shared<Group::Impl>();
@@ -97,14 +98,16 @@ std::shared_ptr<Group::Impl> find_group(const World::Options& options, const cha
   return impl;
 }
 
-// The store as the devices of one group see it: its keys carry the group's name and first rank.
+// Returns the store as the devices of one group see it. Groups of one axis have one name, so the
+// keys carry the group's first rank too.
 c10::intrusive_ptr<c10d::Store> device_store(const Group::Impl& group, const StoreClient& store) {
   return c10::make_intrusive<c10d::PrefixStore>(
       store.impl()->prefix + "device/" + group.name + "/" + std::to_string(group.ranks.front()),
       store.impl()->store);
 }
 
-// Gives the group the connections of the mesh that has its ranks, which is new if there is none.
+// Groups of equal ranks share one mesh, and with it one set of connections. The first of them makes
+// it.
 void share_mesh(Group::Impl& group, const StoreClient& store,
                 const std::shared_ptr<gloo::transport::Device>& device,
                 std::vector<std::shared_ptr<detail::Mesh>>& meshes) {
@@ -139,13 +142,14 @@ void connect_devices(Group::Impl& group, const StoreClient& store, const World::
                                    group.device_backend);
 }
 
-// This rank's device: one of its host's, which the roles there share out, and their ranks by their
-// order.
+// Chooses the device of this rank: the roles of a host share out its devices, and the ranks of a
+// role take theirs in order.
 DeviceChoice share_out_devices(const World::Options& options) {
   const World::Options::DeviceSharers sharers = options.device_sharers.value_or(
       World::Options::DeviceSharers{.rank = options.rank,
                                     .size = options.layout.world_size(),
                                     .store_prefix = options.store_prefix});
+  // A rank that shares with no other needs no store to know its device.
   std::optional<StoreClient> store;
   if (sharers.size > 1)
     store.emplace(options.store_host, options.store_port, sharers.store_prefix, options.timeout,
@@ -198,7 +202,7 @@ World::World(Options options) : impl_(std::make_unique<Impl>()) {
     network = make_device(o);
   }
 
-  // The groups, in an order that is the same on all ranks.
+  // Connecting is collective, so all ranks go through their groups in the same order.
   std::vector<std::shared_ptr<Group::Impl>> large;  // of more than this rank
   for (const auto& [name, axes] : kGroups) {
     const std::shared_ptr<Group::Impl> group = find_group(o, name, axes);
@@ -208,7 +212,7 @@ World::World(Options options) : impl_(std::make_unique<Impl>()) {
     large.push_back(group);
   }
 
-  // The ranks share out the devices of their hosts, and connect the groups there.
+  // On devices the ranks first share out those of their hosts and then connect their groups there.
   if (o.layout.device == Device::kCpu) return;
   impl_->device = share_out_devices(o);
   if (!o.device_groups || !store || (impl_->device->shared && !o.connect_sharers)) return;

@@ -102,9 +102,9 @@ class World {
     // they speak through sockets, and their kernels take turns. If false, collectives of ranks
     // that share a device go through host memory.
     bool connect_sharers = false;
-    // Who shares out the devices of a host; none: the ranks of this world. For a world that is one
-    // replica of a role: this rank's place among all ranks of the role, and their keys in the
-    // store.
+    // The ranks that share out the devices of a host; none: the ranks of this world. For a world
+    // that is one replica of a role: this rank's place among all ranks of the role, and their keys
+    // in the store.
     struct DeviceSharers {
       int64_t rank = 0;
       int64_t size = 1;
@@ -115,8 +115,8 @@ class World {
     bool device_groups = true;
     bool high_priority_streams = true;  // collectives' kernels go before those of the computation
 
-    // Of this host, in numbers: where the other ranks reach this one. Empty: that of the interface
-    // that leads to the store.
+    // The address of this host, in numbers, at which the other ranks reach this one. Empty: that of
+    // the interface that leads to the store.
     std::string address;
   };
 
@@ -129,11 +129,11 @@ class World {
   int64_t rank() const;
   int64_t size() const;
   Coordinate coordinate() const;
-  // Whether this rank holds the last pipeline stage, where the loss is formed.
+  // True if this rank holds the last pipeline stage, where the loss is formed.
   bool forms_loss() const { return coordinate().pp == options().layout.pp - 1; }
-  // Whether this rank asks other roles on behalf of all that form the loss of its replica.
+  // True if this rank asks other roles on behalf of all that form the loss of its replica.
   bool asks_for_loss() const { return forms_loss() && coordinate().tp == 0; }
-  // Whether this rank is the first of its replica, which speaks for it to people and generators.
+  // True if this rank is the first of its replica, which speaks for it to people and generators.
   bool leads_replica() const { return coordinate().tp == 0 && coordinate().pp == 0; }
   // Where this rank's tensors belong: the CPU, or the device that the ranks of this host agreed on,
   // which is then the current one.

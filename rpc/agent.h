@@ -98,7 +98,7 @@ struct PeerStats {
   uint64_t bytes_sent = 0;
   uint64_t bytes_received = 0;
   uint64_t calls = 0;
-  // Of the last 1024 completed calls.
+  // Quantiles of the last 1024 completed calls.
   double latency_p50_ms = 0;
   double latency_p99_ms = 0;
   uint64_t inflight_bytes = 0;
@@ -115,7 +115,7 @@ class Agent {
     // How often the process of this name was started again. Peers turn away an agent that is older
     // than one they have met: a process that was replaced while it could not be reached.
     uint64_t restart = 0;
-    // From load_device_transfer(). Null: only tensors on the CPU can be sent.
+    // This comes from load_device_transfer(). Null: only tensors on the CPU can be sent.
     std::shared_ptr<detail::DeviceTransfer> devices;
     // What carries the connections. Null: TCP, as `rpc` says; a simulation brings its own.
     std::shared_ptr<detail::Network> network;
@@ -210,7 +210,7 @@ class Agent {
   // How often the loop thread looked for events in vain where it would have slept without
   // RpcOptions::spin.
   uint64_t vain_looks() const;
-  // Of every method that was called here or served, for each peer there ever was.
+  // The traffic of every method that was called here or served, for each peer there ever was.
   std::vector<MethodTraffic> method_stats() const;
 
   void close();

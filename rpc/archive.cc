@@ -55,6 +55,7 @@ void InputArchive::take(void* data, size_t size) {
 uint64_t InputArchive::take_size(size_t bytes_per_element) {
   uint64_t size = 0;
   take(&size, sizeof size);
+  // A size that is not backed by bytes would have memory allocated for nothing.
   if (size > rest_.size() / bytes_per_element) corrupt("a size is larger than what follows");
   return size;
 }

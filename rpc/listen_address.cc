@@ -16,9 +16,12 @@ namespace retort::rpc {
 std::string listen_address(const std::string& bind, const std::string& rendezvous, uint16_t port) {
   if (bind != "auto") return detail::resolve_bind(bind);
 
+  // The route to the rendezvous shows at which interface the other processes reach this one.
   const std::string own = address_towards(rendezvous, port);
   if (is_loopback_host(rendezvous) || !is_loopback_address(own)) return own;
   try {
+    // The rendezvous is a name of this host itself, to which the route leads over loopback; other
+    // hosts do not come in there.
     return only_outer_address(interface_addresses()).address;
   } catch (const Error& error) {
     throw Error(error.code(), "rpc.bind: auto does not do where '" + rendezvous +
@@ -47,7 +50,7 @@ Encryption settled_encryption(Encryption encryption, const std::string& rendezvo
 int64_t count_free_ports(const std::string& ports, const std::string& address, int64_t wanted) {
   const transport::PortRange range = detail::parse_ports(ports);
   boost::asio::io_context io;
-  // Each stays open while the others are tried.
+  // Each port that was opened stays open while the others are tried.
   std::vector<boost::asio::ip::tcp::acceptor> open;
   for (int port = range.first; port <= range.last; ++port) {
     if (static_cast<int64_t>(open.size()) == wanted) break;

@@ -33,7 +33,7 @@ Encryption settled_encryption(Encryption encryption, const std::string& rendezvo
 // to `wanted`. kInvalidArgument for ports that are none.
 int64_t count_free_ports(const std::string& ports, const std::string& address, int64_t wanted);
 
-// Whether it is of a port, or of a range of them, that other processes listen at: another one does.
+// True if it is of a port, or of a range of them, that other processes listen at: another one does.
 bool is_port_taken(const Error& error);
 
 // "host:port" or "[ipv6]:port" in two; kInvalidArgument.

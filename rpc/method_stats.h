@@ -18,7 +18,7 @@ struct MethodStats {
   // receiver grants, and how long they did. Only where calls are made, not where they are served.
   uint64_t credit_waits = 0;
   double credit_wait_seconds = 0;
-  // Of calls that came back with a value:
+  // The times of calls that came back with a value:
   LogHistogram queue;    // complete at the server, until its handler began
   LogHistogram handler;  // until the answer was there; also what the role itself lets it wait for
   // The rest of the round trip without the waits above: both ways, with what a reply waits for
@@ -36,7 +36,7 @@ struct MethodStats {
   }
 };
 
-// Of one method between this agent and a peer.
+// The traffic of one method between this agent and a peer.
 struct MethodTraffic {
   std::string peer;  // "teacher/0"
   std::string method;

@@ -36,15 +36,16 @@ struct RpcOptions {
   ShortDuration spin{0};
   // TensorPipe channels, best first: cma, basic.
   std::vector<std::string> channels{"cma", "basic"};
-  // Of a call, from the moment when its handler begins. Whatever lies before it (the queue of
-  // handlers, credit, the wire) has queue_timeout, and without that ends when the peer is lost.
+  // The time limit of a call, from the moment when its handler begins. Whatever lies before it (the
+  // queue of handlers, credit, the wire) has queue_timeout, and without that ends when the peer is
+  // lost.
   Duration timeout{120'000};
   std::optional<Duration> queue_timeout;
   // The time between two heartbeats on a control socket. Without it heartbeats() says.
   std::optional<Duration> heartbeat_interval;
   // A peer that is silent for longer is lost.
   Duration peer_timeout{15'000};
-  // For each peer. What is sent to it and not done: beyond it, calls wait or fail, as
+  // Each peer has this bound. What is sent to it and not done: beyond it, calls wait or fail, as
   // CallOptions::wait_for_credit says. What it may have on its way here.
   ByteSize max_inflight_bytes{uint64_t{2} << 30};
   // Calls to a peer that are not done; beyond it calls wait or fail likewise. The lower number of
@@ -53,14 +54,15 @@ struct RpcOptions {
   // Large messages of all peers together that are on their way here or not yet taken. Each peer
   // gets an equal window of it; a message that no window holds goes alone.
   ByteSize receive_budget{uint64_t{4} << 30};
-  // For each message; checked before memory is allocated.
+  // The bound of each message; checked before memory is allocated.
   ByteSize max_message_bytes{uint64_t{4} << 30};
   // Peer role -> index of a CUDA device here -> index of a CUDA device there. "Here" is the agent's
   // process; in a recipe it is the student's (recipes/run/rank/agent_options.h).
   std::map<std::string, std::map<std::string, int64_t>> device_maps;
 
-  // In a process that is in touch with up to `peers` others: heartbeat_interval, or without it a
-  // second, and more with many, so that heartbeats take about 1 % of a core (docs/scale.md).
+  // The interval of a process that is in touch with up to `peers` others: heartbeat_interval, or
+  // without it a second, and more with many, so that heartbeats take about 1 % of a core
+  // (docs/scale.md).
   Duration heartbeats(int64_t peers = 0) const;
 
   template <class V>

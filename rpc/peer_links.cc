@@ -21,7 +21,8 @@ struct PeerLinks::State {
   uint64_t changes = 0;
   bool stopping = false;
   size_t idle = 0;  // threads that wait for a peer's turn
-  // Under way. Their threads wait, the destructor cancels: both through the future's own lock.
+  // These are the attempts under way. Their threads wait for them and the destructor cancels them,
+  // both through the future's own lock.
   std::map<std::string, std::shared_ptr<Future<Empty>>> attempts;
 
   bool is_up(const std::string& peer) const {
@@ -59,7 +60,7 @@ PeerLinks::~PeerLinks() {
       attempt->cancel();
     state_->changed.notify_all();
   }
-  // Nobody adds to them any more.
+  // Nobody adds a thread any more: run() sees `stopping` first, under the same lock.
   for (std::thread& thread : threads_)
     thread.join();
 }
@@ -73,7 +74,8 @@ void PeerLinks::keep(const std::string& peer, Deadline deadline) {
 }
 
 void PeerLinks::keep_at(const Place& place, Deadline deadline, const std::atomic<bool>& given_up) {
-  // Looked up again now and then: it may be lost, and started again elsewhere, before it answers.
+  // The address is looked up again after every failure: the peer may be lost, and started again
+  // elsewhere, before it answers.
   std::string address = place.address;
   Duration pause = options_.first_pause;
   for (bool connected = false; !connected;) {
@@ -97,12 +99,15 @@ void PeerLinks::keep_at(const Place& place, Deadline deadline, const std::atomic
 }
 
 void PeerLinks::keep_all(std::vector<Place> places, Deadline deadline) {
+  // In random order, processes that start together do not all ask the same peer first.
   std::shuffle(places.begin(), places.end(), std::minstd_rand(std::random_device{}()));
   std::atomic<size_t> next{0};
   std::atomic<bool> given_up{false};
   std::mutex error_mutex;
   std::exception_ptr first_error;
   detail::Pace pace(kAtFirst, kAtOnce);
+  // Every thread takes the next peer that is left. The first error ends them all, because the
+  // caller needs all peers.
   const auto connect_some = [&] {
     for (size_t i = next++; i < places.size() && !given_up; i = next++) {
       pace.enter();
@@ -118,6 +123,7 @@ void PeerLinks::keep_all(std::vector<Place> places, Deadline deadline) {
     }
   };
 
+  // The caller's own thread is one of those that connect.
   std::vector<std::thread> threads;
   for (size_t i = 1; i < std::min(kAtOnce, places.size()); ++i)
     threads.emplace_back(connect_some);
@@ -127,13 +133,14 @@ void PeerLinks::keep_all(std::vector<Place> places, Deadline deadline) {
   if (first_error) std::rethrow_exception(first_error);
 }
 
-// Whether a successor's address may be found later: nobody answers, or who answers is another
+// True if a successor's address may be found later: nobody answers, or who answers is another
 // process, which has the port of one that is gone.
 bool PeerLinks::may_be_elsewhere(const Error& error) {
   return error.code() == ErrorCode::kTimeout || transport::is_somebody_else(error);
 }
 
-// With the lock held: the agent knows of a loss before it calls us, and that call waits for it.
+// Called with the lock held. The agent knows of a loss before it calls us, and that call waits for
+// the lock, so that no loss is forgotten.
 bool PeerLinks::is_live(const std::string& peer) const {
   const std::vector<std::string> live = agent_.peers();
   return std::find(live.begin(), live.end(), peer) != live.end();
@@ -178,7 +185,7 @@ void PeerLinks::tell(const std::string& peer) {
     listener(peer);
 }
 
-// Waits for the lost peer whose turn it is; empty when it is over.
+// Waits until it is the turn of a lost peer, and returns its name; empty when this object ends.
 std::string PeerLinks::next_due(std::unique_lock<std::mutex>& lock) {
   State& state = *state_;
   const auto rests = [](const Link& link) { return link.up || link.tried_now; };
@@ -188,10 +195,12 @@ std::string PeerLinks::next_due(std::unique_lock<std::mutex>& lock) {
     };
     const auto next = std::min_element(state.links.begin(), state.links.end(), is_next);
     if (next != state.links.end() && !rests(next->second) && next->second.next <= Clock::now()) {
+      // No other thread takes this peer until the attempt has ended.
       next->second.tried_now = true;
       return next->first;
     }
 
+    // A thread that waits counts as idle, so that run() knows whether another one is needed.
     ++state.idle;
     if (next == state.links.end() || rests(next->second))
       state.changed.wait(lock);
@@ -207,6 +216,8 @@ void PeerLinks::run() {
     std::unique_lock lock(state_->mutex);
     const std::string peer = next_due(lock);
     if (peer.empty()) return;
+    // While this thread is busy another one waits for the next peer, so that an attempt that takes
+    // long holds up no other.
     if (state_->idle == 0 && threads_.size() < kAtOnce) add_thread();
     lock.unlock();
     attempt(peer);
@@ -224,7 +235,7 @@ std::string PeerLinks::find(const std::string& peer, Deadline deadline) {
   }
 }
 
-// In slices, after each of which the end of this object is seen.
+// Looks up in slices of time, after each of which it sees whether this object ends.
 std::string PeerLinks::look_up(const std::string& peer, Deadline deadline) {
   for (;;) {
     const Deadline slice = Deadline::after(kLookUpSlice);
@@ -255,6 +266,7 @@ void PeerLinks::connect(const std::string& peer) {
         agent_.start_connect(peer, address, deadline, Agent::Attempts::kOnce));
     state_->attempts[peer] = attempt;
   }
+  // This ends in any case: the attempt has a deadline of its own, and the destructor cancels it.
   while (!attempt->wait(Deadline::after(options_.attempt))) {
   }
   std::lock_guard lock(state_->mutex);
@@ -280,6 +292,7 @@ void PeerLinks::attempt(const std::string& peer) {
                        ? options_.first_pause
                        : Duration(std::min(2 * link.pause.count(), options_.longest_pause.count()));
       link.next = Clock::now() + transport::with_jitter(link.pause);
+      // An error that repeats is logged once.
       if (failure != link.last_error) {
         RETORT_LOG(kDebug) << peer << ": " << failure;
       }
@@ -290,6 +303,7 @@ void PeerLinks::attempt(const std::string& peer) {
     ++state_->changes;
     state_->changed.notify_all();
   }
+  // Listeners run without the lock, so that they may ask for the state of the links.
   tell(peer);
 }
 

@@ -163,7 +163,7 @@ std::string method_schema_text() {
   return schema_text<Request>() + " -> " + schema_text<Reply>();
 }
 
-// Of the text; computed once for each pair of types.
+// The hash of the text; computed once for each pair of types.
 template <class Request, class Reply>
 uint64_t method_schema(const Method<Request, Reply>&) {
   static const uint64_t hash = schema_hash(method_schema_text<Request, Reply>());

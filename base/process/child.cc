@@ -91,7 +91,7 @@ Child::Child(const std::vector<std::string>& argv, Errors errors) {
     throw_start_error("cannot start '" + argv.front() + "'", keeper_->started());
   pid_ = keeper_->started().pid;
 
-  // Our ends; the child's own are closed with the pipes.
+  // This process keeps its own ends; the child's are closed with the pipes.
   in_ = without_blocking(std::move(in.in));
   out_ = without_blocking(std::move(out.out));
   if (errors == Errors::kApart) err_ = without_blocking(std::move(err.out));
@@ -117,7 +117,7 @@ std::string Child::ending(Duration grace) {
   keeper_->guard().look();
   for (const Deadline deadline = Deadline::after(grace);;) {
     siginfo_t info{};
-    // Not reaped yet, so that the number of the process group stays ours until kill().
+    // The child is not reaped yet, so that the number of the process group stays ours until kill().
     if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
         info.si_pid == pid_) {
       const std::string number = std::to_string(info.si_status);
@@ -131,6 +131,7 @@ std::string Child::ending(Duration grace) {
 
 void Child::kill() {
   if (pid_ < 0) return;
+  // The whole process group goes, with all that the program has started in it.
   ::kill(-pid_, SIGKILL);
   if (!reap(pid_)) {
     RETORT_LOG(kWarning) << "process " << pid_

@@ -15,13 +15,13 @@ namespace {
 
 constexpr size_t kKeptOutputBytes = 2000;
 constexpr size_t kPieceBytes = 1 << 14;
-// Of a pipe, which holds 1 MiB at the most (fs/pipe-max-size); what the program left behind may
-// print for ever.
+// A pipe holds 1 MiB at the most (fs/pipe-max-size). No more of it is read at the end, because what
+// the program left behind may print for ever.
 constexpr int kPipePieces = (1 << 20) / kPieceBytes;
-// How soon the end of a program that prints nothing is seen.
+// The end of a program that prints nothing is seen after this time at the latest.
 constexpr int kLookMilliseconds = 50;
 
-// Some of what has been printed; true as long as more may come.
+// Takes some of what has been printed; true as long as more may come.
 bool take_output(int fd, size_t kept_bytes, std::string& last) {
   char buffer[kPieceBytes];
   const ssize_t got = ::read(fd, buffer, sizeof buffer);
@@ -31,7 +31,7 @@ bool take_output(int fd, size_t kept_bytes, std::string& last) {
   return got > 0;
 }
 
-// All that was printed before the program ended: no more than a pipe holds.
+// Takes all that was printed before the program ended, which is no more than a pipe holds.
 void take_rest(int fd, size_t kept_bytes, std::string& last) {
   for (int pieces = 0; pieces < kPipePieces && take_output(fd, kept_bytes, last); ++pieces) {
   }

@@ -38,10 +38,11 @@ constexpr bool kVforkWaits = false;
 constexpr bool kVforkWaits = true;
 #endif
 
-// Of reap(), which looks again after longer and longer.
+// reap() looks again after longer and longer pauses, of at most this.
 constexpr Duration kLongestLook = std::chrono::milliseconds(5);
 
-// What a new process needs to become the program; all of it is made before the process exists.
+// A Start is what a new process needs to become the program; all of it is made before the process
+// exists.
 struct Start {
   const char* program = nullptr;
   char** arguments = nullptr;
@@ -62,9 +63,9 @@ struct Start {
   ::_exit(127);
 }
 
-// False, with errno, if there is no room for the descriptors.
+// Puts the descriptors into their places. False, with errno, if there is no room for them.
 bool take_descriptors(const Start& start) {
-  // Out of the way first: the source of one may be the place of another.
+  // All are copied out of the way first: the source of one may be the place of another.
   for (int i = 0; i < start.num_descriptors; ++i) {
     int from = start.descriptors[i];
     if (from == ProgramStart::kNothing) from = ::open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -79,10 +80,10 @@ bool take_descriptors(const Start& start) {
   return true;
 }
 
-// The new process, from vfork to exec. Until exec it uses the memory of its parent, so it makes
-// system calls and nothing else.
+// Runs in the new process, from vfork to exec. Until exec it uses the memory of its parent, so it
+// makes system calls and nothing else.
 [[noreturn]] __attribute__((noinline)) void become(const Start& start) {
-  // Above the places of the program's descriptors, whatever this process had closed.
+  // The pipe goes above the places of the program's descriptors, whatever this process had closed.
   const int failure = ::fcntl(start.failure, F_DUPFD_CLOEXEC, start.num_descriptors);
   if (failure < 0) fail_to_start(start.failure);
   if (::setpgid(0, start.group) != 0) fail_to_start(failure);
@@ -94,7 +95,7 @@ bool take_descriptors(const Start& start) {
     if (::getppid() != start.parent) ::_exit(127);
   }
 
-  // First the handlers, then the mask: a handler of ours must not run here.
+  // The handlers go before the mask does: a handler of ours must not run here.
   struct sigaction by_default {};
   by_default.sa_handler = SIG_DFL;
   for (int signal = 1; signal < NSIG; ++signal)
@@ -103,15 +104,15 @@ bool take_descriptors(const Start& start) {
   ::sigemptyset(&none);
   if (!start.blocks_signals) ::sigprocmask(SIG_SETMASK, &none, nullptr);
 
-  // Nothing else: a port or a connection of ours that it held, or that something it leaves behind
-  // held, would outlive this process and keep the next one out.
+  // The program gets nothing else: a port or a connection of ours that it held, or that something
+  // it leaves behind held, would outlive this process and keep the next one out.
   if (!take_descriptors(start)) fail_to_start(failure);
   close_on_exec_from(static_cast<unsigned>(start.num_descriptors));
   ::execve(start.program, start.arguments, start.environment);
   fail_to_start(failure);
 }
 
-// Apart from all else, because a function that calls vfork returns twice.
+// This stands apart from all else, because a function that calls vfork returns twice.
 __attribute__((noinline)) pid_t new_process(const Start& start) {
   const pid_t pid = ::vfork();
   if (pid == 0) become(start);
@@ -130,7 +131,8 @@ pid_t new_process_without_signals(const Start& start, int& error) {
   return pid;
 }
 
-// The errno that the new process has left in the pipe; 0: none, so that it runs.
+// Returns the errno that the new process has left in the pipe, or 0 if it has left none and so
+// runs.
 int error_told(int told) {
   // It has run exec or ended by now, so its errno is there or never comes. An end of the pipe need
   // not come soon: the new process of another thread, on its way to exec, has our descriptors too.
@@ -154,6 +156,7 @@ StartedProgram start_program(const ProgramStart& options) {
   const OwnedFd told(ends[0]);
   OwnedFd failure(ends[1]);
 
+  // All this is made before the process exists, which may then do nothing but system calls.
   const std::vector<char*> arguments = exec_pointers(options.arguments);
   std::vector<char*> environment;
   if (options.environment) environment = exec_pointers(*options.environment);
@@ -173,6 +176,7 @@ StartedProgram start_program(const ProgramStart& options) {
   const pid_t pid = new_process_without_signals(plan, error);
   if (pid < 0) return {.error = error};
 
+  // Our writing end is closed, so that the pipe can end with the new process.
   failure.reset();
   error = error_told(told.get());
   if (error == 0) return {.pid = pid};

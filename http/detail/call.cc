@@ -49,16 +49,16 @@ Error redirection(const Response& response, std::string_view secret) {
                    "; redirections are not followed; write the address that answers");
 }
 
-// 429 and 503: the server did not begin. With patience.server_errors also 408 and 5xx but 501,
-// where it may have.
+// True if the server may take the request later. After 429 and 503 it did not begin;
+// patience.server_errors adds 408 and 5xx but 501, after which it may have.
 bool puts_off(const Response& response, const Patience& patience) {
   const int status = response.status;
   if (status == 429 || status == 503) return true;
   return patience.server_errors && (status == 408 || (status / 100 == 5 && status != 501));
 }
 
-// The error that a complete answer is, without address; nullopt if it is none. A redirection always
-// is one, other statuses unless Request::any_status. `secret`: as in shown().
+// Returns the error that a complete answer is, without address, or nullopt if it is none. A
+// redirection always is one, other statuses unless Request::any_status. `secret`: as in shown().
 std::optional<Error> error_of_status(const Request& request, const Response& response,
                                      std::string_view secret) {
   const int kind = response.status / 100;
@@ -82,7 +82,7 @@ Call::Call(std::shared_ptr<Core> core, uint64_t ticket, std::shared_ptr<const Ou
       end_timer_(core_->io()),
       wait_timer_(core_->io()) {}
 
-// One that ended is off the list, and may be destroyed on any thread.
+// A call that has ended is off the list already, and may be destroyed on any thread.
 Call::~Call() {
   if (!ended_) core_->remove(*this);
 }
@@ -101,13 +101,13 @@ void Call::start() {
 }
 
 void Call::wait_for_place() {
-  // Those that wait are kept alive by their timers.
+  // The line holds calls weakly, because those that wait are kept alive by their timers.
   origin_->enter(ticket_, [weak = weak_from_this()] {
     const auto self = weak.lock();
     RETORT_CHECK(self != nullptr) << "a request left the line without saying so";
     self->has_place_ = true;
     self->wait_timer_.cancel();
-    // One that broke may have broken with the server: others that were kept are no better.
+    // A connection that broke may have broken with the server: others that were kept are no better.
     self->attempt(self->num_resends_ > 0 ? nullptr : self->origin_->take_kept());
   });
   if (has_place_ || ended_) return;
@@ -155,6 +155,7 @@ void Call::take(ExchangeResult result) {
   if (result.reusable) origin_->keep(std::move(attempt_));
   if (attempt_) attempt_->close();
   attempt_.reset();
+  // Only after a connection that broke may another attempt end differently.
   if (result.error) {
     if (!result.broke || !may_resend()) return fail(result.error);
     ++num_resends_;
@@ -191,7 +192,7 @@ bool Call::may_resend() const {
          kPauseBeforeResend < deadline_.remaining();
 }
 
-// Gives the place back meanwhile.
+// Stands in line again after a while, and gives the place back meanwhile.
 void Call::come_again(Duration wait) {
   ++core_->traffic().pauses;
   wait_timer_.expires_after(wait);
@@ -223,7 +224,7 @@ void Call::fail(std::exception_ptr error, int status) {
   } catch (const Error& caught) {
     error = std::make_exception_ptr(explained(caught, status));
   } catch (...) {
-    // of the caller's own on_body
+    // The caller's own on_body threw this, so the caller gets it as it is.
   }
   finish({.error = std::move(error)});
 }
@@ -234,6 +235,7 @@ Error Call::explained(const Error& error, int status) const {
     message += " (after " + std::to_string(num_pauses_) + " pauses of " + format_duration(paused_) +
                " in all)";
   if (num_resends_ > 0) message += " (sent " + std::to_string(num_resends_ + 1) + " times)";
+  // A server may repeat the key, so it is taken out of all that people may read.
   Error::Context context;
   for (const auto& [key, value] : error.context())
     context.emplace_back(key, without(outgoing_->secret, value));
@@ -246,6 +248,7 @@ Error Call::explained(const Error& error, int status) const {
 
 void Call::finish(Outcome<Response> outcome) {
   if (std::exchange(ended_, true)) return;
+  // The timers and the list may hold the last references to this call.
   const auto self = shared_from_this();
   end_timer_.cancel();
   wait_timer_.cancel();

@@ -104,7 +104,7 @@ void Connection::close() {
 
 bool Connection::is_quiet() {
   if (!open_) return false;
-  // What TLS has taken from the socket and nobody has read.
+  // TLS may have taken bytes from the socket that nobody has read.
   if (tls_) {
     SSL* tls = tls_->native_handle();
     if (SSL_pending(tls) > 0 || BIO_pending(SSL_get_rbio(tls)) > 0) return false;

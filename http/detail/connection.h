@@ -41,7 +41,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void write_some(const std::vector<boost::asio::const_buffer>& from, TransferHandler handler);
   void close();
 
-  // Whether a request may be written: the server has neither closed it nor said something unasked.
+  // True if a request may be written: the server has neither closed it nor said something unasked.
   bool is_quiet();
 
   // When it was put aside (Origin).

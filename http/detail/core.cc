@@ -27,6 +27,7 @@ Future<Response> Core::send(Request request, Deadline deadline) {
     key = {options_.api_key_header, (bearer ? "Bearer " : "") + options_.api_key};
   }
   std::string head = request_head(request, key);
+  // The certificates are read on the caller's thread, not on the one that serves all requests.
   if (request.url.tls) make_tls();
 
   // Tickets are drawn here, so that the line keeps the order of the calls.
@@ -58,7 +59,8 @@ void Core::close_later() {
   asio::post(*io_, [self = shared_from_this()] { self->close(); });
 }
 
-// What ends takes itself off the list, and runs code of the caller.
+// The list is asked anew each time: a call that ends takes itself off it, and runs code of the
+// caller.
 void Core::close() {
   closed_ = true;
   for (const auto& [name, origin] : origins_)

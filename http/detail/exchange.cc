@@ -50,6 +50,7 @@ void Exchange::open() {
 
 void Exchange::talk() {
   enter(Step::kWrite);
+  // Reading begins first: a server may refuse a large request before it has read all of it.
   read();
   write();
 }
@@ -122,6 +123,7 @@ void Exchange::connection_broke(const Connection::Code& code) {
   const Connection::Code& cause = write_failure_ ? write_failure_ : code;
   const bool unanswered = !reader_.started();
   const std::string when = unanswered ? "before an answer" : reader_.progress();
+  // TLS has an end of its own; an answer without it may have been cut by anybody.
   if (!unanswered && cause == asio::ssl::error::stream_truncated)
     return lose(std::make_exception_ptr(
         Error(ErrorCode::kCorrupt, "the answer ends too early, " + when +

@@ -57,7 +57,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   void start(Duration connect_timeout, Done done);
   // Closes the connection.
   void stop();
-  // For errors: "waiting for the answer".
+  // The step, for errors: "waiting for the answer".
   std::string doing() const;
 
  private:

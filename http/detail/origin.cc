@@ -21,12 +21,14 @@ void Origin::leave() {
     --num_inflight_;
     return;
   }
+  // The place goes straight to the next in line, so that the count stays as it is.
   auto next = line_.extract(line_.begin());
   next.mapped()();
 }
 
 std::shared_ptr<Connection> Origin::take_kept() {
   const auto oldest = Deadline::Clock::now() - keep_idle_;
+  // The connection that was used last comes first: the server is least likely to have closed it.
   while (!kept_.empty()) {
     auto connection = std::move(kept_.back());
     kept_.pop_back();
@@ -51,7 +53,7 @@ void Origin::close() {
   kept_.clear();
 }
 
-// The front of the list has waited longest.
+// The connection at the front has been idle longest, so that one timer serves all.
 void Origin::retire_later() {
   retiring_ = !kept_.empty() && !closed_;
   if (!retiring_) return;

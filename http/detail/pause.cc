@@ -50,10 +50,11 @@ std::optional<Duration> retry_after(const Headers& headers, system_clock::time_p
 
   const auto until = parse_date(*text);
   if (!until) return std::nullopt;
+  // The time runs from the Date of the server, so that a difference of the clocks does not matter.
   const std::string* date = find_header(headers, "Date");
   const auto here = std::chrono::floor<std::chrono::seconds>(now);
   const auto from = date != nullptr ? parse_date(*date).value_or(here) : here;
-  // In seconds: the year 9999 in nanoseconds does not fit.
+  // This is counted in seconds, because the year 9999 in nanoseconds does not fit.
   const int64_t seconds = (*until - from).count();
   return std::chrono::seconds(std::clamp<int64_t>(seconds, 0, kMaxSeconds));
 }
@@ -63,6 +64,8 @@ Duration pause_before(std::optional<Duration> asked, const Patience& patience, i
   const auto part = [](Duration whole, double factor) {
     return Duration(static_cast<int64_t>(static_cast<double>(whole.count()) * factor));
   };
+  // The jitter only adds to what the server asked for, so that clients do not all come back at
+  // once.
   if (asked && asked->count() > 0) return *asked + part(patience.first_pause, jitter);
 
   Duration pause = patience.first_pause;

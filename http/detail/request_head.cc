@@ -53,6 +53,7 @@ std::string request_head(const Request& request, const Header& key) {
       throw Error(ErrorCode::kInvalidArgument,
                   "the client writes the header " + std::string(own) + " itself; leave it out");
 
+  // White space would end the target within the request's first line.
   const std::string& target = request.url.target;
   if (target.empty() || !std::all_of(target.begin(), target.end(),
                                      [](char c) { return c != ' ' && is_value_character(c); }))

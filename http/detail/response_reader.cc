@@ -17,7 +17,7 @@ constexpr size_t kMaxUnreadBytes = kHeaderLimitBytes + kRoomBytes;
 constexpr size_t kMaxShownBytes = 1 << 10;
 constexpr int kMaxInterim = 16;
 
-// "text/html" of " Text/HTML; charset=utf-8".
+// Returns "text/html" for " Text/HTML; charset=utf-8".
 std::string first_word(std::string text) {
   text.resize(std::min(text.find(';'), text.size()));
   std::erase_if(text, [](char c) { return c == ' ' || c == '\t'; });
@@ -26,7 +26,7 @@ std::string first_word(std::string text) {
   return text;
 }
 
-// Whether `name` is one of the words of "gzip, br;q=0.5".
+// True if `name` is one of the words of "gzip, br;q=0.5".
 bool lists(const std::string& words, const std::string& name) {
   for (size_t begin = 0; begin < words.size();) {
     const size_t end = std::min(words.find(',', begin), words.size());
@@ -72,7 +72,7 @@ bool ResponseReader::add(size_t bytes) {
   return false;
 }
 
-// False if more bytes are needed for the next step.
+// Parses one step. False if that needs more bytes.
 bool ResponseReader::parse_some() {
   error_code error;
   buffer_.consume(parser_->put(buffer_.data(), error));
@@ -97,7 +97,7 @@ std::string_view ResponseReader::unread() const {
   return {static_cast<const char*>(buffer_.data().data()), buffer_.size()};
 }
 
-// An alert, which is what a server under TLS may answer to a plain request.
+// Throws if the answer is an alert of TLS, which a server under TLS may send to a plain request.
 void ResponseReader::refuse_tls() const {
   if (unread().starts_with("\x15\x03"))
     throw Error(ErrorCode::kMismatch, "the server speaks TLS; write https:// in its address");
@@ -140,6 +140,7 @@ void ResponseReader::check_header() {
     return;
   }
 
+  // A body that is too large is refused before its first byte is read.
   const auto announced = parser_->content_length();
   if (!announced) return;
   if (*announced > request_.limits.body_bytes)
@@ -161,6 +162,8 @@ void ResponseReader::check_coding(protocol::field name, const std::string& allow
 
 void ResponseReader::take_body(std::string_view bytes) {
   body_bytes_ += bytes.size();
+  // An answer that is not 2xx, or of a wrong type, is kept in part only, and then counts as
+  // complete.
   if (!is_wanted() || !wrong_type_.empty()) {
     const size_t limit = is_wanted() ? kMaxShownBytes : kKeptBytes;
     body_ += bytes.substr(0, limit - body_.size());

@@ -42,9 +42,9 @@ class ResponseReader {
   // A byte has come that belongs to the answer itself, not to an interim one.
   bool begun() const { return parser_->got_some() || buffer_.size() > 0; }
   bool gave_body() const { return gave_body_; }  // on_body has taken some of it
-  // Of a complete answer: whether another may follow on the same connection.
+  // After a complete answer: true if another may follow on the same connection.
   bool reusable() const;
-  // For errors: "after 3 of 17 bytes of its body".
+  // How far it is, for errors: "after 3 of 17 bytes of its body".
   std::string progress() const;
   Response release();
 

@@ -24,7 +24,8 @@ constexpr const char* kKnownBundles[] = {
 };
 constexpr unsigned char kProtocols[] = "\x08http/1.1";
 
-// An OpenSSL built elsewhere looks in a place that this machine may not have.
+// An OpenSSL that was built elsewhere looks in a place that this machine may not have, so the known
+// places are tried too.
 void trust_system(ssl::context& context) {
   error_code error;
   context.set_default_verify_paths(error);
@@ -125,6 +126,8 @@ void expect_server(TlsSocket& socket, const std::string& host, std::string& prob
   const bool is_name = static_cast<bool>(error);
   SSL* native = socket.native_handle();
   X509_VERIFY_PARAM* wanted = SSL_get0_param(native);
+  // A name also goes into the handshake (SNI), where no address may stand: a server of many names
+  // chooses its certificate by it.
   if (is_name) {
     X509_VERIFY_PARAM_set_hostflags(wanted, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
     RETORT_CHECK(SSL_set_tlsext_host_name(native, host.c_str()) == 1 &&

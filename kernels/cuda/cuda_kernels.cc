@@ -23,9 +23,9 @@ using detail::KernelFile;
 using detail::KernelImage;
 using KernelTable = std::unordered_map<std::string_view, cudaKernel_t>;
 
-// More needs a kernel's consent.
+// A kernel that takes more shared memory than this must consent to it.
 constexpr int64_t kSharedBytesByDefault = 48 << 10;
-// What a kernel's own arrays may take of it.
+// A kernel's own arrays may take this much of it.
 constexpr int64_t kStaticSharedBytes = 2 << 10;
 
 int capability_of(c10::DeviceIndex index) {
@@ -44,7 +44,8 @@ int capability_of(c10::DeviceIndex index) {
       .with("kernels", file.source);
 }
 
-// Of all files, for cards of this capability. The libraries stay loaded until the process ends.
+// Loads the kernels of all files, for cards of this capability. The libraries stay loaded until the
+// process ends.
 KernelTable load_kernels(int capability) {
   KernelTable kernels;
   for (const KernelFile& file : detail::kernel_files()) {
@@ -102,7 +103,7 @@ class CudaKernels final : public DeviceKernels {
   }
 
  private:
-  // Loaded at the first use of a device; a map's elements stay where they are.
+  // They are loaded at the first use of a device; a map's elements stay where they are.
   const KernelTable& kernels_of(c10::DeviceIndex index) {
     const std::lock_guard lock(mutex_);
     const KernelTable*& kernels = of_device_[index];
@@ -124,7 +125,7 @@ class CudaKernels final : public DeviceKernels {
 }  // namespace
 }  // namespace retort::kernels::cuda
 
-// kDeviceKernelsFunction
+// The module is entered here, by the name in kDeviceKernelsFunction.
 extern "C" __attribute__((visibility("default"))) retort::kernels::DeviceKernels*
 retort_cuda_kernels_1() {
   return std::make_unique<retort::kernels::cuda::CudaKernels>().release();

@@ -29,11 +29,12 @@ std::string nccl_version(int version) {
          std::to_string(version % 100);
 }
 
-// What c10d reads when it makes a process group. The watch of parallel/detail/device_watch.h judges
-// timeouts and aborts; c10d's own would end the process, and a call that waits on the host would
-// keep computation and communication from overlapping. c10d's watchdog finds timeouts all the same.
-// It then sleeps for four times TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC, a minute, with a lock held
-// that queueing takes, and the end of a group waits for it. Values that the user has set stay.
+// Sets what c10d reads from the environment when it makes a process group. The watch of
+// parallel/detail/device_watch.h judges timeouts and aborts; c10d's own would end the process, and
+// a call that waits on the host would keep computation and communication from overlapping. c10d's
+// watchdog finds timeouts all the same. It then sleeps for four times
+// TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC, a minute, with a lock held that queueing takes, and the end
+// of a group waits for it. Values that the user has set stay.
 void set_c10d_defaults() {
   for (const auto& [name, value] :
        {std::pair{"TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"},
@@ -80,7 +81,8 @@ class NcclBackends final : public detail::DeviceBackends {
         << "LibTorch looked for CUDA before the module was opened, and does so only once";
     set_c10d_defaults();
     c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));
-    // Starts the allocator, the random number generators and the pools of library handles.
+    // This call starts the allocator, the random number generators and the pools of library
+    // handles.
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
     device_ = index;
   }
@@ -122,6 +124,8 @@ class NcclBackends final : public detail::DeviceBackends {
   }
 
   void abort(const std::vector<c10::intrusive_ptr<c10d::Backend>>& groups) override {
+    // Every step is tried even if an earlier one fails, because a group that is not aborted goes on
+    // hanging.
     std::exception_ptr first;
     const auto attempt = [&first](auto&& body) {
       try {
@@ -151,7 +155,7 @@ class NcclBackends final : public detail::DeviceBackends {
 }  // namespace
 }  // namespace retort::parallel::cuda
 
-// detail::kDeviceBackendsFunction
+// The module is entered here, by the name in detail::kDeviceBackendsFunction.
 extern "C" __attribute__((visibility("default"))) retort::parallel::detail::DeviceBackends*
 retort_cuda_backends_4() {
   return std::make_unique<retort::parallel::cuda::NcclBackends>().release();

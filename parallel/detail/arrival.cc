@@ -9,7 +9,8 @@ std::string mark(const std::string& place, int64_t position) {
   return place + "here/" + std::to_string(position);
 }
 
-// Adds to `missing` whoever in [begin, end) is, by halves: a half that is all there is one request.
+// Appends to `missing` those in [begin, end) that have not arrived. It searches by halves, because
+// one request tells that a whole half is there.
 void find_missing(StoreClient& store, const std::string& place, int64_t begin, int64_t end,
                   size_t most, std::vector<int64_t>& missing) {
   if (missing.size() >= most || begin == end) return;

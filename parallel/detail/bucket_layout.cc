@@ -56,9 +56,9 @@ BucketLayout lay_out_buckets(const std::vector<NamedParameter>& parameters,
   layout.places.resize(parameters.size());
   Filler filler(layout, bucket_bytes, parts);
 
-  // What several ranks hold alike lies in buckets that are laid out alike on all of them: the order
-  // in which dp's sum of an element is formed may depend on its place, and copies must not drift
-  // apart.
+  // Parameters that several ranks hold alike lie in buckets that are laid out alike on all of them:
+  // the order in which dp's sum of an element is formed may depend on its place, and copies must
+  // not drift apart.
   const auto shared = [&](size_t i) {
     return late[i] ? parameters[i].shard.tied_stages : parameters[i].shard.copies > 1;
   };

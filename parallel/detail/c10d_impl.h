@@ -35,7 +35,7 @@ struct Group::Impl {
   std::chrono::milliseconds timeout{0};
   std::shared_ptr<detail::Mesh> mesh;  // its connections; null: a group of one rank
   int place_in_mesh = 0;               // its number among the groups that share them
-  // For collectives of tensors on a device: the backend, and the watch over them. Null on the CPU
+  // Collectives of tensors on a device have this backend, and this watch over them. Null on the CPU
   // and where ranks share a device.
   c10::intrusive_ptr<c10d::Backend> device_backend;
   std::shared_ptr<detail::DeviceWatch> watch;

@@ -25,7 +25,7 @@ struct DeviceGroupSpec {
 class DeviceBackends {
  public:
   virtual ~DeviceBackends() = default;
-  // Of the devices: CUDA's, or that of a device of the tests.
+  // The type of the devices: CUDA's, or that of a device of the tests.
   virtual at::DeviceType device_type() const = 0;
   virtual std::string versions() const = 0;
   virtual int64_t num_devices() const = 0;

@@ -13,6 +13,8 @@ template <class F>
 std::shared_ptr<Work::Impl> queue(const std::shared_ptr<Group::Impl>& group, const char* operation,
                                   const at::Tensor& tensor, F&& start) {
   auto work = new_work(group, operation, &tensor);
+  // The watch is told before the call, which can hang itself: NCCL connects the members of a group
+  // in their first operation.
   group->watch->begin(*group->watched, {nullptr, operation, work->shape, work->sequence});
   try {
     work->parts.push_back(start(*group->device_backend));
@@ -26,6 +28,7 @@ std::shared_ptr<Work::Impl> queue(const std::shared_ptr<Group::Impl>& group, con
   // A limit would make wait() hold up the thread; the watch keeps the time instead.
   work->limit = kNoTimeout;
   group->watch->queued(*group->watched, work->parts.front());
+  // A failure that the watch has seen by then is thrown by wait().
   work->then = [group] {
     if (!group->failure) group->failure = group->watch->failure();
     if (group->failure) throw *group->failure;

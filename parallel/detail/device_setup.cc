@@ -52,7 +52,7 @@ RankHost from_text(const std::string& text) {
   return host;
 }
 
-// Of roles that take memory of one device, which people may not have meant.
+// Warns of other roles that take memory of the same device, which people may not have meant.
 void warn_of_others(const DeviceTaker& taker, int64_t num_devices, int64_t index,
                     const std::string& device) {
   std::string others;
@@ -82,10 +82,12 @@ DeviceChoice take_device(DeviceModule& module, StoreClient* store, const DeviceT
       ranks.push_back(from_text(text));
   }
 
+  // The environment changes what NCCL does, so the log keeps these settings.
   if (const std::string settings = nccl_settings(); !settings.empty()) {
     RETORT_LOG(kInfo) << "NCCL's settings in the environment: " << settings;
   }
 
+  // All ranks choose from the same list by the same rule, so they agree without another message.
   const DeviceChoice choice = choose_device(ranks, store != nullptr ? taker.rank : 0, taker.share);
   const at::Device device(module.backends().device_type(),
                           static_cast<at::DeviceIndex>(choice.index));

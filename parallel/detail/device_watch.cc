@@ -31,7 +31,8 @@ Error describe(ErrorCode code, const WatchedGroup& group, const std::string& wha
       .with("last_completed", group.last_completed);
 }
 
-// Why the work failed, in its own words, or nothing while it has not.
+// Returns the first line of the error that the work has failed with, or nothing while it has not
+// failed.
 std::optional<std::string> exception_of(c10d::Work& work) {
   const std::exception_ptr thrown = work.exception();
   if (!thrown) return std::nullopt;
@@ -49,9 +50,10 @@ struct Answer {
   std::optional<std::string> failure;
 };
 
-// May wait for the device.
+// Asks whether the work has completed or failed. The calling thread may wait for the device.
 Answer ask_work(c10d::Work& work) {
-  // It throws when the device itself has failed: its events can no longer be asked.
+  // isCompleted() throws when the device itself has failed, because its events can no longer be
+  // asked.
   try {
     Answer answer{.completed = work.isCompleted()};
     answer.failure = exception_of(work);
@@ -61,7 +63,8 @@ Answer ask_work(c10d::Work& work) {
   }
 }
 
-// How long beyond the timeout the clock waits for the asking thread, which tells more.
+// The clock leaves the asking thread this much time beyond the timeout to report the failure,
+// because that thread can tell more.
 Clock::duration grace(const DeviceWatchOptions& options) { return 10 * options.interval; }
 
 DeviceWatchOptions with_exit(DeviceWatchOptions options) {
@@ -111,6 +114,7 @@ void DeviceWatch::begin(WatchedGroup& group, WatchedGroup::Operation operation) 
   Lock lock(mutex_);
   come_back();
   group.last_queued = operation.sequence;
+  // An operation behind others only waits for its turn, so its timeout begins when it is the first.
   if (group.running.empty()) group.front_since = Clock::now();
   group.running.push_back(std::move(operation));
 }
@@ -134,12 +138,16 @@ std::optional<Error> DeviceWatch::failure() const {
 }
 
 void DeviceWatch::come_back() const {
+  // A call after the failure shows that the compute thread does not hang in the driver: it will
+  // throw the error, and the clock need not end the process.
   if (!failure_ || came_back_) return;
   came_back_ = true;
   wake_.notify_all();
 }
 
 void DeviceWatch::ask() {
+  // The device is set before the lock is taken, because a call of the driver can wait for the
+  // device.
   std::optional<std::string> unusable;
   try {
     backends_.use_device_in_thread();
@@ -153,10 +161,12 @@ void DeviceWatch::ask() {
                      "the watch over collectives cannot use the device: " + *unusable);
   const auto is_over = [this] { return stop_ || failure_; };
   while (!wake_.wait_for(lock, options_.interval, is_over)) {
+    // The list is copied, because ask_group() gives up the lock and a group may be added meanwhile.
     const auto groups = groups_;
     for (const auto& group : groups)
       ask_group(*group, lock);
   }
+  // stop() and end() wait for this, within a limit, where a join could hang.
   asked_last_ = true;
   wake_.notify_all();
 }
@@ -164,14 +174,17 @@ void DeviceWatch::ask() {
 void DeviceWatch::ask_group(WatchedGroup& group, Lock& lock) {
   bool completed = true;
   while (completed && !stop_ && !failure_ && !group.running.empty() && group.running.front().work) {
-    // The first alone: an operation behind others waits for its turn. Only this thread takes it out
-    // of `running`.
+    // Only the first operation is asked, since one behind others waits for its turn. The lock is
+    // given up for the question, which can wait for the device; only this thread takes the
+    // operation out of `running`.
     auto work = group.running.front().work;
     asking_since_ = Clock::now();
     lock.unlock();
     const Answer answer = ask_work(*work);
     lock.lock();
 
+    // A completed operation makes room for the next one, whose timeout begins now. Otherwise the
+    // first failure of any group is kept, in the words of the work if it has some.
     WatchedGroup::Operation done;
     completed = answer.completed && !answer.failure;
     if (completed) {
@@ -201,6 +214,8 @@ void DeviceWatch::ask_group(WatchedGroup& group, Lock& lock) {
 // Judges the operations that the asking thread should have judged, had it come back.
 void DeviceWatch::judge_time() {
   const auto now = Clock::now();
+
+  // If several groups are late, the error names the one that is late by most.
   const WatchedGroup* worst = nullptr;
   Clock::duration worst_excess = grace(options_);
   for (const auto& group : groups_) {
@@ -227,19 +242,23 @@ void DeviceWatch::keep_time() {
   if (!failure_) return;
 
   wake_.notify_all();
+  // The log is written without the lock, which the compute thread needs to see the failure.
   const std::string text = failure_->what();
   lock.unlock();
   RETORT_LOG(kError) << text;
   lock.lock();
   if (!request_abort(lock)) return;
 
-  // A thread that comes back sees the error, and reports it to whoever started this process.
+  // A compute thread that comes back throws the error, which reaches whoever started this process.
+  // One that does not hangs in a call of the driver that no abort frees.
   if (!wake_.wait_for(lock, options_.exit_limit, [this] { return came_back_ || stop_; }))
     end_process(lock, "the thread that computes has not come back within " +
                           in_ms(options_.exit_limit) + " after the groups were aborted");
 }
 
 bool DeviceWatch::request_abort(Lock& lock) {
+  // The abort runs on a thread of its own, because it can hang too; this one waits no longer than
+  // exit_limit.
   abort_requested_ = true;
   wake_.notify_all();
   if (wake_.wait_for(lock, options_.exit_limit, [this] { return aborted_; })) return true;
@@ -256,11 +275,11 @@ void DeviceWatch::end_process(Lock& lock, const std::string& why) {
   RETORT_LOG(kError) << why << ", so this process ends: group=" << group << " rank=" << rank
                      << first;
   options_.exit_process();
-  lock.lock();  // only after a test's
+  lock.lock();  // reached only where a test has replaced exit_process
 }
 
 void DeviceWatch::abort_when_told() {
-  // Before anything hangs: a thread that sets its device then can wait for it.
+  // The device is set before anything hangs: afterwards that call could wait for the device itself.
   try {
     backends_.use_device_in_thread();
   } catch (const std::exception& e) {
@@ -270,6 +289,9 @@ void DeviceWatch::abort_when_told() {
   Lock lock(mutex_);
   wake_.wait(lock, [this] { return abort_requested_ || finished_; });
   if (!abort_requested_) return;
+
+  // The list is copied and the lock given up, because the abort can wait for the device while the
+  // clock keeps the time.
   std::vector<c10::intrusive_ptr<c10d::Backend>> groups;
   for (const auto& group : groups_)
     groups.push_back(group->backend);
@@ -291,6 +313,7 @@ void DeviceWatch::stop() {
     Lock lock(mutex_);
     stop_ = true;
     wake_.notify_all();
+    // The asking thread may hang in the driver, where a join would wait for ever.
     if (!wake_.wait_for(lock, options_.exit_limit, [this] { return asked_last_; }))
       end_process(lock, "the device did not answer for " + in_ms(options_.exit_limit) +
                             " at the end of the world");
@@ -301,7 +324,8 @@ void DeviceWatch::stop() {
 
 // Ends the groups in order, or by an abort where that does not come to its end in time.
 void DeviceWatch::shut_down(Lock& lock) {
-  // Apart from the watch: its lock is not held while this waits.
+  // The thread that ends the groups reports through a state of its own, so that nobody holds the
+  // lock of the watch while it waits.
   struct State {
     std::mutex mutex;
     std::condition_variable wake;
@@ -312,6 +336,8 @@ void DeviceWatch::shut_down(Lock& lock) {
   for (const auto& group : groups_)
     limit = std::max(limit, group->timeout);
 
+  // The orderly end of a group waits for its other ranks, which may never come. So it runs on a
+  // thread of its own, and this one waits with a limit.
   std::thread ending([state, groups = groups_, &backends = backends_] {
     try {
       backends.use_device_in_thread();
@@ -332,6 +358,7 @@ void DeviceWatch::shut_down(Lock& lock) {
 
   const bool done = done_within(limit);
   lock.lock();
+  // An abort frees the thread that still waits for other ranks.
   if (!done) {
     lock.unlock();
     RETORT_LOG(kError) << "the other ranks have not ended their groups on the device within "

@@ -41,7 +41,8 @@ double sum_of_squares(std::span<const float> values) {
 std::vector<double> sums_of_squares(const std::vector<at::Tensor>& tensors) {
   if (!tensors.empty() && !tensors.front().is_cpu()) return operator_sums_of_squares(tensors);
 
-  // The blocks of all tensors, and whose they are.
+  // The blocks of all tensors form one list, so that threads share the work evenly even if one
+  // tensor is far larger than the rest.
   std::vector<std::span<const float>> blocks;
   std::vector<size_t> owners;
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -72,6 +73,7 @@ std::vector<double> operator_sums_of_squares(const std::vector<at::Tensor>& tens
   if (filled.empty()) return sums;
 
   const at::NoGradGuard no_grad;
+  // All norms come to the host in one copy, which waits for the device once.
   const at::Tensor norms = at::stack(at::_foreach_norm(filled, 2, at::kDouble)).cpu();
   const double* norm = norms.const_data_ptr<double>();
   for (size_t i = 0; i < tensors.size(); ++i) {

@@ -15,14 +15,15 @@ constexpr int kCollectiveTagBits = 29;
 
 }  // namespace
 
-// The store that Gloo sees: it leaves an address of its own, and asks for those of all members, one
-// by one. Here they come in one question to the run's store.
+// Gloo leaves its own address in this store, and asks it for those of all members, one by one. The
+// book gets all of them with one question to the run's store.
 class AddressBook final : public c10d::HashStore {
  public:
   AddressBook(const Mesh::Options& options, StoreClient store)
       : options_(options), store_(std::move(store)) {}
 
-  // Its keys end in a position: they are Gloo's, and lead to ours.
+  // The keys are Gloo's and end in this rank's position; what stands before it is the prefix of the
+  // other members' keys.
   void set(const std::string& key, const std::vector<uint8_t>& address) override {
     prefix_ = key.substr(0, key.size() - std::to_string(options_.position).size());
     store_.set(key_of(options_.position), {address.begin(), address.end()});

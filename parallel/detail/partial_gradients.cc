@@ -74,6 +74,7 @@ void sum_partial_gradients(const std::vector<NamedParameter>& parameters,
   for (const auto& [copies, gradients] : by_copies)
     sum_copies(gradients, copies, *options.tp);
 
+  // A tied parameter is one weight on two stages, each of which has its own part of the gradient.
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (!is_tied(parameters[i], options)) continue;
     at::Tensor gradient = main_grads[i];

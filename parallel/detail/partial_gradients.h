@@ -13,7 +13,7 @@ namespace retort::parallel::detail {
 // Throws kInvalidArgument if the parameter needs a group that is not there, or if its number of
 // copies does not divide the size of the group.
 void check_partial(const NamedParameter& parameter, const GradBuckets::Options& options);
-// Whether this rank's gradient of the parameter lacks something that another rank has.
+// True if this rank's gradient of the parameter lacks something that another rank has.
 bool is_partial(const NamedParameter& parameter, const GradBuckets::Options& options);
 
 // Sums the copies' gradients over options.tp, then the tied ones over options.embedding, in place

@@ -25,7 +25,7 @@ bool is_dtype(int64_t code) {
          is_supported(static_cast<at::ScalarType>(code));
 }
 
-// Whether a tensor of these sizes has a number of bytes that fits 64 bits, whatever its dtype.
+// True if the number of bytes of a tensor of these sizes fits 64 bits, whatever its dtype.
 bool is_size(int64_t dim, int64_t size0, int64_t size1) {
   constexpr int64_t kMostBytesAnElement = 16;
   if (size0 < 0 || size1 < 0) return false;
@@ -77,7 +77,7 @@ PipelineHeader decode(const PipelineHeaderWords& words) {
                                           std::to_string(kVersion) +
                                           "; run the same program on all stages");
 
-  // What the receiver would make room for must be possible.
+  // The receiver makes room for what the header announces, so its numbers are checked first.
   const bool label_fits = kind >= 0 && kind <= 1 && chunk >= 0 && micro_batch >= 0;
   const bool dim_fits = dim >= 0 && dim <= to_int64(kMaxDim);
   if (!label_fits || !is_dtype(dtype) || !dim_fits || !is_size(dim, size0, size1)) {

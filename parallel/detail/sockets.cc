@@ -59,6 +59,7 @@ std::string try_connect(const addrinfo& address, Deadline deadline) {
   if (s.get() < 0) return last_error();
   if (connect(s.get(), address.ai_addr, address.ai_addrlen) == 0) return "";
   if (errno != EINPROGRESS) return last_error();
+  // A connection under way can be written to when it stands or has failed; SO_ERROR tells which.
   pollfd waiting{.fd = s.get(), .events = POLLOUT, .revents = 0};
   if (poll(&waiting, 1, to_int(deadline.remaining().count())) <= 0) return "no answer";
   int error = 0;
@@ -74,6 +75,7 @@ int bind_tcp_socket(const std::string& host, uint16_t port, uint16_t& bound_port
   const AddressList list = resolve(host, port, SOCK_STREAM);
   for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next) {
     Socket s(socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    // With SO_REUSEADDR the port of a run that has just ended can be bound again at once.
     const int on = 1;
     sockaddr_storage local{};
     socklen_t size = sizeof local;

@@ -19,6 +19,8 @@ Error Work::Impl::fail(const std::exception& e) {
               .with("op", operation)
               .with("sequence", sequence)
               .with("shape", shape);
+  // After a failure nobody knows what is left in the connections, so this group refuses further
+  // operations, and so does every other of its mesh.
   if (!group->failure) group->failure = error;
   if (group->mesh && !group->mesh->failure) group->mesh->failure = error;
   return *error;
@@ -75,6 +77,7 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
 
 std::shared_ptr<Work::Impl> new_work(const std::shared_ptr<Group::Impl>& group,
                                      const char* operation, const at::Tensor* tensor) {
+  // The failure may have been met elsewhere: on the device, or by another group of the same mesh.
   if (!group->failure && group->watch) group->failure = group->watch->failure();
   if (!group->failure && group->mesh) group->failure = group->mesh->failure;
   if (group->failure)

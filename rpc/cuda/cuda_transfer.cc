@@ -45,7 +45,8 @@ class CudaTransfer final : public detail::DeviceTransfer {
   int64_t num_devices() const override { return c10::cuda::device_count(); }
 
   std::vector<NamedChannel> channels() override {
-    // Inside one process, inside one host, anywhere (through pinned host memory).
+    // One channel works inside a process, one inside a host, and one anywhere, through pinned host
+    // memory.
     std::vector<NamedChannel> found{{"cuda_xth", tensorpipe::channel::cuda_xth::create()},
                                     {"cuda_ipc", tensorpipe::channel::cuda_ipc::create()},
                                     {"cuda_basic", tensorpipe::channel::cuda_basic::create(
@@ -57,6 +58,8 @@ class CudaTransfer final : public detail::DeviceTransfer {
   void begin_send(const at::Tensor& tensor) override {
     const c10::DeviceIndex index = tensor.device().index();
     const CUDAStream sending = streams(index).sending;
+    // The copy waits for what computes the tensor, and the allocator keeps the memory until the
+    // copy has ended.
     at::cuda::CUDAEvent written(cudaEventDisableTiming);
     written.record(c10::cuda::getCurrentCUDAStream(index));
     written.block(sending);
@@ -89,6 +92,8 @@ class CudaTransfer final : public detail::DeviceTransfer {
 
   void when_arrived(const std::vector<at::Tensor>& tensors,
                     std::function<void()> arrived) override {
+    // Events chain the streams, so that one host function behind the last of them tells of all
+    // copies.
     std::optional<CUDAStream> last;
     for (const at::Tensor& tensor : tensors) {
       if (!tensor.is_cuda()) continue;
@@ -102,6 +107,7 @@ class CudaTransfer final : public detail::DeviceTransfer {
     }
     RETORT_CHECK(last) << "no tensor on a device";
     const c10::cuda::CUDAGuard guard(last->device_index());
+    // The holder gives the function up only when the driver has taken it.
     auto holder = std::make_unique<std::function<void()>>(std::move(arrived));
     C10_CUDA_CHECK(cudaLaunchHostFunc(last->stream(), run_arrived, holder.get()));
     holder.release();
@@ -127,7 +133,7 @@ class CudaTransfer final : public detail::DeviceTransfer {
 }  // namespace
 }  // namespace retort::rpc::cuda
 
-// detail::kDeviceTransferFunction
+// The module is entered here, by the name in detail::kDeviceTransferFunction.
 extern "C" __attribute__((visibility("default"))) retort::rpc::detail::DeviceTransfer*
 retort_cuda_transfer_2() {
   return std::make_unique<retort::rpc::cuda::CudaTransfer>().release();

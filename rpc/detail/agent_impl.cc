@@ -70,6 +70,7 @@ Future<Empty> Agent::Impl::start_connect(std::string_view peer, const std::strin
         auto connector = std::make_shared<detail::Connector>(
             *this, std::move(name), std::move(where), deadline, attempts, promise);
         connectors_.push_back(connector);
+        // The connector holds the promise, so the promise holds the connector weakly.
         promise.on_cancel([loop = loop_, weak = std::weak_ptr(connector)] {
           loop->post([weak] {
             if (const auto there = weak.lock())
@@ -114,6 +115,8 @@ std::function<void()> Agent::Impl::call(std::string_view peer, MethodId method, 
                     std::min(options_.rpc.max_message_bytes.bytes, state->max_message_bytes()),
                     options_.rpc, options_.devices.get());
     detail::begin_send(wire->tensors, options_.devices.get());
+    // On the loop thread a call overdraws: a loop that waits could not take the replies that give
+    // credit back.
     using detail::NoCredit;
     const auto without = !options.wait_for_credit          ? NoCredit::kFail
                          : future_detail::on_loop_thread() ? NoCredit::kOverdraw
@@ -194,7 +197,8 @@ void Agent::Impl::session_up(const SessionPtr& session) {
   peers_.set_live(session->peer(), true);
   RETORT_LOG(kDebug) << options_.name << " is connected to " << session->peer();
 
-  // Those of an earlier process of the peer end; of this one the newest stay, up to the bound.
+  // Connections to an earlier process of the peer end. Of those to the present one the newest stay,
+  // up to the bound.
   size_t num_older = older.size();
   for (const auto& other : older) {
     const bool restarted = other->peer_incarnation() != session->peer_incarnation();
@@ -216,6 +220,8 @@ void Agent::Impl::session_down(const SessionPtr& session, const Error& reason) {
     RETORT_LOG(kDebug) << options_.name << " lost a connection to " << session->peer() << ": "
                        << reason.what();
     LostCallback callback;
+    // A peer is lost when its last connection has ended. The callback runs without the lock, so
+    // that it may call the agent.
     if (last) {
       peers_.set_live(session->peer(), false);
       std::lock_guard lock(mutex_);

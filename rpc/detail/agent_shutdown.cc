@@ -30,8 +30,9 @@ void AgentShutdown::begin() {
 }
 
 void AgentShutdown::drain() {
-  // A copy: who fails leaves the list.
+  // The list is copied, because a session that fails leaves it.
   for (const auto& session : Sessions(sessions_)) {
+    // Calls that run may end; those that have not begun are refused at once.
     if (session->up())
       session->refuse_queued();
     else
@@ -51,7 +52,7 @@ void AgentShutdown::drain() {
 
 void AgentShutdown::advance_soon() {
   if (advance_posted_) return;
-  // From the queue: sessions call this in the middle of their own changes.
+  // It runs from the queue, because sessions call this in the middle of their own changes.
   advance_posted_ = true;
   boost::asio::post(loop_->io(), [this] {
     advance_posted_ = false;
@@ -68,6 +69,7 @@ void AgentShutdown::advance() {
   }
   for (const auto& session : Sessions(sessions_))
     session->say_goodbye();
+  // This runs again when a session has ended.
   if (!sessions_.empty()) return;
   down_ = true;
   drain_timer_.cancel();
@@ -79,6 +81,7 @@ void AgentShutdown::join() {
   std::lock_guard lock(join_mutex_);
   if (joined_) return;
   down_future_.get();  // bounded by the drain and goodbye timeouts
+  // TensorPipe's threads post to the loop, so they end before it does.
   network_->data().join();
   loop_->stop();
   joined_ = true;

@@ -17,7 +17,7 @@ namespace {
 
 using transport::port_number;
 
-// An address that means all interfaces.
+// True for an address that means all interfaces.
 bool is_unspecified(const std::string& bind) {
   boost::system::error_code not_numeric;
   const auto address = boost::asio::ip::make_address(bind, not_numeric);

@@ -21,7 +21,7 @@ std::string resolve_bind(const std::string& bind);
 // "0", "7000" or "7000-7100"; kInvalidArgument.
 transport::PortRange parse_ports(const std::string& ports);
 
-// Whether connections at this host are under TLS. Decided by the text alone, so that both ends
+// True if connections at this host are under TLS. Decided by the text alone, so that both ends
 // decide alike however a name resolves there: kAuto is plain for loopback addresses and
 // "localhost".
 bool encrypts(Encryption encryption, const std::string& host);

@@ -7,7 +7,8 @@ namespace retort::rpc::detail {
 namespace {
 
 using boost::system::error_code;
-// One attempt: a peer that takes the connection but stays silent is dialed again.
+// One attempt takes so long at most: a peer that takes the connection but stays silent is dialed
+// again.
 constexpr std::chrono::seconds kAttempt{10};
 
 }  // namespace
@@ -58,6 +59,7 @@ void Connector::on_proven(transport::HandshakeResult result) {
   auto session =
       std::make_shared<Session>(host_, std::move(result.stream), result.proven, address_);
   session_ = session;
+  // The attempt ends when the session is up or has failed; what may pass is tried again.
   session->on_settled([self = shared_from_this()](const Error* error) {
     if (self->finished_) return;
     if (error && transport::may_pass(*error)) return self->retry(*error);
@@ -84,6 +86,7 @@ void Connector::finish(const Error* error) {
   if (const auto dial = std::exchange(dial_, nullptr))
     dial->abort(Error(ErrorCode::kClosed, "the attempt was given up"));
   if (error) {
+    // A session that is not up was made for this attempt alone, so it ends with it.
     if (const auto session = session_.lock(); session && !session->up()) session->fail(*error);
     promise_.set_error(std::make_exception_ptr(error->with("peer", peer_)));
   } else {

@@ -9,7 +9,7 @@
 namespace retort::rpc::detail {
 namespace {
 
-// cancellations of a burst of calls; a live peer reads them at once
+// The bound has room for the cancellations of a burst of calls; a live peer reads them at once.
 constexpr size_t kMaxQueuedFrames = 65536;
 using boost::system::error_code;
 
@@ -45,6 +45,7 @@ void ControlSocket::read_body(uint32_t length) {
                     .with("bytes", length)
                     .with("max", kMaxFrameBytes));
   try {
+    // There may be no memory for it: that ends this connection, not the process.
     body_.resize(length);
   } catch (...) {
     return fail(transport::caught_error());
@@ -72,7 +73,7 @@ void ControlSocket::take_frame() {
 
 void ControlSocket::send(std::string bytes) {
   if (closing_ || closed_) return;
-  // Fails from the queue: whoever sends may be in the middle of a change.
+  // It fails from the queue, because whoever sends may be in the middle of a change.
   if (queue_.size() >= kMaxQueuedFrames)
     return boost::asio::post(io_, [self = shared_from_this()] {
       self->fail(
@@ -98,6 +99,7 @@ void ControlSocket::close_after_flush() {
   if (closing_ || closed_) return;
   closing_ = true;
   if (!writing_) return close();
+  // A peer that does not read gets a moment for what is queued, and no more.
   flush_timer_.expires_after(std::chrono::milliseconds(500));
   flush_timer_.async_wait([self = shared_from_this()](const error_code& code) {
     if (!code) self->close();

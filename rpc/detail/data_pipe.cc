@@ -18,7 +18,7 @@ Error lost(const tensorpipe::Error& error) {
   return Error(ErrorCode::kPeerLost, "the data connection broke: " + error.what());
 }
 
-// Where rpc.device_maps sends a tensor on a device.
+// Looks up where rpc.device_maps sends a tensor that lies on a device.
 int64_t target_of(const at::Tensor& tensor, const std::string& peer, const RpcOptions& options,
                   const DeviceTransfer* devices) {
   const std::string role = role_of(peer);
@@ -44,7 +44,8 @@ int64_t target_of(const at::Tensor& tensor, const std::string& peer, const RpcOp
   return map->second.at(index);
 }
 
-// The device of ours that a tensor is to be received on, or -1 for the CPU.
+// Returns the device of this process that a tensor is to be received on, or -1 for the CPU. What
+// the peer announces is checked, not trusted.
 int64_t device_of(const tensorpipe::Descriptor::Tensor& tensor, const DeviceTransfer* devices) {
   const bool from_cpu = tensor.sourceDevice.type == tensorpipe::kCpuDeviceType;
   if (from_cpu && (!tensor.targetDevice || tensor.targetDevice->type == tensorpipe::kCpuDeviceType))
@@ -78,6 +79,8 @@ void address(WireMessage& message, const std::string& peer, uint64_t max_bytes,
       // Channels of devices need an address, which a tensor without elements has not.
       message.target_devices.push_back(tensor.numel() == 0 ? -1 : target);
     }
+  // A receiver ends the connection over a message that is too large; refused here, it costs this
+  // message alone.
   if (const uint64_t bytes = message.size_bytes(); bytes > max_bytes)
     throw Error(ErrorCode::kResourceExhausted,
                 "a message is larger than rpc.max_message_bytes of one of the two sides")
@@ -118,6 +121,9 @@ std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, 
         .with("tensors", descriptor.tensors.size());
 
   const uint64_t bytes = announced_bytes(descriptor, max_bytes);
+
+  // TensorPipe will write as many bytes as a tensor announces, so a shape that takes fewer would be
+  // overrun. The two are compared before any memory is taken.
   std::vector<TensorFormat> formats;
   std::vector<int64_t> targets;
   for (const auto& tensor : descriptor.tensors) {
@@ -131,7 +137,7 @@ std::shared_ptr<WireMessage> allocate(const tensorpipe::Descriptor& descriptor, 
           .with("bytes", tensor.length);
   }
 
-  // Memory for the payload and for each tensor, on the device that it is meant for.
+  // The payload and each tensor get memory on the device that they are meant for.
   auto message = std::make_shared<WireMessage>();
   message->metadata = descriptor.metadata;
   try {
@@ -166,6 +172,8 @@ tensorpipe::Message to_tensorpipe(const WireMessage& message, DeviceTransfer* de
   for (size_t i = 0; i < message.tensors.size(); ++i) {
     const at::Tensor& tensor = message.tensors[i];
     tensorpipe::Message::Tensor entry;
+    // Only a tensor with a target goes through a channel of devices; all others are read from host
+    // memory.
     if (const int64_t target = message.target_devices.empty() ? -1 : message.target_devices[i];
         target >= 0) {
       entry.buffer = devices->send_buffer(tensor);
@@ -189,8 +197,9 @@ void DataPipe::read(uint64_t max_bytes, OnMessage on_message, Admit admit) {
   pipe_->readDescriptor([self = shared_from_this(), max_bytes, on_message = std::move(on_message),
                          admit = std::move(admit)](const tensorpipe::Error& error,
                                                    tensorpipe::Descriptor descriptor) noexcept {
-    // Without tensors and `admit` there is nothing but a string to make: asked for on TensorPipe's
-    // thread, which saves a hand-over. Whether the pipe was closed is seen when it has arrived.
+    // A message without tensors, on a pipe without `admit`, needs nothing but a string. It is
+    // received on TensorPipe's thread, which saves a hand-over; the loop sees whether the pipe was
+    // closed when the message has arrived.
     if (!error && descriptor.tensors.empty() && !admit)
       return self->receive(descriptor, max_bytes, on_message, admit);
     self->loop_.post(
@@ -201,8 +210,8 @@ void DataPipe::read(uint64_t max_bytes, OnMessage on_message, Admit admit) {
   });
 }
 
-// On the loop thread, or without `admit` on TensorPipe's: touches nothing but constants and the
-// pipe, which takes calls from any thread.
+// Runs on the loop thread, or without `admit` on TensorPipe's. So it touches nothing but constants
+// and the pipe, which takes calls from any thread.
 void DataPipe::receive(const tensorpipe::Descriptor& descriptor, uint64_t max_bytes,
                        const OnMessage& on_message, const Admit& admit) {
   tensorpipe::Allocation allocation;
@@ -217,6 +226,7 @@ void DataPipe::receive(const tensorpipe::Descriptor& descriptor, uint64_t max_by
     message = allocate(descriptor, max_bytes, *pool_, allocation, devices_.get());
     message->credit = std::move(room);
   } catch (...) {
+    // fail() changes what belongs to the loop's thread, which this may not be.
     loop_.post(
         [self = shared_from_this(), error = transport::caught_error()] { self->fail(error); });
     return;
@@ -265,7 +275,7 @@ void DataPipe::close() {
   if (closed_) return;
   closed_ = true;
   pipe_->close();
-  // May be running now, so it goes away from the queue, not from here.
+  // on_error_ may be running now, so it is destroyed later, from the queue.
   boost::asio::post(loop_.io(), [on_error = std::move(on_error_)] {});
   on_error_ = nullptr;
 }

@@ -32,7 +32,8 @@ inline constexpr uint64_t kPipeHelloBytes = 4 << 10;  // the first message of a 
 // the CPU and has no entry there; kUnavailable if `devices` is null or moves no such tensors.
 void address(WireMessage& message, const std::string& peer, uint64_t max_bytes,
              const RpcOptions& options, const DeviceTransfer* devices = nullptr);
-// On the thread that gives the tensors away: orders the sending behind its work on the devices.
+// Runs on the thread that gives the tensors away: orders the sending behind its work on the
+// devices.
 void begin_send(const std::vector<at::Tensor>& tensors, DeviceTransfer* devices);
 
 // What a message will take, as its descriptor announces it. kResourceExhausted above `max_bytes`.

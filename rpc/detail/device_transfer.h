@@ -24,7 +24,7 @@ namespace retort::rpc::detail {
 class DeviceTransfer {
  public:
   virtual ~DeviceTransfer() = default;
-  // Of the tensors that it moves; tensors on other devices are refused.
+  // The device type of the tensors that it moves; tensors on other devices are refused.
   virtual at::DeviceType device_type() const = 0;
   // What TensorPipe's channels call that type: "cuda".
   virtual std::string wire_type() const = 0;
@@ -34,8 +34,9 @@ class DeviceTransfer {
   // Channels for device memory, best first; only those that work on this machine.
   virtual std::vector<NamedChannel> channels() = 0;
 
-  // On the thread that gives a tensor away, after its last change: orders the sending behind what
-  // that thread has queued, and keeps the memory until it is sent, whatever becomes of the tensor.
+  // Runs on the thread that gives a tensor away, after its last change. Orders the sending behind
+  // what that thread has queued, and keeps the memory until it is sent, whatever becomes of the
+  // tensor.
   virtual void begin_send(const at::Tensor& tensor) = 0;
   virtual tensorpipe::Buffer send_buffer(const at::Tensor& tensor) = 0;
 

@@ -7,7 +7,7 @@
 namespace retort::rpc::detail {
 namespace {
 
-// Together below the size of a message that is always accepted.
+// Together these stay below the size of a message that is always accepted.
 constexpr size_t kMaxErrorText = 16 << 10;
 constexpr size_t kMaxErrorContext = 32;
 constexpr size_t kMaxContextText = 256;
@@ -36,6 +36,7 @@ Envelope split_payload(std::string_view payload, std::string_view& body) {
     throw Error(ErrorCode::kCorrupt, "envelope and body sizes disagree")
         .with("said", envelope.body_bytes)
         .with("found", archive.remaining_bytes());
+  // A request names its method, and nothing else does.
   const bool request = envelope.kind == MessageKind::kRequest;
   if (envelope.method.size() > kMaxMethodBytes || envelope.method.empty() == request ||
       envelope.timeout_ms < 0)
@@ -59,7 +60,7 @@ std::string error_to_body(const std::exception_ptr& error) {
         wire.context.emplace_back(shortened(key, kMaxContextText),
                                   shortened(value, kMaxContextText));
   } catch (const std::exception& e) {
-    // Of anything else the caller learns that the handler threw it.
+    // Any other exception reaches the caller as kRemote, with its text.
     wire = {static_cast<uint8_t>(ErrorCode::kRemote),
             shortened(e.what(), kMaxErrorText),
             "handler",

@@ -36,7 +36,8 @@ bool Goodbye::on_acknowledged() {
 void Goodbye::on_farewell(std::string_view body, bool calls_left) {
   const auto farewell = from_bytes<Farewell>(body);
   const ErrorCode code = checked_code(farewell.code);
-  // With an error: the peer refuses to go on, or to begin, which another attempt may not change.
+  // A farewell with an error means that the peer refuses to go on, or to begin, which another
+  // attempt may not change.
   if (code != ErrorCode::kClosed) {
     const bool began = context_.phase() >= SessionContext::Phase::kUp;
     return context_.fail(Error(began ? ErrorCode::kPeerLost : code,
@@ -44,7 +45,7 @@ void Goodbye::on_farewell(std::string_view body, bool calls_left) {
                              .with("code", to_string(code)));
   }
 
-  // Its replies may still be on their way over the pipes: wait for them, a little.
+  // Replies may still be on their way over the pipes, so this side waits for them, a little.
   peer_leaving_ = true;
   timer_.expires_after(kGoodbyeTimeout / 2);
   timer_.async_wait(

@@ -17,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMaxEarlyCancels = 1024;
 
-// What is pushed to the handler queue. If the queue throws it away unrun, the caller is told.
+// A Job is what the queue of handlers holds. If the queue throws it away unrun, the caller is told.
 struct Job {
   std::shared_ptr<IncomingCall> call;
   explicit Job(std::shared_ptr<IncomingCall> c) : call(std::move(c)) {}
@@ -42,6 +42,8 @@ bool IncomingCall::drop() {
 
 void IncomingCall::run() {
   if (!start()) return;
+  // The call may have waited long in the queue, and a handler that nobody waits for any more need
+  // not run.
   if (cancelled->load())
     return reply(failed(Error(ErrorCode::kCancelled, "cancelled before it ran")));
   if (queue_deadline && queue_deadline->expired())
@@ -65,6 +67,8 @@ void IncomingCall::reply(Outcome<Message> outcome) {
   } catch (...) {
     outcome = {std::nullopt, std::current_exception()};
   }
+  // A handler may answer on any thread, and after the session has ended; only the loop touches the
+  // calls.
   if (auto alive = session.lock())
     loop->post([alive = std::move(alive), to = calls, id = context.call_id,
                 outcome = std::move(outcome),
@@ -82,7 +86,8 @@ ServedTimes IncomingCall::times() const {
 
 void IncomingCalls::on_request(const Envelope& envelope, Message request,
                                std::shared_ptr<void> room, uint64_t bytes) {
-  // Its cancellation came first, over the control connection.
+  // The cancellation has overtaken the request over the control connection: nobody waits for the
+  // answer.
   if (std::erase(cancelled_early_, envelope.call_id) > 0) return;
 
   const auto call = add(envelope, std::move(request), std::move(room), bytes);
@@ -113,7 +118,8 @@ std::shared_ptr<IncomingCall> IncomingCalls::add(const Envelope& envelope, Messa
   return call;
 }
 
-// What this agent cannot serve is answered at once.
+// Returns the error of a request that this agent cannot serve, which is answered at once. Throws if
+// the peer keeps to no bound; that ends the connection.
 std::optional<Error> IncomingCalls::begin(const Envelope& envelope,
                                           const std::shared_ptr<IncomingCall>& call) {
   if (context_.host().closing())
@@ -146,6 +152,7 @@ void IncomingCalls::finish(uint64_t call_id, Outcome<Message> outcome, ServedTim
   const auto found = calls_.find(call_id);
   if (!context_.up() || found == calls_.end()) return;
   const auto call = found->second;
+  // A cancelled call is counted but not answered: its caller has forgotten it.
   const bool wanted = !call->cancelled->load();
   call->stage = IncomingCall::kDone;
   calls_.erase(found);
@@ -197,10 +204,12 @@ std::shared_ptr<WireMessage> IncomingCalls::answer(uint64_t call_id, Outcome<Mes
 // Only a call that has not begun can be answered here; a running one sees the flag.
 void IncomingCalls::on_cancel(uint64_t call_id) {
   const auto found = calls_.find(call_id);
-  // Nobody waits for its answer, which may not have left.
+  // The call has ended, but its answer may still stand in line here; it need not leave, since
+  // nobody waits for it.
   if (found == calls_.end() && flow_.withdraw(BulkKind::kReplies, call_id))
     return context_.host().session_idle();
-  // It was answered, or is still on its way over the slower connection.
+  // Either the answer has left, or the request is still on its way over the slower connection. For
+  // the second case the id is kept.
   if (found == calls_.end()) {
     cancelled_early_.push_back(call_id);
     if (cancelled_early_.size() > kMaxEarlyCancels) cancelled_early_.pop_front();
@@ -224,6 +233,7 @@ void IncomingCalls::on_ask(uint64_t call_id) {
 }
 
 void IncomingCalls::refuse_queued() {
+  // The ids are gathered first, because finish() takes calls out of the map.
   std::vector<uint64_t> queued;
   for (const auto& [id, call] : calls_)
     if (call->drop()) queued.push_back(id);

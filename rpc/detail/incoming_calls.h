@@ -55,7 +55,7 @@ struct IncomingCall : std::enable_shared_from_this<IncomingCall> {
   std::shared_ptr<DeviceTransfer> devices;  // may be null
   // The room of a large request; whoever drops the last of it lets the peer send more.
   std::shared_ptr<void> room;
-  // For the peer's counters.
+  // The peer's counters take these.
   std::string method;
   uint64_t bytes_received = 0;  // of the request
   std::chrono::steady_clock::time_point arrived = std::chrono::steady_clock::now();

@@ -89,7 +89,8 @@ void MessageFlow::read(uint32_t index, MessagePipe::OnMessage on_message) {
       });
 }
 
-// Held for as long as a large message takes memory here, whatever becomes of it.
+// Returns what a large message holds for as long as it takes memory here, whatever becomes of it.
+// Its last holder may run on any thread, so the room is given back on the loop.
 std::shared_ptr<void> MessageFlow::take_room(BulkKind kind, uint64_t bytes) {
   const auto account = accounts_[static_cast<size_t>(kind)];
   account->arrive(bytes);
@@ -110,7 +111,7 @@ void MessageFlow::write(BulkKind kind, uint64_t call_id, std::shared_ptr<WireMes
     if (message->in_line_since) message->in_line = Clock::now() - *message->in_line_since;
     write_to(1, message);
   });
-  // If anyone waits now it is this one, behind all others.
+  // Nobody passes the line, so if any message waits now, this one does, behind all others.
   if (window(kind).num_waiting() > 0) message->in_line_since = Clock::now();
 }
 

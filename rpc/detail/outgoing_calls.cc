@@ -9,7 +9,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A peer may say what it likes; beyond this it means nothing.
+// The peer's numbers are not trusted: beyond the longest timeout they mean nothing.
 ServedTimes times_of(const Envelope& envelope) {
   const auto bounded = [](uint64_t us) {
     constexpr uint64_t kMost = uint64_t{kMaxTimeoutMs} * 1000;
@@ -77,7 +77,7 @@ OutgoingCalls::ById OutgoingCalls::take_all() {
 void OutgoingCalls::cancel(uint64_t call_id, const Error& error) {
   const auto call = take(call_id);
   if (!call) return;
-  // What has not left need not be cancelled over there.
+  // A request that has not left is withdrawn, and the peer need not hear of it.
   if (!flow_.withdraw(BulkKind::kRequests, call_id) && context_.up())
     context_.send_frame(FrameType::kCancel, Cancel{call_id});
   call->fail(error);
@@ -113,7 +113,8 @@ void OutgoingCalls::on_reply(const Envelope& envelope, Message reply, uint64_t b
   call->finish(std::move(outcome));
 }
 
-// The next look at a call: `when`, or when it must have begun.
+// Sets the next look at a call: at `when`, or at the time by which it must have begun if that is
+// earlier.
 void OutgoingCalls::look_at(OutgoingCall& call, TimePoint when) {
   looks_.erase({call.next_look, call.id});
   if (call.queue_deadline && !call.queue_deadline->expired())
@@ -126,6 +127,7 @@ void OutgoingCalls::look_at(OutgoingCall& call, TimePoint when) {
 
 void OutgoingCalls::arm_looks() {
   if (looks_.empty()) return;
+  // One timer serves all calls: it is set for the earliest look.
   look_timer_.expires_at(looks_.begin()->first);
   look_timer_.async_wait(
       [this, self = context_.shared_from_this()](const boost::system::error_code& code) {
@@ -137,7 +139,7 @@ void OutgoingCalls::arm_looks() {
 }
 
 void OutgoingCalls::look_after(OutgoingCall& call) {
-  // It has not even left.
+  // The peer knows nothing of a request that still waits here for room, so its time is judged here.
   const bool late = call.queue_deadline && call.queue_deadline->expired();
   const bool here = flow_.waits(BulkKind::kRequests, call.id);
   if (here && late)

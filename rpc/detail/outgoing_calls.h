@@ -43,7 +43,7 @@ struct OutgoingCall {
   std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
   std::function<void(Outcome<Message>)> done;
   std::weak_ptr<Session> session;
-  // For the peer's counters.
+  // The peer's counters take these.
   std::chrono::nanoseconds waited{0};  // for credit
   EndedCall::How how = EndedCall::How::kFailed;
   ServedTimes served;           // as the reply says
@@ -66,7 +66,7 @@ class OutgoingCalls {
   void cancel_all(const Error& error);
   // A value or an error, for a call that may have ended already.
   void on_reply(const Envelope& envelope, Message reply, uint64_t bytes);
-  // Where a call stands, as was asked.
+  // Takes the answer to where a call stands.
   void on_standing(const Standing& standing);
   bool empty() const { return calls_.empty(); }
 

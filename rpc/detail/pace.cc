@@ -17,7 +17,8 @@ void Pace::leave(Clock::duration took) {
     allowed_ = std::min(allowed_ + 1, most_);
   else if (took > kLong)
     allowed_ = std::max(allowed_ / 2, least_);
-  // As many as there may be room for: its own place, and the one that it has earned.
+  // So many are woken as there may be room for: one for its own place, one for the place that it
+  // has earned.
   room_.notify_one();
   if (took <= kQuick) room_.notify_one();
 }

@@ -9,6 +9,7 @@ std::shared_ptr<void> PeerState::acquire(const std::shared_ptr<PeerState>& peer,
                                          const std::optional<Deadline>& deadline, NoCredit without,
                                          std::chrono::nanoseconds* waited) {
   std::unique_lock lock(peer->mutex_);
+  // A large call passes no other that waits, even if there is room for it.
   const bool must_queue = bytes > kSmallBytes && !peer->line_.empty();
   if ((must_queue || !peer->has_room(bytes)) && without != NoCredit::kOverdraw) {
     if (without == NoCredit::kFail)
@@ -33,7 +34,8 @@ std::shared_ptr<void> PeerState::acquire(const std::shared_ptr<PeerState>& peer,
   return {static_cast<void*>(peer.get()), [peer, bytes](void*) { peer->release(bytes); }};
 }
 
-// Small calls wait for a place among the calls alone.
+// Small calls need a place among the calls, and no room in bytes. One large call may always go, or
+// a message above the bound would never leave.
 bool PeerState::has_room(uint64_t bytes) const {
   if (closed_) return true;
   if (inflight_calls_ >= std::min(max_calls_, peers_max_calls_)) return false;
@@ -103,6 +105,7 @@ PeerStats PeerState::stats() const {
     latencies.assign(latencies_ms_.begin(),
                      latencies_ms_.begin() + std::min<size_t>(calls_, latencies_ms_.size()));
   }
+  // The latencies are sorted without the lock, so that no call waits for it.
   if (latencies.empty()) return stats;
   std::sort(latencies.begin(), latencies.end());
   const auto quantile = [&](double q) {
@@ -116,7 +119,7 @@ PeerStats PeerState::stats() const {
 void PeerState::set_limits(uint64_t max_message_bytes, uint64_t max_calls) {
   std::lock_guard lock(mutex_);
   max_message_ = max_message_bytes;
-  // The rest is for calls that are made where nothing may wait.
+  // The other half is for calls that are made where nothing may wait (NoCredit::kOverdraw).
   peers_max_calls_ = std::min(max_calls, kMaxIncomingCalls / 2);
 }
 

@@ -84,6 +84,7 @@ bool PeerTable::close() {
     for (const auto& [name, peer] : peers_)
       states.push_back(peer.state);
   }
+  // Each state has a lock of its own, which is not taken under this one.
   for (const auto& state : states)
     state->close();
   return true;

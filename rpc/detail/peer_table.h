@@ -20,13 +20,13 @@ namespace retort::rpc::detail {
 
 class PeerTable {
  public:
-  // Of each peer: how many bytes and calls may be in flight.
+  // The bounds of each peer: how many bytes and calls may be in flight.
   PeerTable(uint64_t max_inflight_bytes, uint64_t max_inflight_calls)
       : max_bytes_(max_inflight_bytes), max_calls_(max_inflight_calls) {}
 
-  // Of a peer that may never have been met.
+  // The state of a peer that may never have been met.
   std::shared_ptr<PeerState> state(const std::string& peer);
-  // Of a peer that is connected. kPeerLost if it is not, kClosed after close().
+  // The state of a peer that is connected. kPeerLost if it is not, kClosed after close().
   std::shared_ptr<PeerState> live(const std::string& peer) const;
   void set_live(const std::string& peer, bool live);
   std::vector<std::string> names() const;  // of those that are connected

@@ -37,7 +37,7 @@ void PipeSetup::listen() {
 void PipeSetup::on_accepted(const std::shared_ptr<MessagePipe>& pipe) {
   add_candidate(pipe);
 
-  // Weak: a pipe whose read never ends must not keep the session.
+  // The pipe keeps this function until its read has ended, so the function holds the pipe weakly.
   pipe->read(kPipeHelloBytes, [this, self = context_.shared_from_this(),
                                weak = std::weak_ptr<MessagePipe>(pipe)](WireMessage message) {
     const auto candidate = weak.lock();
@@ -47,7 +47,8 @@ void PipeSetup::on_accepted(const std::shared_ptr<MessagePipe>& pipe) {
       if (hello.index >= pipes_.size() || pipes_[hello.index])
         throw Error(ErrorCode::kCorrupt, "a pipe of a session has an impossible place")
             .with("index", hello.index);
-      // In this order: when the client's connect() returns, this side takes calls too.
+      // The pipe is added before the answer leaves: when the client's connect() returns, this side
+      // takes calls too.
       add_pipe(hello.index, candidate);
       candidate->write(pipe_hello(hello.index), [] {});
     } catch (...) {
@@ -58,6 +59,7 @@ void PipeSetup::on_accepted(const std::shared_ptr<MessagePipe>& pipe) {
 
 void PipeSetup::connect() {
   for (uint32_t index = 0; index < pipes_.size(); ++index) {
+    // Each end says which of the two pipes it means, because they may be accepted in any order.
     const auto pipe = context_.host().data().connect(context_.proven().session, context_.peer());
     add_candidate(pipe);
     pipe->write(pipe_hello(index), [] {});
@@ -77,7 +79,7 @@ void PipeSetup::connect() {
 }
 
 void PipeSetup::add_candidate(const std::shared_ptr<MessagePipe>& pipe) {
-  // For as long as the session lasts: its pipes are what was a candidate once.
+  // The handler stays for as long as the session lasts: its pipes are what was a candidate once.
   pipe->set_on_error(
       [this, self = context_.shared_from_this()](const Error& error) { context_.refuse(error); });
   candidates_.push_back(pipe);

@@ -14,14 +14,14 @@ namespace {
 
 constexpr uint64_t kMinPooledBytes = 256 << 10;  // below, malloc reuses its own memory
 constexpr uint64_t kPage = 4096, kHugePage = 2 << 20;
-// from here on huge pages: one fault for 512 small ones
+// From here on blocks lie in huge pages: one fault takes the place of 512.
 constexpr uint64_t kMinHugeBytes = 4 << 20;
 
 void* fresh_block(uint64_t bytes) {
   const uint64_t align = bytes >= kMinHugeBytes ? kHugePage : kPage;
   void* data = std::aligned_alloc(align, (bytes + align - 1) / align * align);
   if (!data) throw std::bad_alloc();
-  // a hint: nothing is lost where it is refused
+  // The advice is only a hint, so nothing is lost where the system refuses it.
   if (align == kHugePage) ::madvise(data, bytes, MADV_HUGEPAGE);
   return data;
 }
@@ -36,6 +36,7 @@ ReceivePool::~ReceivePool() {
 at::Tensor ReceivePool::allocate(const TensorFormat& format) {
   const uint64_t bytes = format.size_bytes();
   if (bytes < kMinPooledBytes) return format.allocate();
+  // A tensor that is made in inference mode could not take part in autograd later.
   c10::InferenceMode ordinary(false);
   const Block block = take(bytes);
   return at::from_blob(
@@ -49,7 +50,7 @@ uint64_t ReceivePool::idle_bytes() const {
   return idle_bytes_;
 }
 
-// The most recently used block that fits without wasting more than a quarter.
+// Takes the most recently used block that fits without wasting more than a quarter, else a new one.
 ReceivePool::Block ReceivePool::take(uint64_t bytes) {
   {
     std::lock_guard lock(mutex_);
@@ -77,6 +78,7 @@ void ReceivePool::give_back(Block block) {
       idle_.pop_front();
     }
   }
+  // The blocks are freed without the lock, so that no other thread waits for the system.
   for (void* data : released)
     std::free(data);
 }

@@ -20,8 +20,8 @@ class ReceivePool : public std::enable_shared_from_this<ReceivePool> {
   ReceivePool(const ReceivePool&) = delete;
   ReceivePool& operator=(const ReceivePool&) = delete;
 
-  // As TensorFormat::allocate(); the memory comes back when the last use of the tensor's storage
-  // ends.
+  // Allocates as TensorFormat::allocate() does; the memory comes back when the last use of the
+  // tensor's storage ends.
   at::Tensor allocate(const TensorFormat& format);
   uint64_t idle_bytes() const;
 

@@ -40,6 +40,8 @@ void Session::start() {
       self->fail(Error(ErrorCode::kTimeout, "the data connections were not set up in time"));
   });
 
+  // The data plane knows the session, and a server listens, before Ready is sent: a client dials as
+  // soon as it has the answer.
   host().data().open(proven(), dialed_);
   if (!dialed_) setup_.listen();
   control()->start([self](FrameType type, std::string_view body) { self->on_frame(type, body); },
@@ -124,6 +126,7 @@ void Session::tick() {
   if (now - last_heard_ > timeout)
     return fail(Error(ErrorCode::kPeerLost, "no heartbeat for rpc.peer_timeout")
                     .with("timeout", format_duration(timeout)));
+  // A peer that is alive but never gives back room would hold the budget of all others for ever.
   owed_ticks_ = flow_.owes_room() ? owed_ticks_ + 1 : 0;
   if (owed_ticks_ * interval > timeout)
     return fail(Error(ErrorCode::kPeerLost, "the peer does not give back room for rpc.peer_timeout")
@@ -149,6 +152,7 @@ void Session::read_pipe(uint32_t index) {
 void Session::on_message(WireMessage message) {
   const uint64_t bytes = message.size_bytes();
   peer_state().count_received(bytes);
+  // A request keeps the room for as long as it takes memory; that of a reply is given back here.
   const auto room = std::exchange(message.credit, nullptr);
   try {
     std::string_view body;
@@ -198,6 +202,7 @@ void Session::fail(const Error& reason) {
   flow_.close();
 
   incoming_.drop_all();
+  // The calls are taken out first, because a completion may call back into this session.
   const auto calls = outgoing_.take_all();
 
   // First the agent forgets this session, so that what a completion starts meets the new state of

@@ -45,7 +45,7 @@ void TcpNetwork::open_port(OnControl on_control) {
     acceptor_ = std::make_shared<transport::Acceptor>(loop_, options, identity_, streams_,
                                                       std::move(handlers));
   } catch (const Error& error) {
-    // A free port is the system's to find; a taken one the user's.
+    // With port 0 the system finds a free one; a port that is taken is for the user to change.
     if (!is_port_taken(error) || options.ports.first == 0) throw;
     throw Error(error.code(), "rpc.port: no port of " + options_.rpc.port + " is free at " + host_ +
                                   " (" + error.message() +

@@ -44,7 +44,7 @@ std::string TensorFormat::to_bytes() const {
 TensorFormat TensorFormat::take(std::string_view& bytes) {
   TensorFormat format;
 
-  // dtype, number of dims, dims: as to_bytes() writes them.
+  // The fields come as to_bytes() writes them: dtype, number of dims, dims.
   const uint8_t code = take_byte(bytes);
   if (code >= kTypes.size())
     throw Error(ErrorCode::kCorrupt, "a tensor has an unknown dtype").with("code", int{code});
@@ -96,6 +96,7 @@ at::Tensor dense(const at::Tensor& tensor) {
         .with("max", kMaxDims);
   at::NoGradGuard no_grad;
   at::Tensor plain = tensor.requires_grad() ? tensor.detach() : tensor;
+  // Conjugation and negation may be mere flags of a view, which the bytes would not carry.
   if (plain.is_conj()) plain = plain.resolve_conj();
   if (plain.is_neg()) plain = plain.resolve_neg();
   return plain.contiguous();

@@ -97,6 +97,7 @@ std::shared_ptr<DataPipe> TensorPipePlane::wrap(std::shared_ptr<tensorpipe::Pipe
 std::shared_ptr<PipeListener> TensorPipePlane::listen(const std::string& session, size_t num_pipes,
                                                       OnPipe on_pipe) {
   auto listener = tensorpipe_->listen({url_of(session)});
+  // TensorPipe gives one pipe for each accept().
   for (size_t pipe = 0; pipe < num_pipes; ++pipe)
     listener->accept([this, loop = loop_, on_pipe](
                          const tensorpipe::Error& error,

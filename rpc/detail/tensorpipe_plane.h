@@ -35,7 +35,7 @@ class TensorPipePlane final : public DataPlane {
   void close() override;
   void join() override;
 
-  // For the acceptor.
+  // The acceptor calls these.
   std::optional<transport::SessionKey> find(const std::string& session) const;
   void deliver(const std::string& session, std::shared_ptr<transport::Stream> stream);
 

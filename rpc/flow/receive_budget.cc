@@ -63,7 +63,8 @@ ReceiveBudget::ReceiveBudget(uint64_t total, uint64_t per_account, uint64_t larg
 
 uint64_t ReceiveBudget::promised_bytes() const { return promised_; }
 
-// What a message has above its window is not taken from the others.
+// Returns how much can still be promised. What a lone large message has above its window is not
+// taken from the others.
 uint64_t ReceiveBudget::spare() const {
   uint64_t counted = promised_;
   for (const Lone& lone : lone_)
@@ -92,8 +93,8 @@ std::shared_ptr<ReceiveAccount> ReceiveBudget::open(size_t kind, ReceiveAccount:
   return account;
 }
 
-// After a change of an account: what follows for it, and for those that waited. Nothing here calls
-// back into the budget: senders answer over the network.
+// Does what follows from a change of an account, for it and for those that waited. Nothing here
+// calls back into the budget: senders answer over the network.
 void ReceiveBudget::settle(ReceiveAccount& account) {
   if (account.index_ == ReceiveAccount::kRemoved) return;
   look_at(account);
@@ -118,7 +119,8 @@ void ReceiveBudget::remove(ReceiveAccount& account) {
   account.index_ = ReceiveAccount::kRemoved;
 }
 
-// Another window asks something of every account: those that have more of it first.
+// A new window concerns every account. Those that have more of it are asked to give some back
+// before the others may take.
 void ReceiveBudget::follow_window() {
   const uint64_t window = window_of(total_, per_account_, accounts_.size());
   if (window == window_) return;
@@ -129,7 +131,8 @@ void ReceiveBudget::follow_window() {
     look_at(*account);
 }
 
-// Whoever left the line without what it waits for enters it again at its own next event.
+// Looks again at the accounts that wait in line. One that leaves the line without what it waits for
+// enters it again at its own next event.
 void ReceiveBudget::serve_lines() {
   for (Lone& lone : lone_)
     while (!lone.holder && !lone.line.empty()) {
@@ -148,20 +151,21 @@ void ReceiveBudget::serve_lines() {
 }
 
 void ReceiveBudget::shrink(ReceiveAccount& account) {
+  // The large message has been consumed, so the next in line may have its turn.
   if (account.oversize_ && account.promised() <= window_) {
     account.oversize_ = false;
     lone_[account.kind_].holder = nullptr;
   }
   const bool expected = account.oversize_ && account.wanted_ > account.arrived_;
   if (account.closed_ || account.lowering_ || expected || account.promised() <= window_) return;
-  // Bytes that have arrived are in use, not spare.
+  // Bytes that have arrived are in use, so they cannot be given back.
   const uint64_t limit = std::max(account.arrived_, account.consumed_ + window_);
   if (limit >= account.limit_) return;
   account.lowering_ = true;
   account.sender_.ask_back(limit);
 }
 
-// True when something was granted.
+// Grants the account what it may have now. True if something was granted.
 bool ReceiveBudget::refill(ReceiveAccount& account) {
   if (account.closed_ || account.lowering_) return false;
 

@@ -24,7 +24,7 @@ namespace retort::rpc::detail {
 
 class ReceiveBudget;
 
-// What a message touches of it lies in one line of the cache.
+// What a message touches of an account lies in one line of the cache.
 class alignas(64) ReceiveAccount {
  public:
   struct Sender {
@@ -87,7 +87,7 @@ class ReceiveBudget {
  private:
   friend class ReceiveAccount;
   using Account = std::shared_ptr<ReceiveAccount>;
-  // Of one kind: who has more than its window, and who waits for that.
+  // The accounts of one kind: who has more than its window, and who waits for that.
   struct Lone {
     const ReceiveAccount* holder = nullptr;
     std::deque<Account> line;

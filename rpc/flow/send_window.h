@@ -26,7 +26,7 @@ class SendWindow {
   // Takes a message out of the line. False if it was sent or never there.
   bool remove(uint64_t id);
 
-  // Whether it is in the line.
+  // True if it is in the line.
   bool waits(uint64_t id) const;
 
   // A grant. kCorrupt if it is lower than before.

@@ -57,6 +57,7 @@ void FrameConnection::read_content() {
                    .with("max", limits_.max_frame_bytes));
 
   try {
+    // There may be no memory for it: that ends this connection, not the process.
     content_.resize(length_);
   } catch (...) {
     return end(transport::caught_error());

@@ -24,7 +24,7 @@ struct WireMessage {
   std::string payload;
   std::string metadata;  // travels with the descriptor; at most one byte
   std::vector<at::Tensor> tensors;
-  // Of an outgoing message: for each tensor the peer's device, or -1 for its CPU; empty: all are on
+  // An outgoing message has for each tensor the peer's device, or -1 for its CPU; empty: all are on
   // the CPU.
   std::vector<int64_t> target_devices;
   // Sent: held until the message has left and nothing reads its memory any more. Received: held for

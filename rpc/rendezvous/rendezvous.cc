@@ -13,7 +13,7 @@
 namespace retort::rpc {
 namespace {
 
-// The connections of one process: one to each server, which every store of it shares.
+// Holds the connections of one process: one to each server, which all its stores share.
 class SharedSessions {
  public:
   explicit SharedSessions(RendezvousAccess access) : access_(std::move(access)) {}

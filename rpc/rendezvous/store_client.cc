@@ -41,7 +41,7 @@ std::string description(StoreOp op, const std::string& keys) {
   }
 }
 
-// What a reply means that is not "done".
+// Throws for a reply that is not "done", as c10d's own stores do.
 void require_done(const std::string& what, const StoreReply& reply) {
   switch (reply.status) {
     case StoreStatus::kDone: return;
@@ -72,6 +72,8 @@ StoreReply StoreClient::call(StoreRequest request, std::chrono::milliseconds tim
   timeout = std::min<std::chrono::milliseconds>(timeout, kMaxStoreTimeout);
   request.timeout_ms = timeout.count();
   const size_t num_values = num_reply_values(request);
+  // The server ends a wait itself, and its answer names the missing keys. So it gets a little
+  // longer than the timeout to answer.
   const bool waits = request.op == StoreOp::kGet || request.op == StoreOp::kWait;
   const Deadline deadline =
       Deadline::after(waits ? timeout + std::chrono::milliseconds(kAnswerGrace) : timeout);
@@ -86,6 +88,7 @@ StoreReply StoreClient::call(StoreRequest request, std::chrono::milliseconds tim
                            .with("ms", timeout.count()));
   }
   require_done(what, reply);
+  // All callers read as many values as they have asked for, so the number is checked here.
   if (reply.values.size() != num_values)
     C10_THROW_ERROR(DistStoreError, what + " failed: the run's store answered with " +
                                         std::to_string(reply.values.size()) +

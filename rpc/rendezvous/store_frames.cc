@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kMaxNamedKeys = 8;
 
-// How many keys and values an operation takes; kAny: any number.
+// A Shape says how many keys and values an operation takes; kAny: any number.
 struct Shape {
   static constexpr size_t kAny = std::numeric_limits<size_t>::max();
   size_t keys = kAny;

@@ -34,6 +34,7 @@ StoreServer::StoreServer(transport::Identity identity, transport::StreamFactory 
 }
 
 StoreServer::~StoreServer() {
+  // All this belongs to the loop's thread, so it is closed there; stop() waits for that.
   loop_->post([this] {
     closing_ = true;
     acceptor_->close();
@@ -54,6 +55,7 @@ uint16_t StoreServer::port() const {
 StoreStats StoreServer::stats() {
   Promise<StoreStats> promise;
   Future<StoreStats> stats = promise.future();
+  // The numbers belong to the loop's thread, so they are read there.
   loop_->post([this, promise]() mutable {
     promise.set_value({.connections = connections_.size(),
                        .keys = state_.num_keys(),

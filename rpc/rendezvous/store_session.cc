@@ -10,7 +10,8 @@
 namespace retort::rpc::rendezvous {
 namespace {
 
-// One attempt: a server that takes the connection but stays silent is dialed again.
+// One attempt takes so long at most: a server that takes the connection but stays silent is dialed
+// again.
 constexpr std::chrono::seconds kAttempt{10};
 
 std::string address_text(const std::string& host, const std::string& port) {
@@ -40,6 +41,7 @@ StoreSession::StoreSession(transport::Identity identity, transport::StreamFactor
   try {
     connected.get();
   } catch (...) {
+    // After an exception no destructor runs, so the loop's thread is ended here.
     stop();
     throw;
   }
@@ -77,7 +79,7 @@ void StoreSession::on_dialed(transport::HandshakeResult result) {
   connected_.set_value(Empty{});
 }
 
-// A wrong secret looks like this too: whoever waits is told why.
+// A wrong secret looks like a stranger too, so the log says why this process waits.
 void StoreSession::note_stranger(const Error& error) {
   const bool is_first = !refused_;
   refused_ = error;
@@ -91,6 +93,8 @@ void StoreSession::note_stranger(const Error& error) {
 void StoreSession::retry(const Error& reason) {
   const std::chrono::milliseconds pause = pause_.next();
   if (connect_deadline_.remaining() <= pause) {
+    // The answer of a stranger tells more than that time is up: the secret or the address may be
+    // wrong.
     if (refused_) {
       connected_.set_error(std::make_exception_ptr(refused_->with("store", address_)));
       return;
@@ -113,12 +117,13 @@ StoreReply StoreSession::call(StoreRequest request, Deadline deadline) {
   Future<StoreReply> reply = promise.future();
   {
     std::lock_guard lock(mutex_);
+    // The promise is entered before the request leaves, so that the reply finds it.
     if (ended_) throw Error(*ended_);
     request.id = next_id_++;
     pending_.emplace(request.id, promise);
   }
 
-  // From here on the request is forgotten however this ends.
+  // From here on the request must be forgotten, however it ends.
   try {
     std::string content = to_bytes(request);
     if (content.size() > limits_.max_frame_bytes)
@@ -166,6 +171,7 @@ void StoreSession::on_end(const Error& error) {
     ended_ = lost;
     pending.swap(pending_);
   }
+  // The callers are woken without the lock, which they may take at once.
   for (auto& [id, promise] : pending)
     promise.set_error(std::make_exception_ptr(lost));
 }

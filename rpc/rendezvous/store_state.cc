@@ -8,7 +8,7 @@
 namespace retort::rpc::rendezvous {
 namespace {
 
-// All of the text as a whole number.
+// Reads all of the text as a whole number; nothing if it is none.
 std::optional<int64_t> whole_number(const std::string& text) {
   int64_t number = 0;
   const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -53,6 +53,7 @@ void StoreState::refuse(Caller caller, StoreStatus status, std::string text) {
 
 void StoreState::handle(uint64_t connection, StoreRequest request, TimePoint now) {
   const Caller caller{connection, request.id};
+  // The request is the word of another process, so its shape is checked before anything else.
   if (auto problem = problem_of(request, limits_))
     return refuse(caller, StoreStatus::kRefused, std::move(*problem));
 
@@ -90,7 +91,7 @@ void StoreState::put(const std::string& key, std::string value) {
 }
 
 void StoreState::set(Caller caller, StoreRequest& request) {
-  // An upper bound: a value that is replaced makes room, which is not counted.
+  // This is an upper bound: a value that is replaced makes room, which is not counted.
   size_t new_keys = 0;
   size_t new_bytes = 0;
   for (size_t i = 0; i < request.keys.size(); ++i) {
@@ -100,7 +101,8 @@ void StoreState::set(Caller caller, StoreRequest& request) {
   }
   if (refuse_if_full(caller, new_keys, new_bytes)) return;
 
-  // Whoever waits for several of these keys finds all of them.
+  // All values stand before anyone is woken, so that whoever waits for several of these keys finds
+  // all of them.
   for (size_t i = 0; i < request.keys.size(); ++i)
     put(request.keys[i], std::move(request.values[i]));
   done(caller);
@@ -137,6 +139,7 @@ void StoreState::append(Caller caller, StoreRequest& request) {
                       std::to_string(limits_.max_value_bytes) + " bytes");
   if (refuse_if_full(caller, is_new ? 1 : 0, addition.size() + (is_new ? key.size() : 0))) return;
 
+  // A value that is there grows in place; put() would need a copy of all of it.
   if (is_new) {
     put(key, std::move(addition));
   } else {
@@ -147,8 +150,8 @@ void StoreState::append(Caller caller, StoreRequest& request) {
   wake(key);
 }
 
-// As c10d's own stores: where nothing stands, an empty expectation fits, and any other one comes
-// back as if it stood there.
+// This is the rule of c10d's own stores: where nothing stands, an empty expectation fits, and any
+// other one comes back as if it stood there.
 void StoreState::compare_set(Caller caller, StoreRequest& request) {
   const std::string& key = request.keys.front();
   std::string& expected = request.values[0];
@@ -217,6 +220,8 @@ void StoreState::wait(Caller caller, StoreRequest& request, TimePoint now) {
   if (waiters_.size() >= limits_.max_waiters || waiting_bytes_ + bytes > limits_.max_waiting_bytes)
     return refuse(caller, StoreStatus::kFull, "too many requests wait for keys of the store");
 
+  // A wait can end by its key, its deadline or the end of its connection, so it is listed under
+  // each.
   const uint64_t number = next_waiter_++;
   const TimePoint deadline = now + timeout_of(request);
   by_key_[request.keys[*missing]].insert(number);
@@ -236,6 +241,8 @@ void StoreState::wake(const std::string& key) {
   const std::set<uint64_t> woken = std::move(found->second);
   by_key_.erase(found);
 
+  // A waiter stands at one missing key at a time. Woken there it moves on to the next that is
+  // missing, so a request for many keys costs no look at all of them for each key.
   for (const uint64_t number : woken) {
     Waiter& waiter = waiters_.at(number);
     if (const auto missing = find_missing(waiter.request, waiter.next)) {

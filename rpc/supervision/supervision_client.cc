@@ -128,12 +128,14 @@ void SupervisionClient::Impl::on_dialed(transport::HandshakeResult result) {
     return;
   }
   if (result.error) {
-    // Its port is open for as long as it lives, and no network lies between.
+    // On the same host a refused connection means that the launcher has ended: its port is open for
+    // as long as it lives, and no network lies between.
     if (result.nobody_listens && same_host) lose("it has ended");
     return dial_later();
   }
 
   const auto& stream = *result.stream;
+  // If both ends have one address, the launcher runs on this host, whatever its name says.
   same_host |= stream.local_endpoint().address() == stream.remote_endpoint().address();
   connected_at = Clock::now();
   connection = std::make_shared<launcher_port::FrameConnection>(loop.io(), std::move(result.stream),
@@ -165,6 +167,7 @@ void SupervisionClient::Impl::disconnect() {
 
 void SupervisionClient::Impl::on_frame(std::string_view content) {
   const LauncherFrame frame = supervision::read_launcher_frame(content);
+  // Any frame shows that the launcher lives.
   last_heard = Clock::now();
   switch (frame.kind) {
     case FromLauncher::kWelcome:
@@ -210,6 +213,7 @@ void SupervisionClient::Impl::send(const ProcessFrame& frame) {
 
 void SupervisionClient::Impl::send_reports() {
   std::lock_guard lock(mutex);
+  // Before the welcome it is not known which reports the launcher has taken already.
   if (!welcomed) return;
   for (; num_sent < std::min(pending.size(), kMaxSentReports); ++num_sent) {
     const Report& report = pending[num_sent];
@@ -224,7 +228,8 @@ void SupervisionClient::Impl::report(std::string text) {
         .with("max", kMaxReportBytes);
   {
     std::lock_guard lock(mutex);
-    // The oldest that is not on its way: kMaxSentReports are fewer than kMaxPendingReports.
+    // The oldest report that is not on its way gives way. There is one, because kMaxSentReports are
+    // fewer than kMaxPendingReports.
     if (pending.size() >= kMaxPendingReports)
       pending.erase(pending.begin() + static_cast<std::ptrdiff_t>(num_sent));
     pending.push_back({++last_sequence, std::move(text)});
@@ -259,7 +264,8 @@ void SupervisionClient::Impl::arm() {
 }
 
 void SupervisionClient::Impl::tick() {
-  // A tick that is late is this process's own standstill.
+  // A late tick means that this process stood still, so that time does not count as the launcher's
+  // silence.
   const auto now = Clock::now();
   const auto late = now - due;
   if (late > period) {
@@ -272,7 +278,7 @@ void SupervisionClient::Impl::tick() {
   if (silence > options.times.limit)
     lose("it has been silent for " + format_duration(options.times.limit));
 
-  // A connection may be cut without a word: another one may get through.
+  // A connection may be cut without a word, and then another one may get through.
   const Duration patience = options.times.limit / 2;
   if (connection && silence > patience && now - connected_at > patience) {
     disconnect();

@@ -56,7 +56,8 @@ void SupervisionServer::expect(const std::string& process, int64_t restart) {
     const uint64_t before = member.connection;
     member = {.restart = restart};
 
-    // Whoever still speaks for the one before is told, and has nothing more to say here.
+    // A connection that still speaks for the process before is told so, and has nothing more to say
+    // here.
     const auto found = self->connections_.find(before);
     if (found == self->connections_.end()) return;
     found->second.greeted = false;
@@ -121,6 +122,7 @@ void SupervisionServer::on_frame(uint64_t id, std::string_view content) {
   if (!connection.greeted) return on_hello(id, connection, frame);
 
   Member& member = members_.at(connection.peer);
+  // Every frame is a sign of life, whatever it says.
   note_heard(connection.peer, member);
   switch (frame.kind) {
     case FromProcess::kHello:
@@ -139,6 +141,7 @@ void SupervisionServer::on_hello(uint64_t id, Connection& connection, const Proc
     throw Error(ErrorCode::kUnauthenticated, "nobody of this name was started");
 
   Member& member = found->second;
+  // A process that was replaced is told so; one that the launcher has not started yet cannot be.
   if (frame.restart < member.restart) return send(connection, {.kind = FromLauncher::kReplaced});
   if (frame.restart > member.restart)
     throw Error(ErrorCode::kMismatch, "it says that it was started again more often than it was")
@@ -156,12 +159,15 @@ void SupervisionServer::on_hello(uint64_t id, Connection& connection, const Proc
   emit(Kind::kConnected, connection.peer, member.restart);
   note_heard(connection.peer, member);
 
+  // The welcome says which report was taken last, so that none is taken twice. A request to stop
+  // that came while the process was away is made again.
   send(connection, {.kind = FromLauncher::kWelcome, .sequence = member.sequence});
   if (member.stop_within_ms)
     send(connection, {.kind = FromLauncher::kStop, .within_ms = *member.stop_within_ms});
 }
 
-// An event first: a report that its process knows to be taken can be read here.
+// The event is made before the answer is sent: a report that its process knows to be taken can be
+// read here.
 void SupervisionServer::on_report(Connection& connection, Member& member, ProcessFrame frame) {
   if (frame.sequence > member.sequence) {
     member.sequence = frame.sequence;
@@ -207,11 +213,13 @@ void SupervisionServer::arm() {
 }
 
 void SupervisionServer::tick() {
-  // A tick that is late is this process's own standstill.
+  // A late tick means that this process stood still, so that time does not count as anybody's
+  // silence.
   const TimePoint now = Clock::now();
   const auto late = now - due_;
   const auto still = late > period_ ? late : Clock::duration(0);
 
+  // A connection that says no hello is closed after the limit; the others get a heartbeat.
   for (auto at = connections_.begin(); at != connections_.end();) {
     Connection& connection = at->second;
     connection.since += still;
@@ -221,6 +229,7 @@ void SupervisionServer::tick() {
     at = is_mute ? connections_.erase(at) : std::next(at);
   }
 
+  // Silence is told once, and only of a process that has been heard before.
   for (auto& [process, member] : members_) {
     if (!member.heard) continue;
     *member.heard = std::min(*member.heard + still, now);

@@ -27,7 +27,8 @@ bool is_shortage(const error_code& code) {
          code == boost::system::errc::too_many_files_open_in_system;
 }
 
-// In one call, so that no program that is started meanwhile inherits it.
+// Accepts and sets close-on-exec in one call, so that no program that is started meanwhile inherits
+// the connection.
 error_code accept_one(tcp::acceptor& acceptor, tcp::socket& socket) {
   const int fd =
       ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -77,7 +78,7 @@ void Acceptor::accept(const std::shared_ptr<Port>& port) {
 void Acceptor::take(const std::shared_ptr<Port>& port) {
   tcp::socket socket(loop_->io());
   const error_code code = accept_one(port->acceptor, socket);
-  // It has gone again, or a signal came.
+  // Neither is an error: the connection has gone again, or a signal came.
   if (code == boost::asio::error::would_block || code == boost::asio::error::interrupted)
     return accept(port);
   if (code) return on_accept_error(port, code);
@@ -85,7 +86,7 @@ void Acceptor::take(const std::shared_ptr<Port>& port) {
   admit(port, std::move(socket));
 }
 
-// Where there is no room one connection is held and the others stay in the system's queue.
+// Without room the new connection is held back, and those behind it stay in the system's queue.
 void Acceptor::admit(const std::shared_ptr<Port>& port, tcp::socket socket) {
   if (!make_room()) {
     ++counters_.held_back;
@@ -123,6 +124,7 @@ void Acceptor::greet(tcp::socket socket) {
   apply(options_.sockets, socket);
   auto handshake = std::make_shared<ServerHandshake>(
       loop_->io(), streams_.accepted(std::move(socket)), identity_, policy_);
+  // The list is in the order of arrival, so that its front is the oldest.
   const auto place = unproven_.insert(unproven_.end(), Unproven{handshake, Deadline::Clock::now()});
   handshake->start(Deadline::after(options_.proof_timeout),
                    [self = shared_from_this(), place](HandshakeResult result) {
@@ -141,6 +143,7 @@ void Acceptor::on_result(HandshakeResult result) {
     }
     return;
   }
+  // A connection may be proved just when the acceptor has closed; then nobody takes it.
   if (closed_) return result.stream->close();
   switch (result.proven.purpose) {
     case Purpose::kControl:
@@ -155,7 +158,8 @@ void Acceptor::on_result(HandshakeResult result) {
   }
 }
 
-// Until when it has its place if others wait.
+// Returns until when an unproven connection keeps its place if others wait. One whose proof is
+// under way gets longer; a silent one gets a fifth if most are silent.
 Deadline::Clock::time_point Acceptor::end_of(const Unproven& each, bool most_are_silent) const {
   if (each.handshake->under_way()) return each.since + 2 * options_.silence;
   return each.since + (most_are_silent ? options_.silence / 5 : options_.silence);
@@ -172,6 +176,7 @@ bool Acceptor::make_room() {
           return end_of(a, most_are_silent) < end_of(b, most_are_silent);
         });
 
+    // No connection loses its place before its time; until then the new one is held back.
     const auto end = end_of(*first, most_are_silent);
     if (end > Deadline::Clock::now()) {
       room_timer_.expires_at(end);

@@ -96,6 +96,7 @@ void Dial::connect_next(const error_code& before) {
   };
   const error_code code = open_socket(socket_, endpoint.protocol());
   if (!code) return socket_.async_connect(endpoint, on_end);
+  // A socket that cannot be opened ends from the queue, as one does that cannot connect.
   boost::asio::post(timer_.get_executor(), [on_end, code] { on_end(code); });
 }
 
@@ -120,6 +121,7 @@ void Dial::fail(Refusal refusal, const Error& error, bool nobody_listens) {
 }
 
 void Dial::finish(HandshakeResult result) {
+  // The deadline, an error, the handshake and abort() may each end the dial; the first one counts.
   const auto done = std::exchange(done_, nullptr);
   if (!done) return;
   timer_.cancel();

@@ -67,7 +67,7 @@ class Dial final : public PeerDial, public std::enable_shared_from_this<Dial> {
 
  private:
   void connect_to(boost::asio::ip::tcp::resolver::results_type endpoints);
-  // At the next address; `before`: why not at the one before.
+  // Connects to the next address; `before` says why not to the one before.
   void connect_next(const boost::system::error_code& before);
   void prove();
   void finish(HandshakeResult result);

@@ -26,6 +26,7 @@ ConnectionFacts Handshake::facts() const {
 
 Stream::Handler Handshake::guarded(std::function<void()> next) {
   return [self = shared_from_this(), next = std::move(next)](const error_code& code) {
+    // A handshake that was given up has told its result already.
     if (self->finished()) return;
     if (!code) return next();
     self->refuse(Refusal::kClosed,
@@ -96,7 +97,8 @@ void ServerHandshake::on_bad_frame(Refusal refusal) {
   send_refusal(refusal, ServerRules::refusal_bytes(refusal));
 }
 
-// Tells the other side first. Whether it reads that is its own affair: the deadline holds.
+// Tells the other side before it closes. Whether that side reads it does not matter, because the
+// deadline holds.
 void ServerHandshake::send_refusal(Refusal refusal, std::string bytes) {
   if (bytes.empty()) return abort(refusal);
   send(std::move(bytes), [this, refusal] { abort(refusal); });

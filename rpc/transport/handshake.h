@@ -23,7 +23,7 @@ namespace retort::rpc::transport {
 struct HandshakeResult {
   Refusal refusal = Refusal::kNone;
   std::optional<Error> error;  // set if refusal is
-  // Of a dial: the system at that address says that nobody listens at the port.
+  // True for a dial if the system at that address says that nobody listens at the port.
   bool nobody_listens = false;
   std::shared_ptr<Stream> stream;  // null after an error
   Proven proven;

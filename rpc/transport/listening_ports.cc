@@ -50,7 +50,8 @@ error_code listen_at(tcp::acceptor& acceptor, const tcp::endpoint& endpoint) {
   return code;
 }
 
-// All addresses at one port, or nothing. Port 0: the system chooses at the first address.
+// Listens at all addresses at one port, or at none. With port 0 the system chooses one at the first
+// address, which the others then take.
 Acceptors listen_at_port(boost::asio::io_context& io,
                          const std::vector<boost::asio::ip::address>& addresses, uint16_t port,
                          error_code& code) {

@@ -12,8 +12,8 @@ namespace {
 constexpr size_t kMaxNonces = 4096;
 constexpr std::string_view kSalt = "retort proof 3";
 
-// Everything both sides have said, and the connection they said it on. Every part but the last has
-// a fixed size.
+// The transcript is everything both sides have said, and the connection they said it on. Every part
+// but the last has a fixed size, so that different parts never give the same bytes.
 std::string transcript(const ClientHello& client, const ServerHello& server,
                        const ConnectionFacts& facts) {
   return to_bytes(client) + to_bytes(server) + facts.channel_binding;
@@ -30,7 +30,7 @@ std::string server_mac(const std::string& key, const std::string& said, const Cl
       said + proof.mac + proof.schema + verdict.schema + static_cast<char>(verdict.refusal));
 }
 
-// What both sides have when the proof is done.
+// Returns what both sides have when the proof is done.
 Proven outcome(const std::string& key, const std::string& said, const ClientProof& proof,
                const ClientHello& client, std::string peer) {
   const std::string all = sha256_raw(said + proof.mac);
@@ -99,7 +99,7 @@ std::string ServerRules::refusal_bytes(Refusal refusal) {
   return to_bytes(Verdict{.refusal = refusal});
 }
 
-// Finds the key that is to be proved, and everything that makes a proof pointless.
+// Finds the key that is to be proved, or the reason why a proof would be pointless.
 Refusal ServerRules::check_hello() {
   if (client_.target != identity_.name) return Refusal::kPeer;
   if (client_.name == identity_.name) return Refusal::kReflection;
@@ -112,6 +112,8 @@ Refusal ServerRules::check_hello() {
     return Refusal::kAddress;
   if (policy_.nonces != nullptr && policy_.nonces->knows(client_.nonce)) return Refusal::kReplay;
 
+  // A connection of the run is proved with the run's secret, a data connection with the key of its
+  // session, and by the session's peer.
   const auto purpose = static_cast<Purpose>(client_.purpose);
   const bool is_for_run = (purpose == Purpose::kControl && policy_.control) ||
                           (purpose == Purpose::kSupervision && policy_.supervision);
@@ -136,6 +138,8 @@ ProofStep ServerRules::on_client_hello(std::string_view body) {
   if (const Refusal refusal = check_hello(); refusal != Refusal::kNone) return refused(refusal);
   if (!constant_time_equal(client_.mac, hello_mac(key_, client_, facts_)))
     return refused(Refusal::kProof);
+  // Only a hello that shows the secret is remembered, or strangers could push the others out of the
+  // memory.
   if (policy_.nonces != nullptr) policy_.nonces->remember(client_.nonce);
 
   server_ = {.nonce = random_nonce(),
@@ -182,6 +186,7 @@ ClientRules::ClientRules(const Identity& identity, ProofTarget target, Connectio
 }
 
 ProofStep ClientRules::on_server_hello(std::string_view body) {
+  // All this is checked before the proof is formed: only the server that was dialed may get it.
   Refusal refusal = Refusal::kNone;
   if (!parse(body, server_))
     refusal = Refusal::kFrame;
@@ -219,6 +224,8 @@ Refusal ClientRules::on_verdict(std::string_view body) {
   }
 
   Refusal refusal = Refusal::kNone;
+  // An acceptance counts only if the server signed it; the MAC of our own proof, sent back, is a
+  // reflection.
   if (!signed_by_server)
     refusal = verdict.mac == proof_.mac ? Refusal::kReflection : Refusal::kProof;
   else if (verdict.schema != proof_.schema)

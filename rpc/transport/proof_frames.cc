@@ -70,7 +70,8 @@ class Writer {
  public:
   explicit Writer(std::string& bytes) : bytes_(bytes) {}
   void number(uint8_t value) { append(bytes_, value); }
-  // What has no value yet is zeros: the MAC of a verdict for somebody who has proved nothing.
+  // A value that is not known is written as zeros: the MAC of a verdict for somebody who has proved
+  // nothing.
   void raw(const std::string& value, size_t size) {
     RETORT_CHECK(value.empty() || value.size() == size) << value.size() << " instead of " << size;
     bytes_ += value;

@@ -11,7 +11,7 @@ struct Description {
   const char* sentence;
 };
 
-// In the order of the enum.
+// The descriptions stand in the order of the enum.
 constexpr std::array<Description, kNumRefusals> kDescriptions{{
     {"none", ErrorCode::kUnauthenticated, "nothing was refused"},
     {"garbage", ErrorCode::kCorrupt, "the other side does not speak this protocol"},

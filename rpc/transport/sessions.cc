@@ -11,7 +11,7 @@ using boost::system::error_code;
 
 }  // namespace
 
-// All attempts for one data connection.
+// Attempts dials for one data connection, again and again until it stands or the deadline comes.
 class Sessions::Attempts : public std::enable_shared_from_this<Attempts> {
  public:
   Attempts(std::shared_ptr<Sessions> sessions, PeerPort peer, Dialed done)
@@ -81,6 +81,7 @@ void Sessions::end(const std::string& session) {
   entries_.erase(session);
   const auto found = dials_.find(session);
   if (found == dials_.end()) return;
+  // The attempts are taken out first, because each one that finishes takes itself off the map.
   const auto dials = std::move(found->second);
   dials_.erase(found);
   for (const auto& attempts : dials)
@@ -102,6 +103,7 @@ std::optional<SessionKey> Sessions::find(const std::string& session) const {
 void Sessions::dial(const std::string& session, Dialed done) {
   const auto found = entries_.find(session);
   if (found == entries_.end() || found->second.host.empty())
+    // This fails from the queue: no dial ends inside of the call that began it.
     return boost::asio::post(loop_->io(), [done = std::move(done)] {
       done(Error(ErrorCode::kPeerLost, "the session has ended, or the other side dials it"),
            nullptr);

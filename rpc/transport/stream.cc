@@ -7,8 +7,8 @@ namespace {
 
 using boost::system::error_code;
 
-// What is left of a read_all() or write_all(). It keeps the list of one buffer that the stream
-// looks at during a transfer.
+// A Remainder is what is left of a read_all() or write_all(). It keeps the list of one buffer that
+// the stream looks at during a transfer.
 template <class Buffer>
 struct Remainder : std::enable_shared_from_this<Remainder<Buffer>> {
   std::shared_ptr<Stream> stream;

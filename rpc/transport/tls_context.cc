@@ -76,6 +76,8 @@ TlsContext::TlsContext(const std::vector<Credential>& credentials,
   SSL_CTX_set_psk_use_session_callback(context_, use_session);
   SSL_CTX_set_psk_find_session_callback(context_, find_session);
 
+  // Reading ahead takes many records with one call of the system; a partial write lets a transfer
+  // stop where the socket is full.
   SSL_CTX_set_read_ahead(context_, 1);
   SSL_CTX_set_default_read_buffer_len(context_, kReadBufferBytes);
   SSL_CTX_set_mode(context_, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);

@@ -71,6 +71,7 @@ bool TlsStream::make_ssl() {
 TlsStream::~TlsStream() { SSL_free(ssl_); }
 
 TlsStream::Outcome TlsStream::outcome_of(int result, size_t bytes) {
+  // Bytes that were moved are reported first; an error behind them shows at the next call.
   if (result == 1 || bytes > 0) return {.bytes = bytes};
   const int saved_errno = errno;
   switch (SSL_get_error(ssl_, result)) {
@@ -89,13 +90,14 @@ TlsStream::Outcome TlsStream::outcome_of(int result, size_t bytes) {
 }
 
 void TlsStream::attempt(Transfer transfer) {
+  // Another thread has OpenSSL's object, so the transfer the other way waits until it is back.
   if (is_away_) {
     waiting_ = std::move(transfer);
     return;
   }
   if (closed_) return finish(std::move(transfer), {.code = boost::asio::error::operation_aborted});
 
-  // Without threads, or with none that started, the loop does what is large too.
+  // Without threads, or with none that started, the loop also does what is large.
   TlsThreads* const threads = context_->threads();
   const bool large = threads == nullptr || is_large(transfer);
   if (large && threads != nullptr && threads->start())
@@ -105,8 +107,8 @@ void TlsStream::attempt(Transfer transfer) {
   finish(std::move(transfer), outcome);
 }
 
-// Whether more than a small transfer can be done now. After a read that took all there was, the
-// socket knows; before it, OpenSSL may hold a quarter of a MiB.
+// True if more than a small transfer can be done now. After a read that took all there was, the
+// socket knows how much there is; before it, OpenSSL may hold a quarter of a MiB.
 bool TlsStream::is_large(const Transfer& transfer) const {
   switch (transfer.kind) {
     case Transfer::Kind::kHandshake: return false;
@@ -121,6 +123,7 @@ bool TlsStream::is_large(const Transfer& transfer) const {
 // The thread has OpenSSL's object to itself until it has posted back. The loop, which ends when it
 // has nothing left to do, is held until then.
 void TlsStream::attempt_elsewhere(Transfer transfer) {
+  // A socket that took the last write only in part is full: no thread need find that out again.
   if (transfer.kind == Transfer::Kind::kWrite && std::exchange(is_blocked_, false))
     return wait_for(tcp::socket::wait_write, std::move(transfer));
 
@@ -199,12 +202,12 @@ void TlsStream::start(Handler handler) {
   await_hello(kFirstBytes, std::move(handler));
 }
 
-// The system wakes this when so many bytes are there, or no more will come: nobody looks again at
-// every byte of somebody who is slow.
+// The system wakes this wait when so many bytes are there, or when no more will come: nobody looks
+// again at every byte of somebody who is slow.
 void TlsStream::await_hello(size_t bytes, Handler handler) {
   const auto wake_at = [this](size_t wanted) {
     const int number = static_cast<int>(wanted);
-    // Of a socket that is dead already the wait ends at once.
+    // On a socket that is dead already this fails, and the wait for it ends at once.
     [[maybe_unused]] const int ignored =
         ::setsockopt(socket_.native_handle(), SOL_SOCKET, SO_RCVLOWAT, &number, sizeof number);
   };
@@ -214,6 +217,7 @@ void TlsStream::await_hello(size_t bytes, Handler handler) {
                                handler = std::move(handler)](const error_code& code) {
         if (code) return handler(code);
         if (self->closed_) return handler(boost::asio::error::operation_aborted);
+        // The bytes are only looked at: OpenSSL reads them again from the socket.
         std::array<unsigned char, kRecordHeadBytes + kMaxClientHelloBytes> seen;
         const ssize_t got = ::recv(self->socket_.native_handle(), seen.data(), bytes, MSG_PEEK);
         if (got < static_cast<ssize_t>(bytes)) return handler(boost::asio::error::eof);
@@ -229,6 +233,8 @@ void TlsStream::await_hello(size_t bytes, Handler handler) {
 }
 
 TlsStream::Outcome TlsStream::try_read(MutableBuffers to, size_t max_bytes) {
+  // OpenSSL gives one record at a time, so this goes on until the buffers are full or there is no
+  // more.
   is_drained_ = false;
   size_t total = 0;
   int result = 1;
@@ -276,7 +282,8 @@ void TlsStream::write_some(ConstBuffers from, TransferHandler handler) {
   attempt({.kind = Transfer::Kind::kWrite, .from = from, .handler = std::move(handler)});
 }
 
-// Under another thread the descriptor must stay what it is.
+// While another thread works on the descriptor it stays open: its number could become that of
+// another socket.
 void TlsStream::close() {
   closed_ = true;
   if (is_away_) return;
@@ -284,7 +291,7 @@ void TlsStream::close() {
   socket_.close(ignored);
 }
 
-// What a relay cannot have: bytes that follow from the keys of this very connection.
+// Returns bytes that follow from the keys of this very connection, which no relay can have.
 std::string TlsStream::channel_binding() const {
   static constexpr char kLabel[] = "EXPORTER-retort-proof";
   std::string bytes(kKeyBytes, '\0');

@@ -54,7 +54,8 @@ class TlsStream final : public Stream, public std::enable_shared_from_this<TlsSt
   };
   Outcome outcome_of(int result, size_t bytes);
   bool make_ssl();  // false: there is no memory for it
-  // Of a server, before there is an object of OpenSSL's: waits until `bytes` are in the socket.
+  // A server calls this before there is an object of OpenSSL's: waits until `bytes` are in the
+  // socket.
   void await_hello(size_t bytes, Handler handler);
   void do_handshake(Handler handler);
   Outcome try_handshake();
@@ -85,7 +86,7 @@ class TlsStream final : public Stream, public std::enable_shared_from_this<TlsSt
   bool is_away_ = false;             // a large transfer is under way on another thread
   std::optional<Transfer> waiting_;  // the one the other way, until that has come back
 
-  // Of whoever does a transfer: the loop thread, or while is_away_ the other one.
+  // These belong to whoever does a transfer: the loop thread, or while is_away_ the other one.
   SSL* ssl_ = nullptr;
   std::vector<char> gathered_;  // small pieces that go into one record
   bool is_drained_ = false;     // the last read took all that was here

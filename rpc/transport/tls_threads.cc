@@ -24,8 +24,8 @@ bool TlsThreads::start() {
   return !threads_.empty();
 }
 
-// The loop thread is here, in the middle of somebody's transfer: what the system refuses is no
-// error of that one's.
+// The loop thread runs this in the middle of somebody's transfer, so what the system refuses must
+// not become an error of that one.
 void TlsThreads::start_all() {
   threads_.reserve(options_.num_threads);
   rpc::detail::SigpipeBlock no_sigpipe;  // which the threads inherit

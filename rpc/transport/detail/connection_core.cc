@@ -18,6 +18,7 @@ ConnectionCore::ConnectionCore(std::shared_ptr<Context> context, std::string ses
 
 template <class Operation>
 void ConnectionCore::submit_to(std::vector<Operation>& queue, Operation operation) {
+  // Any thread may submit; one task on the loop takes all that has been gathered until it runs.
   bool late = false;
   {
     std::lock_guard lock(mutex_);
@@ -27,7 +28,7 @@ void ConnectionCore::submit_to(std::vector<Operation>& queue, Operation operatio
       if (std::exchange(scheduled_, true)) return;
     }
   }
-  // Once the connection has finished, its error does not change any more.
+  // Once the connection has finished, its error does not change any more, so it needs no lock.
   if (late) return operation.fail(error_);
   context_->run_on_loop([self = shared_from_this()] { self->advance(); });
 }
@@ -68,6 +69,7 @@ void ConnectionCore::attach_accepted(std::shared_ptr<Stream> stream, std::functi
   if (error_) return stream->close();
   stream_ = std::move(stream);
   ready_ = std::move(ready);
+  // TensorPipe's listener would end for good if the first object of one connection failed.
   reader_.protect_first_object();
 
   // The peer has proved who it is, but it may be stuck; its descriptor is not kept for ever.
@@ -115,7 +117,7 @@ void ConnectionCore::pump_reads() {
   read_more(progress == Progress::kNeedsReads);
 }
 
-// Reads ahead, also when no read waits: that is how the end of the other side is noticed.
+// Reads ahead even when no read waits, because that is how the end of the other side is noticed.
 void ConnectionCore::read_more(bool served_all) {
   if (reading_ || error_) return;
   // What is buffered may still serve a read that comes later.
@@ -161,7 +163,7 @@ void ConnectionCore::tick() {
   if (now - last_heard_ > options.silence_timeout)
     return fail(connection_error("nothing came over a data connection for too long"));
 
-  // The first frame of whoever dialed is TensorPipe's.
+  // The first frame of the side that dialed must be TensorPipe's, so no probe goes before it.
   if (greeted_ && !writing_ && writer_.idle()) {
     writer_.push_probe();
     pump_writes();
@@ -197,12 +199,12 @@ void ConnectionCore::fail(tensorpipe::Error error) {
   greeting_timer_.cancel();
   probe_timer_.cancel();
   if (stream_) stream_->close();
-  // From the queue: whoever failed us may be one of our own callbacks.
+  // finish() runs from the queue, because whoever failed us may be one of our own callbacks.
   context_->run_on_loop([self = shared_from_this()] { self->finish(); });
 }
 
-// The socket uses no memory of a caller any more, so every callback fires. What callbacks submit is
-// taken too, until nothing comes.
+// Ends the connection once the socket uses no memory of a caller any more: every callback fires.
+// What callbacks submit is taken too, until nothing comes.
 void ConnectionCore::finish() {
   if (reading_ || writing_) return;
   while (true) {

@@ -46,6 +46,7 @@ std::shared_ptr<tensorpipe::transport::Connection> Context::connect(std::string 
   const std::string session = session_of(address);
   auto connection = new_connection(session);
   auto handle = std::make_shared<Connection>(connection);
+  // TensorPipe may call from any thread, and dials belong to the loop.
   run_on_loop_or_here([self = shared_from_this(), connection, session] {
     if (connection->failed()) return;
     if (session.empty() || !self->dialer_)
@@ -98,6 +99,8 @@ void Context::end_session(const std::string& session) {
     for (const auto& connection : connections_)
       if (connection->session() == session) connections.push_back(connection);
   }
+  // They end without the lock: their callbacks are not ours, and a connection takes the lock to
+  // leave the list.
   if (listener) listener->close();
   for (const auto& connection : connections)
     connection->fail(connection_error("the session has ended"));
@@ -135,6 +138,8 @@ void Context::close() {
       connections.assign(self->connections_.begin(), self->connections_.end());
       listeners = std::exchange(self->listeners_, {});
     }
+    // They end without the lock: their callbacks are not ours, and a connection takes the lock to
+    // leave the list.
     for (const auto& [session, listener] : listeners)
       listener->close();
     for (const auto& connection : connections)

@@ -56,7 +56,7 @@ class Context final : public tensorpipe::transport::Context,
           std::shared_ptr<Dialer> dialer);
   ~Context() override;
 
-  // For TensorPipe.
+  // TensorPipe calls these.
   std::shared_ptr<tensorpipe::transport::Connection> connect(std::string address) override;
   std::shared_ptr<tensorpipe::transport::Listener> listen(std::string address) override;
   bool isViable() const override { return true; }
@@ -65,12 +65,12 @@ class Context final : public tensorpipe::transport::Context,
   void close() override;
   void join() override;
 
-  // For the agent. False, and the stream is closed, if nobody listens for that session.
+  // The agent calls these. False, and the stream is closed, if nobody listens for that session.
   bool deliver(const std::string& session, std::shared_ptr<Stream> stream);
   void end_session(const std::string& session);
   size_t num_connections() const;
 
-  // For connections and listeners.
+  // Connections and listeners call these.
   rpc::detail::Loop& loop() { return *loop_; }
   const ContextOptions& options() const { return options_; }
   template <class Task>

@@ -19,6 +19,7 @@ bool FrameReader::begin_body() {
   const ReadOperation& read = waiting_.front();
   uint64_t length = 0;
   std::memcpy(&length, buffer_.data() + begin_, sizeof length);
+  // The length is the peer's word, so it is checked before anything is allocated or moved.
   if (read.sized && length != read.length) {
     problem_ = "a frame has another length than the one that was announced";
     return false;
@@ -57,12 +58,14 @@ FrameReader::Progress FrameReader::serve() {
   }
 
   const ReadOperation& read = waiting_.front();
+  // A body that lies whole in the buffer is given out where it is, without a copy.
   if (!read.sized && !owned_body_) {
     const char* body = buffer_.data() + begin_;
     begin_ += body_bytes_;
     return finish_read(body);
   }
 
+  // Any other body is put together at its place, over as many readings as it takes.
   char* body = read.sized ? static_cast<char*>(read.data) : owned_body_.get();
   const size_t bytes = std::min(buffered(), body_bytes_ - body_have_);
   if (bytes > 0) std::memcpy(body + body_have_, buffer_.data() + begin_, bytes);
@@ -110,6 +113,7 @@ MutableBuffers FrameReader::room() {
     if (direct_bytes_ < missing) return {room_.data(), count};
   }
 
+  // What is left moves to the front only when the room behind it gets short.
   if (begin_ > 0 && buffer_.size() - end_ < buffer_.size() / 4) {
     std::memmove(buffer_.data(), buffer_.data() + begin_, buffered());
     end_ -= begin_;

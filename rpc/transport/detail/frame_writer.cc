@@ -16,6 +16,7 @@ ConstBuffers FrameWriter::pieces() {
     pieces_.emplace_back(
         reinterpret_cast<const char*>(&kProbeHeader) + kFrameHeaderBytes - probe_left_,
         probe_left_);
+  // One call of the system takes as many frames as the two limits allow.
   size_t sent = sent_;
   size_t bytes = 0;
   for (const WriteOperation& write : waiting_) {
@@ -31,6 +32,7 @@ ConstBuffers FrameWriter::pieces() {
     const size_t body = std::min<size_t>(write.length - body_sent, kMaxTransferBytes);
     if (body > 0) pieces_.emplace_back(static_cast<const char*>(write.data) + body_sent, body);
     bytes += body;
+    // What stands behind a body that was cut must wait for the rest of it.
     if (body < write.length - body_sent) break;
     sent = 0;
   }
