@@ -11,7 +11,7 @@
 namespace retort::losses {
 namespace {
 
-// -log sigmoid(x) and its derivative -sigmoid(-x), without overflow.
+// -log sigmoid(x) and its derivative -sigmoid(-x). Only exp(-|x|) is formed, which cannot overflow.
 struct LogisticTerm {
   double value;
   double slope;
