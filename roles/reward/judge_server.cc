@@ -98,7 +98,7 @@ Future<JudgeAnswer> JudgeServer::answer(const JudgeQuestion& question,
     finish(asked, {});
     return answer;
   }
-  // What waits for the engine is no work yet, and each has its turn.
+  // A question that waits for its turn in the engine is no work yet, so it does not count as begun.
   caller.clock->wait();
   const uint64_t number = engine_.submit(std::move(request));
   asked_.emplace(number, std::move(asked));

@@ -80,7 +80,8 @@ class ReplicatedCalls {
       return pending;
     }
 
-    // While none can be asked receive() waits.
+    // No replica can be asked now. The call fails at once, and receive() waits for a replica as it
+    // does after any loss.
     pending.sent = {.replica = own, .epoch = replicas_.epoch(own)};
     Promise<Answer> lost;
     pending.answer = lost.future();

@@ -14,7 +14,8 @@ namespace {
 constexpr int kMaxRepeats = 3;
 constexpr std::chrono::milliseconds kStopLook{500};
 
-// What no chance at all counts: a difference of two of them is none.
+// Stands for the logarithm of 0: the difference of two infinities would be NaN, that of two of
+// these is 0.
 constexpr double kLeastNumber = -1e30;
 
 std::string short_of(const std::string& fingerprint) { return fingerprint.substr(0, 16); }
@@ -74,7 +75,7 @@ void FrozenReplicas::check_tokenizers(const std::string& peer, const TeacherInfo
   }
 }
 
-// The replica is what its role says, and what the others are.
+// Refuses a replica that is not what its role says, or not the same model as the others.
 void FrozenReplicas::check_same_model(const TeacherReplica& replica,
                                       const TeacherInfo& info) const {
   if (info.tp != static_cast<int64_t>(replica.size()))
@@ -101,7 +102,7 @@ void FrozenReplicas::check_same_model(const TeacherReplica& replica,
                                           "external.served_model")
         .with("peer", replica.leader);
 
-  // One that was started again has read its files anew.
+  // A replica that was started again has read its files anew, and they may have changed.
   const auto before = files_.find(replica.leader);
   if (before != files_.end() && before->second != info.files)
     throw Error(ErrorCode::kMismatch,
@@ -153,6 +154,7 @@ std::optional<size_t> FrozenReplicas::wait(size_t preferred) {
   const Deadline deadline = Deadline::after(options_.patience);
   for (;;) {
     if (stopped_) throw Error(ErrorCode::kCancelled, "nobody waits for '" + options_.role + "'");
+    // The wait is cut into short looks, so that stop() is heard while no replica is up.
     const Deadline look(std::min(deadline.time(), Deadline::after(kStopLook).time()));
     if (const auto found = set_.wait(preferred, look)) return found;
     if (!options_.links || deadline.expired()) return std::nullopt;
@@ -161,6 +163,8 @@ std::optional<size_t> FrozenReplicas::wait(size_t preferred) {
 
 size_t FrozenReplicas::next(const Error& error, Sent& sent, uint64_t request) {
   const std::string peer = options_.replicas[sent.replica].leader;
+  // Two errors are worth another try: a lost replica, if another is there or it may come back, and
+  // a dropped answer, a few times. All others are the caller's.
   const bool lost = error.code() == ErrorCode::kPeerLost && (size() > 1 || options_.links);
   const bool dropped = error.code() == ErrorCode::kUnavailable && sent.repeats++ < kMaxRepeats;
   if (!lost && !dropped) throw error.with("peer", peer);
