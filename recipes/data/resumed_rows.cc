@@ -9,7 +9,7 @@
 namespace retort::data {
 namespace {
 
-// A file whose content is not that of before.
+// A file whose content differs from that of the first run.
 struct ChangedFile {
   int64_t first_row = 0;  // in the numbers of the set
   int64_t rows = 0;
@@ -56,6 +56,8 @@ std::vector<ChangedFile> changed_files(const RowIdentity& before, const RowIdent
     const RowIdentity::File& was = before.files[i];
     const int64_t begin = std::exchange(first_row, first_row + file.rows);
     if (file.fingerprint == was.fingerprint) continue;
+    // The order of an epoch is a permutation of the number of rows: with another number the cursor
+    // would point at other rows.
     if (file.rows != was.rows)
       refuse_rows(file.path + ": has " + std::to_string(file.rows) + " rows, and had " +
                       std::to_string(was.rows) +
@@ -77,7 +79,9 @@ std::vector<ChangedFile> changed_files(const RowIdentity& before, const RowIdent
   return changed;
 }
 
-// The first row that was used and differs; -1: there is none.
+// Returns the first row that was used and differs, or -1. After the first epoch, or where nobody
+// knows how far it went, every row counts as used. Within it the order of the epoch, which is the
+// same as before, says which were.
 int64_t first_used(const std::vector<ChangedFile>& changed, const RowSet& rows,
                    const ResumedAt& at) {
   const auto differs = [&](int64_t row) {

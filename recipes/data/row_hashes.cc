@@ -37,7 +37,8 @@ bool is_blank_row(std::string_view line) {
   return line.find_first_not_of(" \t\r\n\v\f") == std::string_view::npos;
 }
 
-// As JsonlFile tells its lines. False: stopped, and nothing is left.
+// Writes the hashes of the rows, which it tells apart as JsonlFile does. False: it was stopped, and
+// no file is left.
 bool write_hashes(std::string_view text, const std::string& fingerprint, const fs::path& path,
                   const std::function<bool()>& stop) {
   std::error_code failed;
@@ -64,6 +65,8 @@ bool write_hashes(std::string_view text, const std::string& fingerprint, const f
     hashes.clear();
   }
   out.write(std::as_bytes(std::span(hashes)));
+  // The file may be written to while it is read; hashes under the wrong fingerprint would speak for
+  // rows that they are not of.
   if (content.hex_digest() != fingerprint)
     throw Error(ErrorCode::kCorrupt, "the file was changed while its rows were hashed");
 

@@ -29,7 +29,8 @@ bool is_blank(std::string_view line) {
   return line.find_first_not_of(" \t\r\v\f") == std::string_view::npos;
 }
 
-// Collects the numbers; beyond the limit it writes them to a file, if it may.
+// Collects the numbers, and writes them to a file, if it may, when they outgrow the limit in
+// memory.
 class Builder {
  public:
   explicit Builder(fs::path index) : index_(std::move(index)) {}
@@ -152,6 +153,8 @@ size_t LineIndex::start(std::string_view text, int64_t i) const {
       numbers_[static_cast<size_t>(i / kBlock * (kBlock + 1) + 1 + i % kBlock)]);
   const bool begins = at < text.size() &&
                       (at == 0 || text[at - 1] == '\n' || (at == kByteOrderMark.size() && i == 0));
+  // The text may be cut or rewritten under its mapping. A row from the wrong place would go
+  // unnoticed, so each start is checked.
   if (!begins)
     throw Error(ErrorCode::kCorrupt,
                 "no line begins where the index says; was the file changed while it was in use?")
