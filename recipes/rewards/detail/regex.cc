@@ -79,7 +79,7 @@ int Regex::num_groups() const {
 
 std::optional<Regex::Place> Regex::find(std::string_view text, size_t from,
                                         const std::string& what) const {
-  // 0: it matched, and has more groups than are asked for.
+  // A result of 0 means that it matched and has more groups than are asked for.
   const int found = pcre2_match(compiled_->code.get(), bytes_of(text), text.size(), from, 0,
                                 compiled_->match.get(), compiled_->context.get());
   if (found == PCRE2_ERROR_NOMATCH) return std::nullopt;
@@ -107,7 +107,8 @@ std::optional<std::string_view> Regex::find_last(std::string_view text,
     const auto place = find(text, from, what);
     if (!place) break;
     last = place;
-    // A place without characters is not found again.
+    // A match without characters would be found again at its own end for ever, so the search goes
+    // on behind the next character.
     from = place->end > from ? place->end : next_character(text, from);
   }
   return last ? last->group : std::nullopt;
