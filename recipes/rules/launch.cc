@@ -11,7 +11,8 @@
 namespace retort::recipes {
 namespace {
 
-// Nobody starts a single process of a step again. 0 says what happens then: the run ends.
+// Under Slurm nobody starts a single process of a step again. A value of 0 says what happens then,
+// that the run ends, so it is allowed.
 void check_slurm(const LaunchOptions& launch, const Roles& roles, const RecipePlaces& places) {
   const int64_t usual = RoleOptions().restarts;
   for (const auto& [name, role] : roles)
