@@ -30,7 +30,7 @@ class Dataset : public ItemSet<Sample> {
  public:
   Dataset(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer,
           models::ChatTemplate chat, const std::filesystem::path& cache, SampleRule rule = {});
-  // Whether rows may be longer than max_length: they go on in the next pack.
+  // True if rows may be longer than max_length: they go on in the next pack.
   bool wraps() const { return wraps_; }
   // From now on messages rows, too, say whether their prompt alone has other tokens
   // (SampleOptions::compare_prompts). Not while other threads read.

@@ -1,4 +1,4 @@
-// Whether a run goes on with rows that are not quite those that it began with.
+// Decides whether a run goes on with rows that are not quite those that it began with.
 #pragma once
 
 #include <cstdint>

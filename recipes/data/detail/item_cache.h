@@ -17,13 +17,13 @@
 
 namespace retort::data::detail {
 
-// What forming batches must know of a row.
+// The facts of a row that forming batches needs.
 class RowCosts {
  public:
   virtual ~RowCosts() = default;
   // Tokens of the row; 0 for a bad one that is skipped. Makes the sample if that is not known yet.
   virtual int64_t tokens(int64_t row) = 0;
-  // Whether a part of the row has a target; its first token is none, as nothing predicts it.
+  // True if a part of the row has a target; its first token is none, as nothing predicts it.
   virtual bool has_target(int64_t row, int64_t begin, int64_t end) = 0;
   virtual const RowSet& rows() const = 0;
 };
@@ -52,7 +52,7 @@ bool has_target_in(const Item&, int64_t, int64_t) {
   return true;
 }
 
-// Of the items that a stream keeps.
+// The memory for the items that a stream keeps.
 inline constexpr int64_t kItemCacheBytes = int64_t{256} << 20;
 
 // Memory: 4 bytes for each row, plus at most `limit_bytes` of samples. One thread.

@@ -46,7 +46,7 @@ class StepRows {
   int64_t steps_of_epoch_ = -1;  // not counted yet
 };
 
-// What a stream makes of a row that is not cut, and of a part of one.
+// The item that a stream makes of a row that is not cut, and of a part of one.
 template <class Set, class Item>
 Item item_of(ItemCache<Set, Item>& items, const RowPart& part) {
   RETORT_CHECK(part.is_whole()) << "row " << part.row << " was cut";
@@ -65,7 +65,7 @@ struct StepItems {
   double epoch = 0;
 };
 
-// Those of the next step, which `items` makes of its rows.
+// Returns the items of the next step, which `items` makes of its rows.
 template <class Item, class Set>
 StepItems<Item> next_items(StepRows& rows, ItemCache<Set, Item>& items) {
   const StepRows::Step next = rows.next();
@@ -111,7 +111,7 @@ class StepsAhead : public StepStream<MicroBatch>::Source {
   OneAhead<StepItems<Item>> ahead_;
 };
 
-// The same of items that a cache has of whole rows or their parts.
+// The same for items that a cache has of whole rows or their parts.
 template <class MicroBatch, class Set, class Item>
 std::unique_ptr<typename StepStream<MicroBatch>::Source> steps_of_rows(
     StepRows rows, std::shared_ptr<ItemCache<Set, Item>> items,
@@ -121,9 +121,10 @@ std::unique_ptr<typename StepStream<MicroBatch>::Source> steps_of_rows(
       std::move(make_batch));
 }
 
-// What StepRows is given for rows that are always laid end to end, each a pack of its own: of pairs
-// and of completions. `what` names them; `sequences`: how many of the data set's max_length make a
-// row. kInvalidArgument for packing: false, and for a max_length of the batches' own.
+// The options that StepRows is given for rows that are always laid end to end, each a pack of its
+// own: of pairs and of completions. `what` names them; `sequences`: how many of the data set's
+// max_length make a row. kInvalidArgument for packing: false, and for a max_length of the batches'
+// own.
 BatchOptions end_to_end(const BatchOptions& options, int64_t max_length, const std::string& what,
                         int64_t sequences);
 
