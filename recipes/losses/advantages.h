@@ -22,7 +22,7 @@ struct Advantages {
   // Share of the scorable samples whose standard deviation (the batch's with kBatch, else their
   // group's) is 0: no signal from them.
   double frac_reward_zero_std = 0;
-  // Of the scorable samples; Bessel's correction, 0 for fewer than two
+  // over the scorable samples; Bessel's correction, 0 for fewer than two
   double reward_mean = 0;
   double reward_std = 0;
 };

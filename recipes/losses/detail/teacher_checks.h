@@ -1,4 +1,4 @@
-// Whether a teacher's signal can belong to a student's rows and vocabulary: shapes, dtypes and
+// Checks that a teacher's signal can belong to a student's rows and vocabulary: shapes, dtypes and
 // devices. Its numbers are judged where they are used.
 #pragma once
 
