@@ -20,10 +20,10 @@ namespace retort::recipes {
 // Parameters that weight decay leaves alone, by what they are.
 enum class NoDecay { kNorm, kBias };
 
-// What becomes of a run when a checkpoint cannot be saved.
+// A run stops or goes on when a checkpoint cannot be saved.
 enum class OnSaveError { kStop, kContinue };
 
-// What becomes of a run that has stopped learning.
+// A run that has stopped learning is warned about, or stopped.
 enum class OnDivergence { kWarn, kStop };
 
 // Which model of a run is its best, and how long the run waits for a better one.
@@ -34,7 +34,7 @@ struct BestModelOptions {
 };
 
 struct TrainOptions {
-  // What holds when neither of a pair of alternatives is given.
+  // These hold when neither key of a pair of alternatives is given.
   static constexpr int64_t kDefaultMaxSteps = 200;
   static constexpr int64_t kDefaultBatchSize = 8;
 
