@@ -59,8 +59,8 @@ class FrozenReplicas {
     uint64_t epoch = 0;
     int repeats = 0;
   };
-  // Where a request goes that failed with `error`: to the same replica, which dropped the answer,
-  // or to another one, or to one that comes back, which is waited for.
+  // Returns where a request goes that failed with `error`: to the same replica, which dropped the
+  // answer, or to another one, or to one that comes back, which is waited for.
   // Errors: `error` itself, with the replica as context, if it goes nowhere; kPeerLost when no
   // replica is left or came back within `patience`; kMismatch when one came back as another model.
   size_t next(const Error& error, Sent& sent, uint64_t request);
