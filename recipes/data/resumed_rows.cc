@@ -37,6 +37,9 @@ void compare_options(const RowIdentity& before, const RowIdentity& now, const Re
                 "data.train names " + std::to_string(now.files.size()) + " files, and named " +
                     std::to_string(before.files.size()) + " for " + at.checkpoint +
                     "; restore it, or start a new run");
+
+  // With `error` every row that was used was good, so going on with `skip` changes none of them.
+  // The other way rows that were left out would now be errors.
   if (before.on_bad_sample == now.on_bad_sample) return;
   if (now.on_bad_sample == OnBadSample::kError)
     refuse_rows(

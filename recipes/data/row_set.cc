@@ -67,6 +67,7 @@ RowSet::RowSet(std::vector<Source> sources, const DataOptions& options, models::
   if (impl_->sources.empty())
     throw Error(ErrorCode::kInvalidArgument,
                 "no data source was given; expected at least one {path: FILE.jsonl}");
+  // This set's sources are checked, whichever of the options' lists they come from.
   DataOptions checked = options;
   checked.train = impl_->sources;
   checked.eval.clear();

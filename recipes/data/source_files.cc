@@ -96,6 +96,7 @@ std::vector<std::string> source_files(const std::string& path) {
 std::vector<Source> expand_sources(const std::vector<Source>& sources) {
   std::vector<Source> all;
   for (const Source& source : sources) {
+    // A file or folder of that very name is no pattern, whatever characters it has.
     const bool pattern = is_pattern(source.path) && !fs::exists(source.path);
     if (pattern && source.path.find("**") != std::string::npos)
       refuse(source.path, "holds **; a * matches names in one folder: write a source for each");

@@ -83,6 +83,7 @@ class Parser {
     if (!number) return std::nullopt;
     Value value = number_value(std::move(*number));
 
+    // Numbers with colons between them, as of a time or a ratio, are one value of several parts.
     if (sees(':')) {
       Value times{.number = {}, .parts = {std::move(value)}, .shape = ":", .half_day = {}};
       while (takes(':')) {

@@ -46,7 +46,7 @@ inline bool has_target_in(const Sample& sample, int64_t begin, int64_t end) {
   const auto first = sample.is_target.begin();
   return std::find(first + begin + 1, first + end, 1) != first + end;
 }
-// Rows that are used whole have one.
+// Items of other kinds are used whole, and a whole one has a target.
 template <class Item>
 bool has_target_in(const Item&, int64_t, int64_t) {
   return true;
@@ -103,6 +103,7 @@ class ItemCache final : public RowCosts {
   void keep(int64_t row, const Item& item) {
     const int64_t bytes = bytes_of(item);
     if (bytes > limit_bytes_ || places_.contains(row)) return;
+    // The items that were not used for longest make room.
     while (used_bytes_ + bytes > limit_bytes_) {
       used_bytes_ -= bytes_of(recent_.back().second);
       places_.erase(recent_.back().first);

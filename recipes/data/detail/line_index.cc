@@ -102,6 +102,7 @@ LineIndex::LineIndex(const fs::path& file, std::string_view text, const fs::path
   const fs::path index = cache.empty() ? fs::path() : cache / (kept_name(file, text) + ".lines");
   if (!index.empty() && open(index, text)) return;
   Builder builder(index);
+  // Blank lines are no rows, but they count where a message names a line.
   int64_t lines = 0;
   for (size_t at = text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
        at < text.size();) {

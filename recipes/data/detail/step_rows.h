@@ -101,6 +101,7 @@ class StepsAhead : public StepStream<MicroBatch>::Source {
   }
 
   int64_t steps_per_epoch() override {
+    // The rows belong to the thread that makes the next step until it is done with it.
     ahead_.settle();
     return rows_.steps_per_epoch();
   }
@@ -108,7 +109,7 @@ class StepsAhead : public StepStream<MicroBatch>::Source {
  private:
   StepRows rows_;
   const std::function<MicroBatch(std::vector<Item> items)> make_batch_;
-  OneAhead<StepItems<Item>> ahead_;
+  OneAhead<StepItems<Item>> ahead_;  // destroyed first: its thread uses rows_
 };
 
 // The same for items that a cache has of whole rows or their parts.
@@ -134,7 +135,8 @@ BatchOptions end_to_end(const BatchOptions& options, int64_t max_length, const s
 template <class Item, class Set>
 std::vector<std::vector<Item>> eval_items(const Set& set, const BatchOptions& options,
                                           int64_t budget) {
-  // Every rank follows what all of them get, and keeps its own.
+  // Every rank follows what all of them get, and keeps its own: so all know the number of
+  // micro-batches without a message.
   struct Rank {
     int64_t batches = 0;  // so far
     int64_t items = 0;    // in the last one
@@ -162,7 +164,8 @@ std::vector<std::vector<Item>> eval_items(const Set& set, const BatchOptions& op
     mine.back().push_back(std::move(*item));
   }
 
-  // Empty micro-batches where another rank has more.
+  // A rank gets empty micro-batches where another one has more, because the collectives of an
+  // evaluation are the same on all.
   int64_t batches = 0;
   for (const Rank& rank : ranks)
     batches = std::max(batches, rank.batches);

@@ -112,6 +112,8 @@ Sample TokenFile::sample(int64_t row, const std::string& origin) const {
   RETORT_CHECK(row >= 0 && row < rows_) << "row " << row << " of " << rows_;
   const std::string_view text = file_.text();
   const size_t places = text.size() - 8 * (static_cast<size_t>(rows_) + 2);
+  // The offsets of a damaged file may say anything, so they and the checksum are looked at before
+  // the record is followed.
   RecordReader place(text.substr(places + 8 * static_cast<size_t>(row), 16));
   const uint64_t begin = place.number(8), end = place.number(8);
   const bool inside = begin >= kMagic.size() && end >= begin + 8 && end <= places;
@@ -124,6 +126,7 @@ Sample TokenFile::sample(int64_t row, const std::string& origin) const {
 
   RecordReader reader(body);
   const std::string bad = reader.text();
+  // A row that was bad when the file was made is bad again, with the same message.
   if (!bad.empty()) throw Error(ErrorCode::kInvalidArgument, bad);
   Sample sample;
   sample.origin = origin;
