@@ -62,6 +62,8 @@ std::vector<double> read_rewards(const at::Tensor& rewards, int64_t num_generati
   const at::Tensor doubles = rewards.detach().to(at::kCPU, at::kDouble).contiguous();
   const double* data = doubles.data_ptr<double>();
   std::vector<double> values(data, data + doubles.size(0));
+  // NaN marks a sample that cannot be scored and passes. An infinite reward would make every
+  // advantage of its group NaN.
   for (size_t i = 0; i < values.size(); ++i)
     if (std::isinf(values[i]))
       throw Error(ErrorCode::kInvalidArgument,

@@ -270,6 +270,7 @@ double policy_divisor(PolicyLossType type, const PolicyCounts& global) {
           static_cast<double>(global.sequences) * static_cast<double>(global.max_completion_tokens);
       break;
   }
+  // A batch without tokens has a loss of 0, which divided by 0 would be NaN.
   return std::max(count, 1.0);
 }
 

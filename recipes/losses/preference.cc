@@ -60,6 +60,8 @@ struct PairLoss {
   double nll_weight = 0;
 };
 PairLoss pair_loss(const Pair& p, double pair_weight, const PreferenceOptions& options) {
+  // f-DPO: the losses see scores in the place of log-ratios, and the scores' slopes bring their
+  // derivatives back to the log-ratios.
   const detail::Score chosen = detail::score_of(p.chosen_ratio, options);
   const detail::Score rejected = detail::score_of(p.rejected_ratio, options);
   Pair scored = p;

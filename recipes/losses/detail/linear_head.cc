@@ -182,6 +182,7 @@ class HeadFunction : public torch::autograd::Function<HeadFunction> {
                             const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                             double softcap, int64_t rows_at_once, ChunkLoss* loss) {
     const LinearHead head{hidden, weight, bias.value_or(at::Tensor()), softcap};
+    // The gradients are formed here, while a chunk's logits exist; backward only scales them.
     const HeadGradients grads = run_chunks(head, rows_at_once, *loss, HeadNeeds::of(head));
     ctx->save_for_backward({grads.hidden, grads.weight, grads.bias});
     ctx->saved_data["hidden_dtype"] = static_cast<int64_t>(hidden.scalar_type());
