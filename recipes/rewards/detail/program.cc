@@ -196,6 +196,7 @@ void Program::take_line(Batch& batch, std::string_view line) {
   if (!answer.is_object()) refuse("is not a JSON object");
   if (!answer.contains("id") || !answer["id"].is_number_integer()) refuse("has no id");
   if (!answer.contains("score")) refuse("has no score");
+  // Ids go on from batch to batch, so one below the first of this batch was answered in its own.
   const int64_t number = answer["id"].get<int64_t>() - batch.first_id;
   if (number >= static_cast<int64_t>(batch.answered.size())) refuse("answers what was not asked");
   if (number < 0 || batch.answered[static_cast<size_t>(number)]) refuse("answers twice");
