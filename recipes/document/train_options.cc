@@ -44,6 +44,7 @@ void check_end_of_schedule(const TrainOptions& train) {
 // Checks the keys that belong to one type of schedule each.
 void check_schedule(const TrainOptions& train) {
   const TrainOptions defaults;
+  // A key of another type of schedule would be silently ignored, so it is refused.
   if (is_type(train, parallel::LrSchedulerType::kCosineWithRestarts))
     at_least("lr_num_cycles", train.lr_num_cycles, 1);
   else if (train.lr_num_cycles != defaults.lr_num_cycles)
