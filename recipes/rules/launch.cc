@@ -34,6 +34,8 @@ void check_hosts(const Recipe& recipe, const RecipePlaces& places, const Launche
   const std::string has =
       "has no effect with launch.backend: " + std::string(enum_name(launch.backend)) +
       "; write backend: ";
+
+  // The keys of other backends must be as they are by default: nobody would read a changed one.
   if (launch.backend == Backend::kKubernetes)
     check_kubernetes(recipe, places, launcher);
   else if (const std::string changed = changed_field(launch.kubernetes); !changed.empty())

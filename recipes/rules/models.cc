@@ -35,6 +35,7 @@ class ModelFolderCheck {
         places_.refuse(path, "'" + role.model +
                                  "' is not a folder; expected a Hugging Face model folder" +
                                  models::model_folder_hint(role.model));
+      // An adapter's folder mostly has no config.json either, but the advice is another one.
       if (models::is_adapter_folder(role.model))
         places_.refuse(path, "'" + role.model +
                                  "' is a LoRA adapter; expected a whole model: merge it with "
@@ -85,6 +86,7 @@ class ModelFolderCheck {
                            std::to_string(recipe_.data.max_length) +
                            "; lower that, or take another reward model");
     }
+    // A student that begins as a classifier must have as many labels as the recipe trains.
     const int64_t labels = recipe_type(recipe_).score_labels(recipe_);
     if (name != Recipe::kDrivingRole || labels == 0) return;
     const models::ModelConfig config = models::read_model_config(role.model);
