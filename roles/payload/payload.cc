@@ -203,6 +203,7 @@ std::string sequence_hash(const at::Tensor& input_ids, const at::Tensor& cu_seql
 }
 
 void check_label(const Payload& payload, const PayloadLabel& expected) {
+  // All fields that differ go into one message, because together they tell whose answer it is.
   std::string differs;
   const auto compare = [&](std::string_view field, const auto& got, const auto& want) {
     if (got == want) return;

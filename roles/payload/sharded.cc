@@ -104,8 +104,8 @@ class Chunk {
     return at::where(column.ge(0).logical_and(column.lt(own)), values,
                      at::full_like(values, kNegInf));
   }
-  // Writes this rank's best k: values, then ids as the bits of int32, which a conversion to float32
-  // would round. A rank with fewer than k pads.
+  // Writes this rank's best k: values, then ids as the bits of int32, because a conversion to
+  // float32 would round large ids. A rank with fewer than k pads.
   void put_candidates(const at::Tensor& mine, int64_t k) const {
     const int64_t own = std::min(k, counted_.size(1));
     const auto [values, columns] = top_k(counted_, own);

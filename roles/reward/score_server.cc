@@ -95,6 +95,8 @@ Future<RewardAnswer> ScoreServer::score(const RewardQuestion& question,
                       "; lower data.max_length, or score with another model")
           .with("request", question.request_id);
 
+  // Each sequence is a request of its own to the teacher. The callbacks share the open question,
+  // which the last of them answers.
   const auto open = std::make_shared<OpenQuestion>();
   open->answer.request_id = question.request_id;
   open->answer.scores.resize(question.num_sequences());

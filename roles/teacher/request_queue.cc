@@ -16,6 +16,7 @@ bool RequestQueue::Entry::wanted() const {
 
 void RequestQueue::forget_old() {
   const auto now = std::chrono::steady_clock::now();
+  // A request whose other parts are never asked for would stay for ever.
   std::erase_if(entries_, [&](const auto& item) {
     return item.second.taken && now - item.second.taken_at > lease_;
   });
@@ -52,6 +53,7 @@ void RequestQueue::add(const std::string& key, const ForwardRequest& request,
   }
 
   entry->second.asked[part] = true;
+  // The work on the request has not begun; mark_taken() says when it has.
   caller.clock->wait();
   entry->second.callers.push_back(caller);
   if (!is_new) return;
