@@ -33,8 +33,8 @@ MicroBatch make_micro_batch(std::vector<Sample> samples);
 // and the layout.
 inline constexpr int64_t kWindowSamples = 1024;
 
-// How many places of the epoch's order a batch stream's cursor has behind it: whole windows, one of
-// which counts as soon as one of its packs was consumed.
+// Returns how many places of the epoch's order a batch stream's cursor has behind it: whole
+// windows, one of which counts as soon as one of its packs was consumed.
 int64_t used_places(const Cursor& cursor);
 
 // The options of batches of samples, and of pairs (pair_batches.h, which says what is different

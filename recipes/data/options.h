@@ -26,7 +26,7 @@ enum class OnBadSample { kError, kSkip };
 // A row that is longer than a pack keeps its start alone, or goes on in the next.
 enum class PackingStrategy { kWhole, kWrapped };
 
-// Which tokens of a row that is longer than max_length are kept.
+// The tokens that are kept of a row that is longer than max_length.
 enum class TruncationMode { kKeepStart, kKeepEnd };
 
 struct Source {

@@ -12,7 +12,7 @@
 
 namespace retort::data {
 
-// How far a run has come, and where the hashes of its rows are.
+// Says how far a run has come, and where the hashes of its rows are.
 struct ResumedAt {
   std::string checkpoint;  // for messages
   uint64_t seed = 0;

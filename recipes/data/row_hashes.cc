@@ -20,7 +20,8 @@ namespace retort::data {
 namespace fs = std::filesystem;
 namespace {
 
-// The last bytes of the file.
+// The last bytes of the file. It is written from front to back, and the number of rows is known
+// only at its end.
 struct HashFooter {
   char magic[16];
   uint64_t rows;

@@ -100,7 +100,7 @@ class RowSet {
     int64_t longest = 0;
   };
   void note_read(int64_t row, const RowFacts& facts) const;
-  // What is made of the rows, and the options that shape it as a text.
+  // Says what is made of the rows, and the options that shape it as a text.
   struct Shaping {
     std::string kind, options;
   };

@@ -186,7 +186,7 @@ bool is_joined_before(Tokens tokens, size_t begin) {
     return is_digits(token) || closes(token) || token.kind == TokenKind::kUnit;
   };
   if (ends_number(before)) return true;
-  // "5 = x or 7 = x"
+  // An equation may end with its unknown: "5 = x or 7 = x".
   if (before.kind == TokenKind::kLetter && at > 1 && tokens[at - 2].is_sign('=')) return true;
   if (at < 2 || !ends_number(tokens[at - 2])) return false;
   return before.is_sign(',') || has_smaller_units(before) ||

@@ -17,7 +17,8 @@ namespace {
 constexpr int64_t kBlock = 64;
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
-// The last bytes of an index file.
+// The last bytes of an index file. It is written from front to back, and its numbers are known only
+// at its end.
 struct Footer {
   char magic[16];
   uint64_t text_bytes, size, lines, numbers;
