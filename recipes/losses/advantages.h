@@ -10,8 +10,7 @@
 
 namespace retort::losses {
 
-// How grpo divides reward - mean of the group: by the group's deviation, the batch's, or not at
-// all.
+// grpo divides reward - mean of the group by the group's deviation, the batch's, or not at all.
 enum class ScaleRewards { kGroup, kBatch, kNone };
 
 struct Advantages {

@@ -131,7 +131,8 @@ struct Clipped {
   Clip clip = Clip::kNone;
 };
 
-// -min(ratio A, clip(ratio) A), by log(ratio).
+// PPO's clipped surrogate -min(ratio A, clip(ratio) A), with its slope by log(ratio). A clipped row
+// has no slope: its ratio has moved far enough.
 Clipped clipped_surrogate(double log_ratio, double advantage, const ClipRange& range) {
   const double ratio = std::exp(log_ratio);
   if (advantage < 0 && ratio < range.low) return {-range.low * advantage, 0, Clip::kLow};
@@ -143,7 +144,8 @@ Clipped clipped_surrogate(double log_ratio, double advantage, const ClipRange& r
   return {-ratio * advantage, -ratio * advantage};
 }
 
-// -min(ratio, cap) A log p, by log p.
+// CISPO: -min(ratio, cap) A log p, with its slope by log p. The ratio is a weight without a
+// gradient, so no row loses its slope.
 Clipped capped_weight(double log_ratio, double advantage, double logp, const ClipRange& range) {
   if (advantage == 0) return {0 * log_ratio, 0};
   const double ratio = std::exp(log_ratio);

@@ -11,8 +11,9 @@
 
 namespace retort::losses {
 
-// How token losses become one number; see policy_divisor. kCispo has another token loss besides:
-// the ratio is a weight of log p that has no gradient, capped, so that no token loses its gradient.
+// The ways in which token losses become one number; see policy_divisor. kCispo has another token
+// loss besides: the ratio is a weight of log p that has no gradient, capped, so that no token loses
+// its gradient.
 enum class PolicyLossType { kGrpo, kBnpo, kDrGrpo, kDapo, kCispo };
 // The ratio to the old policy: of each token, or of the sequence (the geometric mean of its tokens'
 // ratios: GSPO).

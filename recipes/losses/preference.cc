@@ -84,7 +84,7 @@ PairLoss pair_loss(const Pair& p, double pair_weight, const PreferenceOptions& o
   return result;
 }
 
-// The inputs, checked.
+// The inputs as numbers, after all checks of their shapes and of what the options need.
 struct Columns {
   Columns(const PreferenceInputs& in, const PreferenceOptions& options)
       : with_reference(needs_reference(options)) {

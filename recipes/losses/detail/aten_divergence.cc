@@ -22,7 +22,7 @@ at::Tensor ratio(const at::Tensor& a, const at::Tensor& b) {
   return (a / b).masked_fill_(a == 0, 0);
 }
 
-// The mixture that loss.type compares with.
+// Returns the mixture that loss.type compares with.
 at::Tensor mixture(const RowLoss& loss, const at::Tensor& p, const at::Tensor& q) {
   return loss.type == DivergenceType::kSkewedReverseKl ? q + loss.mix * (p - q)
                                                        : p + loss.mix * (q - p);
@@ -48,7 +48,7 @@ DivergenceSums divergence_sums(const RowLoss& loss, const Side& s, const Side& t
     return {d.abs().sum(1), (p * d.sign()).sum(1)};
   }
 
-  // These compare with a mixture M of the two.
+  // The divergences that are left compare with a mixture M of the two.
   const at::Tensor m = mixture(loss, p, q);
   if (loss.type == DivergenceType::kJsd)
     return {(q * log_ratio(q, m)).sum(1), (p * log_ratio(p, m)).sum(1)};

@@ -45,7 +45,7 @@ class VocabGroup {
   int64_t begin_, rows_, total_;
 };
 
-// How many ids the vocabulary has, of which the weight (maybe not yet checked) is a part.
+// Returns how many ids the vocabulary has, of which the weight (maybe not yet checked) is a part.
 int64_t vocab_total(const parallel::VocabShard& vocab, const at::Tensor& weight);
 
 // True if the row kernels can read it; an undefined tensor is left to check_head.
