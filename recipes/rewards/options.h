@@ -77,7 +77,7 @@ struct RewardOptions {
   void validate() const;
   // True if a program or a service is asked, within `timeout`.
   bool asks() const;
-  // How long score() waits for a batch at most; 0 for what is computed here.
+  // Returns how long score() waits for a batch at most; 0 for what is computed here.
   Duration longest_wait() const;
 };
 
