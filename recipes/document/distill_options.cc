@@ -71,7 +71,7 @@ void DistillOptions::validate() const {
                   " would be minimised by moving student mass out of the top-k); use tail: bucket");
   needs(top_k, payload_dtype == defaults.payload_dtype, "payload_dtype", "payload: topk");
 
-  // The divergence.
+  // Each divergence has parameters of its own, which mean nothing with another one.
   if (!(beta >= 0 && beta <= 1)) refuse_option("beta must be in [0, 1]");
   needs(loss_type == DivergenceType::kJsd, beta == defaults.beta, "beta", "loss_type: jsd");
   if (!(skew_lambda >= 0 && skew_lambda < 1)) refuse_option("skew_lambda must be in [0, 1)");

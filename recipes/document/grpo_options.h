@@ -14,8 +14,8 @@ namespace retort::recipes {
 // The baseline that a sample's reward is compared with.
 enum class AdvantageType { kGrpo, kRloo, kReinforcePlusPlus };
 
-// How several rewards become one advantage: their weighted sum is compared within its group, or
-// each of them is, and then the weighted sum of what comes of it within the batch (GDPO).
+// The ways in which several rewards become one advantage: their weighted sum is compared within its
+// group, or each of them is, and then the weighted sum of what comes of it within the batch (GDPO).
 enum class MultiObjectiveAggregation { kSumThenNormalize, kNormalizeThenSum };
 
 // losses::SamplingCorrection, or the one that the generator calls for: sequence_mask for an engine
@@ -128,7 +128,7 @@ struct GrpoOptions {
         "0 generation overlaps training; 0: drawn with the weights of the first of num_iterations "
         "* num_mini_batches steps");
 
-    // Which samples count, and what rewards and loss are made of besides.
+    // These say which samples count, and what rewards and loss are made of besides.
     visit("max_resamples", max_resamples,
           "how often other prompts are drawn in the place of those whose completions score alike");
     visit(

@@ -26,7 +26,7 @@ enum class OnSaveError { kStop, kContinue };
 // A run that has stopped learning is warned about, or stopped.
 enum class OnDivergence { kWarn, kStop };
 
-// Which model of a run is its best, and how long the run waits for a better one.
+// Says which model of a run is its best, and how long the run waits for a better one.
 struct BestModelOptions {
   std::string metric;  // train.metric_for_best_model; "": no model is the best
   bool greater_is_better = false;
@@ -165,7 +165,7 @@ struct TrainOptions {
           "recompute every n-th layer only and keep the others' activations; with "
           "gradient_checkpointing");
 
-    // What happens when.
+    // These say when something happens.
     visit("logging_steps", logging_steps, "steps between lines of metrics.jsonl");
     visit("log_layer_grad_norms", log_layer_grad_norms,
           "also log the gradient norm of each layer, of the embedding, the last norm and the head");
