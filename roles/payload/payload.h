@@ -1,5 +1,5 @@
-// What a teacher sends for the positions a student asked about, and the label that says what it
-// belongs to.
+// The answer that a teacher sends for the positions a student asked about, and the label that says
+// what it belongs to.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +19,7 @@ enum class PayloadKind : uint8_t { kHiddenStates, kTopK, kFull, kTargetLogProbs,
 // own forward pass; or both, each id once.
 enum class Support : uint8_t { kTeacher, kStudent, kUnion };
 
-// What the student wants; part of every request.
+// Says what the student wants; part of every request.
 struct PayloadSpec {
   PayloadKind kind = PayloadKind::kHiddenStates;
   int64_t top_k = 64;

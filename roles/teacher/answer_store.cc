@@ -134,8 +134,8 @@ bool AnswerStore::answer_waiting(const std::string& key, int64_t part, const Pay
 void AnswerStore::put(const std::string& key, int64_t part, Payload piece) {
   if (answer_waiting(key, part, piece)) return;
 
-  // What is kept shares no memory with the whole answer. It is copied without the lock, so that
-  // somebody may have begun to wait when the copy is done.
+  // A kept piece shares no memory with the whole answer. It is copied without the lock, so somebody
+  // may have begun to wait when the copy is done, and is looked for again.
   for (at::Tensor* tensor : piece.row_tensors())
     *tensor = alone(*tensor);
   Waiters waiters;

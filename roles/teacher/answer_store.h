@@ -1,4 +1,4 @@
-// Where finished pieces of answers meet the ranks that asked for them.
+// The store where finished pieces of answers meet the ranks that asked for them.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// What a frozen role answers: the seam between a recipe and its teachers and references.
+// The answers of a frozen role: the seam between a recipe and its teachers and references.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -10,7 +10,7 @@
 namespace retort::roles {
 namespace {
 
-// How often an answer that a replica no longer has is asked for again.
+// An answer that a replica no longer has is asked for again at most this often.
 constexpr int kMaxRepeats = 3;
 constexpr std::chrono::milliseconds kStopLook{500};
 
@@ -55,8 +55,8 @@ void FrozenReplicas::handshake(const TeacherReplica& replica) {
   files_[replica.leader] = info.files;
 }
 
-// What the role is asked about are ids, so both must number their tokens alike. It was told how
-// many ids the student knows, and its fingerprint is over the same `known` ones.
+// The role is asked about ids, so both must number their tokens alike. It was told how many ids the
+// student knows, and its fingerprint is over the same `known` ones.
 void FrozenReplicas::check_tokenizers(const std::string& peer, const TeacherInfo& info) const {
   if (!student_tokenizer_) return;
   const int64_t known = std::min(student_tokenizer_->vocab_size(), info.tokenizer_size);
@@ -93,7 +93,7 @@ void FrozenReplicas::check_same_model(const TeacherReplica& replica,
         .with("peer", replica.leader);
   if (!info_.name.empty()) check_same_numbers(info);
 
-  // What is asked in words has neither ids nor sizes: only its name says who answers.
+  // A role that is asked in words has neither ids nor sizes: only its name says who answers.
   const bool in_words = !student_tokenizer_.has_value();
   if (in_words && !info_.name.empty() && info.files != info_.files)
     throw Error(ErrorCode::kMismatch, "role '" + options_.role + "' is served by '" + info_.files +
@@ -112,7 +112,8 @@ void FrozenReplicas::check_same_model(const TeacherReplica& replica,
         .with("peer", replica.leader);
 }
 
-// A share of all answers would be another model's, and no answer would show it.
+// With a replica of another model a share of all answers would be wrong, and no answer would show
+// it.
 void FrozenReplicas::check_same_numbers(const TeacherInfo& info) const {
   const ProbeNumbers &mine = info_.numbers, &its = info.numbers;
   const size_t count = mine.values.size();
@@ -132,7 +133,7 @@ void FrozenReplicas::check_same_numbers(const TeacherInfo& info) const {
   same = same && largest <= most && mean <= most_mean;
   if (same) return;
 
-  // Which of the two is the wrong one nobody can tell, so both are named.
+  // Nobody can tell which of the two is the wrong one, so both are named.
   throw Error(ErrorCode::kMismatch,
               "replicas of role '" + options_.role +
                   "' give the same tokens other numbers: one of the addresses serves another "

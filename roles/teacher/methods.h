@@ -24,7 +24,7 @@ struct ProbeNumbers {
   }
 };
 
-// Who the teacher is; the first thing a student asks.
+// Says who the teacher is; it is the first thing a student asks.
 struct TeacherInfo {
   std::string name;
   uint64_t weight_version = 0;

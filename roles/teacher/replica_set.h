@@ -50,7 +50,7 @@ class ReplicaSet {
   // Says that what was sent in `epoch` failed because the replica was lost. Forgotten if it came
   // back since.
   void lost(size_t replica, uint64_t epoch);
-  // How often the replica was lost.
+  // Returns how often the replica was lost.
   uint64_t epoch(size_t replica) const { return standings_[replica].epoch; }
 
  private:

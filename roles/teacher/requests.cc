@@ -137,7 +137,7 @@ models::PackedTokens unpack_request(const ForwardRequest& request, int64_t vocab
     refuse("cu_seqlens must start at 0 and end at the number of tokens, " + std::to_string(tokens),
            request);
 
-  // Positions count from 0 in each sequence.
+  // Positions count from 0 in each sequence, as each is a text of its own.
   packed.positions = at::empty({tokens}, at::kLong);
   int64_t* position = packed.positions.mutable_data_ptr<int64_t>();
   for (size_t s = 0; s + 1 < packed.cu_seqlens.size(); ++s) {

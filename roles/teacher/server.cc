@@ -10,7 +10,7 @@
 namespace retort::roles {
 namespace {
 
-// The weights never change.
+// A teacher's weights never change, so there is one version.
 constexpr uint64_t kWeightVersion = 1;
 // At most this many jobs are run before a waiting request is computed all the same.
 constexpr int64_t kMaxJobsBefore = 256;
