@@ -79,6 +79,7 @@ void set_prompt_row(PromptSample& sample, const Row& row, const models::Tokenize
   }
   const Json* completion = row.find("completion");
   if (!completion) return;
+  // The generator does not see the completion: it is the reference.
   if (completion->is_array()) {
     detail::expect_loss_switches(*completion, "completion", {}, true,
                                  "it is the reference of what is drawn; remove the key or the row");

@@ -117,6 +117,7 @@ std::vector<std::string> compare_rows(const RowIdentity& before, const RowSet& n
   const std::vector<ChangedFile> changed = changed_files(before, identity, now, at);
   if (const int64_t row = first_used(changed, now, at); row >= 0)
     refuse_rows(now.origin(row) + ": the run has used this row, and it changed", at);
+  // Changes to rows that nobody has used yet do no harm, but they are told.
   for (const ChangedFile& file : changed) {
     int64_t differing = 0;
     for (int64_t row = file.first_row; row < file.first_row + file.rows; ++row)

@@ -105,6 +105,8 @@ Draft from_messages(const Json& messages, const std::string& variables, const Co
       draft.prompt_differs = prompt_of_last_differs(messages, variables, draft.ids, context);
     return draft;
   }
+  // The template's marks say which tokens are the assistant's. The messages' own switches then take
+  // answers out of these.
   models::ChatTokens tokens =
       models::tokenize_chat(context.tokenizer, context.chat, messages.dump(), variables);
   RETORT_CHECK(tokens.ids.size() == tokens.assistant.size());

@@ -226,6 +226,7 @@ std::vector<uint8_t> row_label_mask(const Row& row, const std::vector<int32_t>& 
             (labels->is_array() ? "; it has " + std::to_string(labels->size()) : ""));
   for (size_t i = 0; i < ids.size(); ++i) {
     const Json& label = (*labels)[i];
+    // As in transformers: -100 is no target, and labels are not shifted.
     if (label == -100) {
       targets[i] = 0;
     } else if (label != ids[i]) {

@@ -137,6 +137,8 @@ bool LineIndex::open(const fs::path& index, std::string_view text) {
   Footer footer{};
   if (bytes.size() >= sizeof footer)
     std::memcpy(&footer, bytes.data() + bytes.size() - sizeof footer, sizeof footer);
+  // Footer, size of the file and size of the text must agree: an index that was cut, or is of
+  // another text, is made again.
   const uint64_t blocks = (footer.size + kBlock - 1) / kBlock;
   if (std::memcmp(footer.magic, kMagic, sizeof kMagic) != 0 || footer.text_bytes != text.size() ||
       bytes.size() != footer.numbers * sizeof(uint64_t) + sizeof footer ||

@@ -95,6 +95,7 @@ std::vector<Pack> PackSequence::singles() const {
   for (int64_t place = begin; place < end; ++place) {
     const int64_t row = order_.row(place);
     const int64_t tokens = costs_->tokens(row);
+    // A bad row that is skipped has 0 tokens.
     if (tokens == 0) continue;
     if (tokens > options_.max_length && layout_ != Layout::kWrapped)
       throw Error(ErrorCode::kInvalidArgument,

@@ -100,6 +100,7 @@ Row::Row(std::string_view line, const Source& source) : source_(source) {
   if (source_.remove_none_values)
     for (Json& value : object_)
       remove_none_values(value);
+  // A mapped column that is missing is a mistake in the mapping, not a row without that key.
   for (const auto& [key, name] : source_.columns)
     if (find_column(object_, name) == nullptr)
       bad_row("column '" + name + "' (columns: {" + key + ": " + name +

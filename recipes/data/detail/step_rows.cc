@@ -76,6 +76,7 @@ StepRows::Step StepRows::next() {
 
 int64_t StepRows::steps_per_epoch() {
   if (steps_of_epoch_ >= 0) return steps_of_epoch_;
+  // A sequence of its own is counted through, so that the stream stays where it is.
   PackSequence packs(costs_, options_, layout_, /*epoch=*/0);
   int64_t steps = 0;
   while (packs.peek()) {
