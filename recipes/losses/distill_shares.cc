@@ -152,6 +152,7 @@ UnreadShares unread_distill_shares(const at::Tensor& hidden, const at::Tensor& w
     throw Error(ErrorCode::kInvalidArgument, "a loss against teachers needs at least one");
   for (const TeacherShare& share : shares)
     check_rows(share, hidden.size(0));
+  // One pass for all shares is for the row kernels: whole vocabularies on the CPU.
   if (!vocab.whole() || !detail::on_cpu(hidden))
     return one_by_one(hidden, weight, bias, targets, shares, options, vocab, softcap);
 

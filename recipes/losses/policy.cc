@@ -75,6 +75,8 @@ std::vector<double> sampling_ratios(const PolicyRows& rows, const PolicyOptions&
 void mask_off_policy(const PolicyRows& rows, const PolicyOptions& options,
                      std::vector<double>& of_row, PolicyResult& result) {
   if (!options.off_policy_mask_threshold) return;
+  // The generator's own probabilities are there only with a correction. Without one the old policy
+  // stands for it.
   const bool reported = options.sampling_correction != SamplingCorrection::kNone;
   std::vector<double> kl(rows.sequences, 0.0);
   for (int64_t r = 0; r < rows.count; ++r) {
@@ -174,6 +176,7 @@ double add_kl(const PolicyRows& rows, const PolicyOptions& options,
   double value = 0;
   std::vector<double> of_sequence(rows.sequences, 0.0);
   for (int64_t r = 0; r < rows.count; ++r) {
+    // k3 = e^d - 1 - d. With expm1 it keeps its digits where the two policies nearly agree.
     const double d = rows.reference[r] - rows.policy[r];
     const double ratio = corrected ? std::exp(log_ratio[r]) : 1;
     const double kl = ratio * (std::expm1(d) - d);

@@ -91,6 +91,8 @@ at::Tensor divergence_gradient(const RowLoss& loss, const RowMoments& moments, c
   }
 
   const at::Tensor q = probabilities(t);
+  // The chain rule of the softmax: d f / d logit_i = p_i (d f / d p_i - the mean of that under p).
+  // Whatever is the same for all i falls out with the mean.
   const at::Tensor mean = as_column(moments.mean, p);
   if (loss.type == DivergenceType::kTvd) return (p - q).sign_().sub_(mean).mul_(p).mul_(0.5);
 

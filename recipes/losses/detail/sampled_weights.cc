@@ -78,6 +78,8 @@ WeightedIds weigh(const TeacherSampled& signal, int64_t common) {
     // There can be more distinct ids than common ones only if some lie above these, which is
     // refused later.
     draws.resize(std::min(draws.size(), static_cast<size_t>(k)));
+    // The loss of top-k takes a distribution, so the weights are normalised row by row; scale and
+    // offset bring the estimate back (sampled_weights.h).
     double total = 0;
     for (const Draw& draw : draws)
       total += draw.weight;
