@@ -40,6 +40,7 @@ class Numeric final : public Scorer {
       if (!program_ && !data::has_answer(inputs[i].reference)) refuse_reference(inputs[i]);
       const data::Agreement agreement =
           data::compare_answers(inputs[i].completion, inputs[i].reference);
+      // Only answers that cannot be compared here go to the program, all of them in one batch.
       if (program_ && agreement == data::Agreement::kUnknown) {
         undecided.push_back(i);
       } else {

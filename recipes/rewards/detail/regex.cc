@@ -51,6 +51,8 @@ Regex::Regex(std::string reward, std::string pattern, bool whole)
     : reward_(std::move(reward)),
       pattern_(std::move(pattern)),
       compiled_(std::make_unique<Compiled>()) {
+  // A completion may hold bytes that are no UTF-8, which then match nothing. A pattern for the
+  // whole completion must span its lines.
   uint32_t flags = PCRE2_UTF | PCRE2_MATCH_INVALID_UTF | PCRE2_NEVER_BACKSLASH_C;
   if (whole) flags |= PCRE2_ANCHORED | PCRE2_ENDANCHORED | PCRE2_DOTALL;
   int code = 0;
@@ -66,6 +68,8 @@ Regex::Regex(std::string reward, std::string pattern, bool whole)
   compiled_->context.reset(pcre2_match_context_create(nullptr));
   if (!compiled_->match || !compiled_->context)
     fail(ErrorCode::kResourceExhausted, reward_, "no memory for matching");
+  // Nested repetitions may backtrack without end on what a model writes. The limits make an error
+  // of that.
   pcre2_set_match_limit(compiled_->context.get(), kMatchLimit);
   pcre2_set_heap_limit(compiled_->context.get(), kHeapLimitKiB);
 }
