@@ -149,6 +149,7 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
                      const PayloadSpec& spec, const at::Tensor& targets,
                      const parallel::VocabShard& shard, double softcap, at::Device destination) {
   c10::NoGradGuard no_grad;
+  // Draws and log-probabilities of targets are always in host memory, where they are made or read.
   if (!may_be_on_device(spec.kind)) destination = at::kCPU;
   if (spec.kind == PayloadKind::kHiddenStates) {
     Payload payload;
@@ -159,6 +160,7 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
     return payload;
   }
   const auto floats = payload_options(hidden_rows.device(), destination);
+  // All ranks of a split vocabulary form the answer together, with collectives in each chunk.
   if (!shard.whole())
     return make_sharded_payload(hidden_rows, weight, spec, targets, shard, softcap, floats);
 

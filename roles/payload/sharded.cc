@@ -205,6 +205,8 @@ Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& we
     }
     payload.ids.narrow(0, begin, count).copy_(chunk.ids());
     out.copy_(chunk.values() - chunk.log_total().unsqueeze(1));
+    // With all common ids in the row there is no tail, which stays at log 0. A union may have room
+    // for all of them and still list fewer.
     if (width < common || spec.support == Support::kUnion)
       payload.log_tail.narrow(0, begin, count).copy_(chunk.log_tail());
   }
