@@ -1,4 +1,4 @@
-// What every role that answers calls has in common, so that one function is the life of each.
+// The interface that every role that answers calls has, so that one function is the life of each.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@
 
 namespace retort::roles {
 
-// How far a role has got, for whoever watches the run: "12 tokens drawn, weights 3".
+// The progress of a role, for whoever watches the run: "12 tokens drawn, weights 3".
 struct Progress {
   int64_t count = 0;
   std::string unit;     // "tokens drawn"
@@ -35,34 +35,35 @@ class ServedRole {
   ServedRole(const ServedRole&) = delete;
   ServedRole& operator=(const ServedRole&) = delete;
 
-  // Whether this rank takes its replica's requests. A role of one rank leads itself.
+  // True if this rank takes its replica's requests. A role of one rank leads itself.
   virtual bool leads() const { return true; }
-  // Whether anybody may call this rank, so that its address is published.
+  // True if anybody may call this rank, so that its address is published.
   virtual bool answers() const { return true; }
 
   // Registers the methods that this rank answers; jobs go to `queue`. The role must outlive the
   // agent's handlers, and the agent the role's work.
   virtual void serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue) = 0;
 
-  // On the leader, between jobs: a piece of the role's own work. False: there is nothing to do.
+  // Called on the leader, between jobs: does a piece of the role's own work. False: there is
+  // nothing to do.
   virtual bool work() = 0;
   // For how long jobs that wait are run between two pieces of work; 0: one of them.
   virtual std::chrono::milliseconds call_slice() const { return {}; }
-  // On the leader, at the end: lets the other ranks end, and whoever still waits hears that nothing
-  // comes.
+  // Called on the leader, at the end: lets the other ranks end, and whoever still waits hears that
+  // nothing comes.
   virtual void stop() = 0;
 
-  // On the leader: run_serving_loop with work() until `stop_asked()` is true, then stop(). `tick`:
-  // of that loop. `slice`: in place of call_slice().
+  // Called on the leader: run_serving_loop with work() until `stop_asked()` is true, then stop().
+  // `tick`: of that loop. `slice`: in place of call_slice().
   void lead(rpc::HandlerQueue& queue, const std::function<bool()>& stop_asked,
             const std::function<void(int64_t)>& tick = {},
             std::optional<std::chrono::milliseconds> slice = std::nullopt);
-  // On the other ranks: does with the leader what it does, until that one stops. `report` is for
-  // roles whose other ranks have a progress of their own: after each piece of work.
+  // Called on the other ranks: does with the leader what it does, until that one stops. `report` is
+  // for roles whose other ranks have a progress of their own: after each piece of work.
   virtual void follow(rpc::HandlerQueue& queue, const std::function<void()>& report = {});
 
   virtual Progress progress() const = 0;
-  // What the log says of all the work when it is over; empty: nothing.
+  // The line of the log about all the work when it is over; empty: none.
   virtual std::string summary() const { return {}; }
 };
 

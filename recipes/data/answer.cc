@@ -20,7 +20,7 @@ using detail::TokenKind;
 
 constexpr std::string_view kMark = "####";
 constexpr std::string_view kBox = "\\boxed{";
-// A longer text than this is no answer by itself.
+// A text of more tokens than this is no answer by itself.
 constexpr size_t kMaxWrittenTokens = 64;
 
 struct Answer {
@@ -28,8 +28,8 @@ struct Answer {
   std::vector<Token> written;  // where there is no value; may be empty
 };
 
-// What stands in the last \boxed{...}: all of the rest of the text, and `ends` false, for one that
-// was cut.
+// The content of the last \boxed{...}. If that was cut, it is all of the rest of the text, and
+// `ends` is false.
 struct Box {
   std::string_view inside;
   bool ends = false;
@@ -52,7 +52,7 @@ std::optional<Box> last_box(std::string_view text) {
   return Box{text, false};
 }
 
-// The tokens themselves, if they have digits and are one line.
+// Returns the tokens themselves if they have digits and are one line, else none.
 std::vector<Token> written_answer(std::vector<Token> tokens) {
   while (!tokens.empty() && tokens.back().kind == TokenKind::kStop)
     tokens.pop_back();
@@ -63,7 +63,8 @@ std::vector<Token> written_answer(std::vector<Token> tokens) {
   return tokens;
 }
 
-// The last line with anything in it, or, `first`, the first one, without white space around it.
+// Returns the last line with anything in it, or, with `first`, the first one, without white space
+// around it.
 std::string_view line_of(std::string_view text, bool first) {
   constexpr std::string_view kSpace = " \t\r\n\v\f";
   const size_t begin = text.find_first_not_of(kSpace);
@@ -78,8 +79,8 @@ bool is_white(std::string_view text) {
   return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
 }
 
-// Length of the bullet that a line of a list begins with, and a space behind it: "- ", or a short
-// dash, which stands for a minus elsewhere. 0: there is none.
+// Returns the length of the bullet that a line of a list begins with, and of the space behind it,
+// or 0: "- ", or a short dash, which stands for a minus elsewhere.
 size_t bullet_of(std::string_view line) {
   for (const std::string_view dash : {"- ", "\u2010 ", "\u2013 "})
     if (line.starts_with(dash)) return dash.size();
@@ -121,7 +122,8 @@ Answer answer_of(std::string_view text) {
     text = box->inside;
   }
 
-  // Behind a mark and in a box is the answer itself, no list.
+  // A bullet is only looked for in running text: what stands behind a mark or in a box is the
+  // answer itself, where a "-" is a sign.
   std::vector<Token> tokens = place == AnswerPlace::kLast
                                   ? detail::answer_tokens(without_bullets(text))
                                   : detail::answer_tokens(text);
@@ -159,7 +161,7 @@ std::string_view answer_text(std::string_view text) {
   if (!box) return line_of(text, /*first=*/marked);
   if (!box->ends) return {};
 
-  // What a box holds may have several lines, as a matrix has.
+  // A box may hold several lines, as a matrix has them.
   std::string_view inside = box->inside;
   const std::string_view last = line_of(inside, false);
   const std::string_view first = line_of(inside, true);

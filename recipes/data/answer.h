@@ -14,7 +14,7 @@ namespace retort::data {
 // A box or a line that holds digits but no such number ("\boxed{x+3}") is an answer as it is
 // written.
 
-// Whether the text has an answer.
+// True if the text has an answer.
 bool has_answer(std::string_view text);
 
 // True when both texts have an answer and it is the same: equal values, or, where neither can be

@@ -23,7 +23,8 @@ constexpr std::array<std::string_view, 20> kThings{
 
 using Numbers = std::array<int, 3>;
 
-// One kind of problem. In the phrases {N} is the name, {O} the things, {a} {b} {c} the numbers.
+// A kind of problem. In its phrases {N} is the name, {O} the things, and {a} {b} {c} are the
+// numbers.
 struct Kind {
   std::array<std::string_view, 3> phrases;
   char first_op;
@@ -86,7 +87,7 @@ struct Results {
   int result = 0;  // equal to middle where there is one step
   bool in_range() const { return middle >= 1 && middle <= 99 && result >= 1 && result <= 99; }
 };
-// The result after `middle` of the first step, right or wrong.
+// Returns the result when the first step gave `middle`, right or wrong.
 int finish(const Kind& kind, int middle, int c) {
   return kind.second_op ? apply(kind.second_op, middle, c) : middle;
 }
@@ -95,7 +96,7 @@ Results solve(const Kind& kind, const Numbers& n) {
   return {middle, finish(kind, middle, n[2])};
 }
 
-// Every choice of numbers of a kind whose results stay between 1 and 99.
+// Returns every choice of numbers of a kind whose results stay between 1 and 99.
 std::vector<Numbers> choices(const Kind& kind) {
   std::vector<Numbers> all;
   for (int a = kind.low[0]; a <= kind.high[0]; ++a)
@@ -106,7 +107,7 @@ std::vector<Numbers> choices(const Kind& kind) {
   return all;
 }
 
-// What one mistake makes of a step whose right result is `right`.
+// Returns what one mistake may make of a step whose right result is `right`.
 std::vector<int> mistakes(char op, int a, int b, int right) {
   std::vector<int> wrong{right - 1, right + 1, right - 10, right + 10};
   for (const char other : {'+', '-', '*'})
@@ -114,10 +115,10 @@ std::vector<int> mistakes(char op, int a, int b, int right) {
   return wrong;
 }
 
-// One of all results of a single mistake, chosen by `bits`. A mistake of one stays in the range at
-// least at one end.
+// Returns one of all results of a single mistake, chosen by `bits`. There always is one: a mistake
+// of 1 stays in the range at one end at least.
 Results with_mistake(const Kind& kind, const Numbers& n, const Results& right, uint64_t bits) {
-  // A mistake in the first step goes on into the second, which is then right.
+  // A mistake in the first step is carried on into the second, which is itself done right.
   std::vector<Results> all;
   for (const int middle : mistakes(kind.first_op, n[0], n[1], right.middle))
     all.push_back({middle, finish(kind, middle, n[2])});
@@ -125,6 +126,7 @@ Results with_mistake(const Kind& kind, const Numbers& n, const Results& right, u
     for (const int result : mistakes(kind.second_op, right.middle, n[2], right.result))
       all.push_back({right.middle, result});
 
+  // A mistake that comes to the right result would make the rejected solution a good one.
   std::erase_if(
       all, [&](const Results& wrong) { return !wrong.in_range() || wrong.result == right.result; });
   RETORT_CHECK(!all.empty()) << "a problem without a mistake";
@@ -144,7 +146,7 @@ constexpr uint64_t kMistakeDraw = 0x6d697374;
 constexpr uint64_t kSurfaces =
     kNames.size() * kThings.size() * std::tuple_size_v<decltype(Kind::phrases)>;
 
-// The sequence of one seed; made once for a file.
+// The sequence of problems of one seed. It is made once for a file.
 class Sequence {
  public:
   explicit Sequence(uint64_t seed) : seed_(seed) {
@@ -174,7 +176,7 @@ void fill(std::string& text, std::string_view slot, std::string_view value) {
 }
 
 ArithmeticProblem Sequence::at(int64_t index) const {
-  // Kinds take turns; of a kind's problems a permutation gives each once.
+  // Kinds take turns, and a permutation gives each problem of a kind once.
   const size_t k = static_cast<size_t>(index) % kKinds.size();
   const Kind& kind = kKinds[k];
   uint64_t code = orders_[k](static_cast<uint64_t>(index) / kKinds.size());
@@ -198,7 +200,8 @@ ArithmeticProblem Sequence::at(int64_t index) const {
   fill(problem.prompt, "{b}", std::to_string(numbers[1]));
   fill(problem.prompt, "{c}", std::to_string(numbers[2]));
 
-  // The right working, and one with a single mistake.
+  // Every problem has its right working and one with a single mistake, whatever the file takes of
+  // them: so the sequence is the same for all kinds of rows.
   const Results right = solve(kind, numbers);
   problem.answer = std::to_string(right.result);
   problem.completion = working(kind, numbers, right);

@@ -31,7 +31,7 @@ enum class ArithmeticRows { kProblems, kPreferences };
 
 struct ArithmeticOptions {
   ArithmeticRows rows = ArithmeticRows::kProblems;
-  // Of a hundred kProblems rows of each kind, so many have `rejected` as their completion, spread
+  // So many of a hundred kProblems rows of each kind have `rejected` as their completion, spread
   // evenly over the indices; which ones does not depend on the seed. `answer` stays right. 0 to
   // 100; 0 with kPreferences.
   int mistakes_percent = 0;

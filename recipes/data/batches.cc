@@ -51,7 +51,7 @@ detail::Layout layout_of(const Dataset& dataset, const BatchOptions& options) {
   return dataset.wraps() ? detail::Layout::kWrapped : detail::Layout::kPacked;
 }
 
-// The usable rows of a set that wraps, in parts of at most max_length tokens; stands for the set
+// The usable rows of a set that wraps, in parts of at most max_length tokens. It stands for the set
 // where detail::eval_items deals it out.
 class CutRows {
  public:

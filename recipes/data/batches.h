@@ -33,11 +33,12 @@ MicroBatch make_micro_batch(std::vector<Sample> samples);
 // and the layout.
 inline constexpr int64_t kWindowSamples = 1024;
 
-// How many places of the epoch's order a batch stream's cursor has behind it: whole windows, one of
-// which counts as soon as one of its packs was consumed.
+// Returns how many places of the epoch's order a batch stream's cursor has behind it: whole
+// windows, one of which counts as soon as one of its packs was consumed.
 int64_t used_places(const Cursor& cursor);
 
-// Of samples and of pairs (pair_batches.h, which says what is different there).
+// The options of batches of samples, and of pairs (pair_batches.h, which says what is different
+// there).
 struct BatchOptions {
   uint64_t seed = 42;
   // per_device_train_batch_size: packs (packing), samples or pairs in a micro-batch
@@ -55,8 +56,8 @@ struct BatchOptions {
 
   // kInvalidArgument naming the option of the recipe.
   void validate() const;
-  // Of step `step` (counted from 0 over the whole run): 1 + (micro_batches - 1) * step /
-  // rampup_steps, rounded down.
+  // The micro-batches of step `step` (counted from 0 over the whole run): 1 + (micro_batches - 1) *
+  // step / rampup_steps, rounded down.
   int64_t micro_batches_at(int64_t step) const;
 };
 

@@ -1,4 +1,4 @@
-// Where a stream of training data stands: what a checkpoint stores to continue it.
+// The position of a stream of training data, which a checkpoint stores to continue it.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct Cursor {
   int64_t epoch = 0;
   int64_t consumed = 0;
   int64_t total = 0;
-  // Of the batch streams: where the search for unit `consumed` may begin, so that resuming does not
+  // Batch streams alone: where the search for unit `consumed` may begin, so that resuming does not
   // read the epoch from its start: a window at or before it, and the units before that window.
   // Zeros are right too, and slower.
   int64_t window = 0;

@@ -12,7 +12,8 @@
 namespace retort::data {
 namespace {
 
-// Cut as one text, unlike in earlier versions, whose cursors and caches are of other tokens.
+// Marks in fingerprints that prompt and completion are tokenised as one text. Earlier versions did
+// not, so their cursors and caches are of other tokens.
 constexpr const char* kBoundary = " boundary=joined";
 
 bool wraps(const DataOptions& options) {
@@ -24,7 +25,8 @@ SampleOptions sample_options(const DataOptions& options) {
           options.completion_only_loss, options.assistant_only_loss, options.truncation_mode};
 }
 
-// Of what is cut otherwise than ever before, for fingerprints.
+// Only the mode that cuts otherwise than before is named, so that fingerprints of the default stay
+// as they were.
 std::string truncation_text(TruncationMode mode) {
   return mode == TruncationMode::kKeepEnd ? " truncation_mode=keep_end" : "";
 }
@@ -41,9 +43,9 @@ Dataset::Dataset(std::vector<Source> sources, const DataOptions& options,
   if (options.tokenized_cache && !cache.empty()) open_tokens(*options.tokenized_cache);
 }
 
-// The file is named after all that shapes its samples; the number counts what this program has
-// changed in the reading of rows (2: loss switches of messages; 3: prompt and completion as one
-// text).
+// The file is named after all that shapes its samples, so one of other settings is never taken for
+// it. The number counts what this program has changed in the reading of rows (2: loss switches of
+// messages; 3: prompt and completion as one text).
 void Dataset::open_tokens(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / (fingerprint().substr(0, 32) + "-3.tokens");
   if (!std::filesystem::exists(path)) {
@@ -53,6 +55,7 @@ void Dataset::open_tokens(const std::filesystem::path& folder) {
       throw Error(ErrorCode::kUnavailable, "data.tokenized_cache: cannot create folder " +
                                                folder.string() + ": " + failed.message());
     const detail::MakingLock lock(folder);
+    // Another process may have made the file while this one waited for the lock.
     if (!std::filesystem::exists(path)) {
       RETORT_LOG(kInfo) << "tokenising " << size() << " rows into " << path.string();
       detail::write_token_file(path, size(), [this](int64_t row) {
@@ -120,7 +123,8 @@ PromptSample PromptDataset::make(const Line& line) const {
 }
 
 RowSet::Shaping PromptDataset::shaping() const {
-  // A prompt of so many tokens is too long.
+  // Prompts are only refused by their length, so that limit is all that shapes the set: a shorter
+  // max_length with shorter completions is the same data.
   const int64_t too_long = max_length() - completion_tokens_ + 1;
   return {.kind = "prompts", .options = "max_length=" + std::to_string(too_long)};
 }

@@ -15,7 +15,7 @@ namespace detail {
 class TokenFile;
 }
 
-// What a recipe asks of its samples beside their targets.
+// A demand of a recipe on its samples beside their targets.
 struct SampleRule {
   // kInvalidArgument naming the sample's origin for one that is a bad row; null: none is.
   std::function<void(const Sample&)> require;
@@ -30,9 +30,9 @@ class Dataset : public ItemSet<Sample> {
  public:
   Dataset(std::vector<Source> sources, const DataOptions& options, models::Tokenizer tokenizer,
           models::ChatTemplate chat, const std::filesystem::path& cache, SampleRule rule = {});
-  // Whether rows may be longer than max_length: they go on in the next pack.
+  // True if rows may be longer than max_length: they go on in the next pack.
   bool wraps() const { return wraps_; }
-  // From now on messages rows, too, say whether their prompt alone has other tokens
+  // After this call messages rows, too, say whether their prompt alone has other tokens
   // (SampleOptions::compare_prompts). Not while other threads read.
   void compare_prompts() { options_.compare_prompts = true; }
 

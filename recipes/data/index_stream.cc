@@ -50,7 +50,8 @@ IndexStream::Step IndexStream::next(int64_t count) {
                     " (" + std::to_string(impl.order.size()) + " rows); was the data changed?")
         .with("place", impl.at.consumed);
 
-  // A cursor may stand behind the last usable row of its epoch.
+  // A saved cursor may stand behind the last usable row of its epoch, so the next one begins. If
+  // that has no usable row either, no epoch has.
   if (!impl.seek_usable()) {
     impl.next_epoch();
     if (!impl.seek_usable())
@@ -66,7 +67,7 @@ IndexStream::Step IndexStream::next(int64_t count) {
     ++impl.at.total;
   }
 
-  // The cursor of the end of an epoch is that of the next one's beginning.
+  // A cursor at the end of an epoch is written as the beginning of the next one.
   step.epoch = static_cast<double>(impl.at.epoch) +
                static_cast<double>(impl.at.consumed) / static_cast<double>(impl.order.size());
   if (!impl.seek_usable()) {

@@ -69,8 +69,8 @@ std::string JsonlFile::fingerprint() const {
   return fingerprint([] { return false; });
 }
 
-// Of a large file it is kept: a run that is resumed, and whoever comes later on this host, need not
-// read ten gigabytes.
+// The hash of a large file is kept: a run that is resumed, and whoever comes later on this host,
+// need not read ten gigabytes.
 std::string JsonlFile::fingerprint(const std::function<bool()>& stop) const {
   const std::lock_guard lock(impl_->hashing);
   if (!impl_->hash.empty()) return impl_->hash;

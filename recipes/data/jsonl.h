@@ -29,8 +29,8 @@ class JsonlFile {
   // made anew when the file is another one by its inode, size, times, or first or last bytes. Reads
   // all of the file unless it is kept, 1.5 GB/s; kCorrupt if such a file was changed meanwhile.
   std::string fingerprint() const;
-  // The same; kCancelled once `stop`, which is asked every few milliseconds, says so. Whoever asks
-  // later begins anew.
+  // The same, but kCancelled once `stop`, which is asked every few milliseconds, says so. Whoever
+  // asks later begins anew.
   std::string fingerprint(const std::function<bool()>& stop) const;
 
  private:

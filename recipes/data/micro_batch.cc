@@ -23,6 +23,8 @@ MicroBatch make_micro_batch(std::vector<Sample> samples) {
     RETORT_CHECK(sample.input_ids.size() == sample.is_target.size()) << sample.origin;
     RETORT_CHECK(!sample.input_ids.empty()) << sample.origin;
     for (size_t i = 0; i < sample.input_ids.size(); ++i) {
+      // A target is predicted at the position before it, so the first token of a sample can be
+      // none.
       if (i > 0 && sample.is_target[i]) {
         predict.push_back(static_cast<int64_t>(ids.size()) - 1);
         targets.push_back(sample.input_ids[i]);

@@ -47,7 +47,7 @@ void validate_source(const Source& source, const std::string& field) {
   }
 }
 
-// "2026-11-23", in digits and of a day that there is.
+// True for a day that there is, written in digits like "2026-11-23".
 bool is_day(const std::string& text) {
   int year = 0;
   unsigned month = 0;
@@ -80,7 +80,7 @@ void DataOptions::validate() const {
                 "data.max_length is " + std::to_string(max_length) +
                     "; expected at least 2 (a token and the one it predicts)");
 
-  // wrapped needs packs, and cuts no row off.
+  // wrapped spreads rows over packs, so it needs packs and cuts no row off.
   if (packing_strategy == PackingStrategy::kWrapped && !packing)
     throw Error(
         ErrorCode::kInvalidArgument,
@@ -92,7 +92,8 @@ void DataOptions::validate() const {
         "data.truncation_mode: keep_end has no effect with packing_strategy: wrapped, which "
         "cuts nothing off; remove one of the two");
 
-  // Texts that are written, but say nothing that can be used.
+  // A key that is written, but says nothing that can be used, is refused rather than taken for
+  // null.
   if (template_date && !is_day(*template_date))
     throw Error(ErrorCode::kInvalidArgument,
                 "data.template_date is '" + *template_date + "'; expected a day like 2026-11-23");

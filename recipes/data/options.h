@@ -23,10 +23,10 @@ enum class Format {
   kPreference
 };
 enum class OnBadSample { kError, kSkip };
-// What becomes of a row that is longer than a pack: its start is kept, or it goes on in the next.
+// A row that is longer than a pack keeps its start alone, or goes on in the next.
 enum class PackingStrategy { kWhole, kWrapped };
 
-// Which tokens of a row that is longer than max_length are kept.
+// The tokens that are kept of a row that is longer than max_length.
 enum class TruncationMode { kKeepStart, kKeepEnd };
 
 struct Source {

@@ -12,7 +12,7 @@
 namespace retort::data {
 namespace {
 
-// What StepRows is given for pairs: rows of two sequences.
+// Returns the options that StepRows is given for pairs, each of which is a row of two sequences.
 BatchOptions options_of_pairs(const BatchOptions& options, int64_t max_length) {
   if (options.tokens_per_micro_batch != 0 && options.tokens_per_micro_batch < 2 * max_length)
     throw Error(ErrorCode::kInvalidArgument,
@@ -33,8 +33,8 @@ std::unique_ptr<PairBatchStream::Source> steps_of_pairs(
                                                pairs, make_pair_micro_batch);
 }
 
-// The flat arrays of pairs that are one sequence each, in which the second completion begins again
-// after the prompt.
+// The flat arrays of pairs that are one sequence each: the second completion begins again after the
+// prompt, which is computed once for both.
 struct Forked {
   std::vector<int64_t> ids, positions, predict;
 
@@ -46,7 +46,7 @@ struct Forked {
       add_completion(*completion, prompt, begin + prompt - 1);
   }
 
-  // A completion that shares its prompt with no other.
+  // Adds a completion that shares its prompt with no other.
   void add_alone(const std::vector<int32_t>& prompt, const std::vector<int32_t>& completion) {
     add_prompt(prompt);
     const auto end = static_cast<int64_t>(ids.size());
@@ -60,7 +60,8 @@ struct Forked {
     }
   }
 
-  // Its first token is predicted from the prompt's last one, the others from the one before.
+  // The completion's first token is predicted from the prompt's last one, the others from the one
+  // before. Its positions go on from the prompt, not from what stands before it.
   void add_completion(const std::vector<int32_t>& completion, int64_t prompt, int64_t prompt_end) {
     const auto first = static_cast<int64_t>(ids.size());
     for (int64_t i = 0; i < static_cast<int64_t>(completion.size()); ++i) {
@@ -100,6 +101,8 @@ SharedPrompts share_prompts(const PairMicroBatch& batch) {
   SharedPrompts shared;
   shared.tokens.cu_seqlens = {0};
   for (const PreferenceSample& pair : batch.pairs) {
+    // Cutting the beginning may leave the two completions with different prompts; then the pair is
+    // two sequences without a fork.
     if (!pair.shares_prompt()) {
       forked.add_alone(pair.prompt_ids, pair.chosen_ids);
       shared.tokens.cu_seqlens.push_back(static_cast<int64_t>(forked.ids.size()));

@@ -49,8 +49,9 @@ struct SharedPrompts {
   at::Tensor predict_positions;
 };
 SharedPrompts share_prompts(const PairMicroBatch& batch);
-// As a student computes them: `share` on the CPU, else as they lie in the batch. A device's
-// attention kernels know no forks, and what goes around them takes longer than the prompts do.
+// The pairs as a student computes them: `share` on the CPU, else as they lie in the batch. A
+// device's attention kernels know no forks, and what goes around them takes longer than the prompts
+// do.
 SharedPrompts student_sequences(const PairMicroBatch& batch, bool share);
 
 // Endless stream of optimizer steps over pairs; rows, order, ranks, cursor and errors as

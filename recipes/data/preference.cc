@@ -20,7 +20,7 @@ struct Texts {
   std::string prompt, chosen, rejected;
 };
 
-// A conversation as its template renders it: the prompt, and all of it with each completion.
+// The texts that a template renders: the prompt, and the whole conversation with each completion.
 struct RenderedTexts {
   std::string prompt, chosen, rejected;
 };
@@ -38,9 +38,9 @@ void require_format(const Row& row, const Source& source) {
             row.column_names());
 }
 
-// Rows of strings without a prompt: what both begin with, cut back to a word boundary, so that no
-// word is split between the prompt and a completion; white space at the boundary belongs to the
-// completions.
+// Splits strings without a prompt: the prompt is what both begin with, cut back to a word boundary,
+// so that no word is split between the prompt and a completion. White space at the boundary belongs
+// to the completions.
 Texts split_strings(const std::string& chosen, const std::string& rejected) {
   const auto differ = std::mismatch(chosen.begin(), chosen.end(), rejected.begin(), rejected.end());
   const std::string shared(chosen.begin(), differ.first);
@@ -55,7 +55,7 @@ Texts split_strings(const std::string& chosen, const std::string& rejected) {
   return {chosen.substr(0, cut), chosen.substr(cut), rejected.substr(cut)};
 }
 
-// The number of messages that both conversations begin with; each keeps at least one for its
+// Returns how many messages both conversations begin with; each keeps at least one for its
 // completion.
 size_t shared_messages(const Json& chosen, const Json& rejected) {
   const size_t limit = std::min(chosen.size(), rejected.size()) - 1;
@@ -87,7 +87,8 @@ RenderedTexts render(const Json& prompt, const Json& chosen, const Json& rejecte
 
 constexpr const char* kPromptIsRead = "nothing of a prompt is learned; remove the key";
 
-// What stands behind the first `shared` messages is compared as a whole.
+// The messages behind the first `shared` ones are compared as a whole, so none of them may be
+// switched off.
 void check_switches(const Json& chosen, const Json& rejected, size_t shared) {
   const std::string whole = "a pair compares whole completions; remove the key or the row";
   detail::expect_loss_switches(chosen, "chosen", {.end = shared}, false, kPromptIsRead);
@@ -168,8 +169,9 @@ void truncate(PreferenceSample& sample, int64_t max_length) {
   sample.identical = sample.chosen_ids == sample.rejected_ids;
 }
 
-// The last max_length tokens of a prompt and its completion, of which at least one token stays in
-// the prompt's place. Whether anything was cut.
+// Keeps the last max_length tokens of a prompt and its completion. At least one token stays in the
+// prompt's place, because something must predict the completion's first. Returns whether anything
+// was cut.
 bool keep_end(std::vector<int32_t>& prompt, std::vector<int32_t>& completion, int64_t max_length) {
   const auto whole = static_cast<int64_t>(prompt.size() + completion.size());
   if (whole <= max_length) return false;
@@ -189,6 +191,7 @@ void truncate_beginning(PreferenceSample& sample, int64_t max_length) {
   detail::check_fits(sample.prompt_ids.size(), sample.chosen_ids.size(), "chosen", longest);
   detail::check_fits(sample.prompt_ids.size(), sample.rejected_ids.size(), "rejected", longest);
 
+  // The longer completion leaves less room for its prompt, so the two may be cut differently.
   std::vector<int32_t> of_rejected = sample.prompt_ids;
   const bool cut_chosen = keep_end(sample.prompt_ids, sample.chosen_ids, max_length);
   const bool cut_rejected = keep_end(of_rejected, sample.rejected_ids, max_length);

@@ -36,7 +36,7 @@ struct PreferenceSample {
     return static_cast<int64_t>(prompt_ids.size() + chosen_ids.size() +
                                 rejected_prompt_ids().size() + rejected_ids.size());
   }
-  // Of the longer of the two.
+  // The length of the longer of the two.
   int64_t longest() const {
     return static_cast<int64_t>(std::max(prompt_ids.size() + chosen_ids.size(),
                                          rejected_prompt_ids().size() + rejected_ids.size()));
@@ -52,7 +52,7 @@ PreferenceSample make_preference(std::string_view json_line, const std::string& 
                                  const Source& source, const models::Tokenizer& tokenizer,
                                  const models::ChatTemplate& chat, int64_t max_length,
                                  TruncationMode mode = TruncationMode::kKeepStart);
-// What make_preference refuses without a tokenizer; as check_sample_row.
+// Refuses what make_preference refuses without a tokenizer; as check_sample_row.
 void check_preference_row(std::string_view json_line, const Source& source);
 
 }  // namespace retort::data

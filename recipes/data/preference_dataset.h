@@ -10,7 +10,7 @@
 
 namespace retort::data {
 
-// Of the options max_length, truncation_mode and on_bad_sample are used. Threads: get() may be
+// It uses the options max_length, truncation_mode and on_bad_sample alone. Threads: get() may be
 // called from any thread.
 class PreferenceDataset : public ItemSet<PreferenceSample> {
  public:

@@ -26,7 +26,7 @@ std::string content_of(const Json& message) {
                                                           : std::string();
 }
 
-// What the last user's message says.
+// Returns what the last message of the user says.
 std::string question_of(const Json& messages) {
   for (auto message = messages.rbegin(); message != messages.rend(); ++message)
     if (message->at("role") == "user") return content_of(*message);
@@ -37,6 +37,7 @@ void set_messages(PromptSample& sample, Json messages, const std::string& variab
                   const models::Tokenizer& tokenizer, const models::ChatTemplate& chat) {
   detail::require_template(chat, tokenizer);
   detail::check_loss_switches_of_prompt(messages);
+  // The last answer is the reference; the generator must not see it.
   if (messages.size() > 1 && messages.back().at("role") == "assistant") {
     sample.reference = content_of(messages.back());
     messages.erase(messages.size() - 1);
@@ -52,7 +53,7 @@ void set_text(PromptSample& sample, std::string prompt, const models::Tokenizer&
   sample.prompt_text = std::move(prompt);
 }
 
-// Whether the prompt is messages; false: a string.
+// True if the prompt is messages, false if it is a string.
 bool is_prompt_of_messages(const Row& row) {
   const Json& prompt = row.require("prompt");
   if (!prompt.is_string() && !prompt.is_array())
@@ -78,6 +79,7 @@ void set_prompt_row(PromptSample& sample, const Row& row, const models::Tokenize
   }
   const Json* completion = row.find("completion");
   if (!completion) return;
+  // The generator does not see the completion: it is the reference.
   if (completion->is_array()) {
     detail::expect_loss_switches(*completion, "completion", {}, true,
                                  "it is the reference of what is drawn; remove the key or the row");
@@ -108,7 +110,7 @@ void require_prompt_of_pair(const Row& row) {
   bad_row("a text row has no prompt to continue; map its column with `columns: {prompt: text}`");
 }
 
-// Prompt, and reference where the format has one, of a row of any format.
+// Sets the prompt, and the reference where the format has one, of a row of any format.
 void set_row(PromptSample& sample, const Row& row, Format format,
              const models::Tokenizer& tokenizer, const models::ChatTemplate& chat) {
   switch (format) {
@@ -133,7 +135,7 @@ void set_row(PromptSample& sample, const Row& row, Format format,
   }
 }
 
-// What set_prompt_row() refuses without a tokenizer.
+// Refuses what set_prompt_row() refuses without a tokenizer.
 void check_prompt_columns(const Row& row) {
   if (is_prompt_of_messages(row))
     detail::template_variables(row);
@@ -143,7 +145,7 @@ void check_prompt_columns(const Row& row) {
   if (completion && !completion->is_array()) as_text(*completion, "completion");
 }
 
-// What set_row() refuses without a tokenizer.
+// Refuses what set_row() refuses without a tokenizer.
 void check_row_columns(const Row& row, Format format) {
   switch (format) {
     case Format::kMessages:
@@ -171,7 +173,7 @@ PromptSample make_prompt(std::string_view json_line, const std::string& origin,
     sample.origin = origin;
     set_row(sample, row, detail::row_format(row, source, true), tokenizer, chat);
 
-    // An answer is the reference, whatever the format has; every other column is a field.
+    // An answer is the reference, whatever the format has. Every other column is a field.
     if (const Json* answer = row.find("answer")) sample.reference = as_text(*answer, "answer");
     if (sample.question.empty()) sample.question = sample.prompt_text;
     if (sample.prompt_ids.empty()) bad_row("the prompt has no tokens");

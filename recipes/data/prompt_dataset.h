@@ -16,7 +16,7 @@ namespace retort::data {
 // thread.
 class PromptDataset : public ItemSet<PromptSample> {
  public:
-  // Of the options max_length and on_bad_sample are used. `completion_tokens`: the room that a
+  // It uses the options max_length and on_bad_sample alone. `completion_tokens`: the room that a
   // prompt must leave within max_length; at least 1.
   PromptDataset(std::vector<Source> sources, const DataOptions& options,
                 models::Tokenizer tokenizer, models::ChatTemplate chat,

@@ -9,7 +9,7 @@
 namespace retort::data {
 namespace {
 
-// A file whose content is not that of before.
+// A file whose content differs from that of the first run.
 struct ChangedFile {
   int64_t first_row = 0;  // in the numbers of the set
   int64_t rows = 0;
@@ -37,6 +37,9 @@ void compare_options(const RowIdentity& before, const RowIdentity& now, const Re
                 "data.train names " + std::to_string(now.files.size()) + " files, and named " +
                     std::to_string(before.files.size()) + " for " + at.checkpoint +
                     "; restore it, or start a new run");
+
+  // With `error` every row that was used was good, so going on with `skip` changes none of them.
+  // The other way rows that were left out would now be errors.
   if (before.on_bad_sample == now.on_bad_sample) return;
   if (now.on_bad_sample == OnBadSample::kError)
     refuse_rows(
@@ -56,6 +59,8 @@ std::vector<ChangedFile> changed_files(const RowIdentity& before, const RowIdent
     const RowIdentity::File& was = before.files[i];
     const int64_t begin = std::exchange(first_row, first_row + file.rows);
     if (file.fingerprint == was.fingerprint) continue;
+    // The order of an epoch is a permutation of the number of rows: with another number the cursor
+    // would point at other rows.
     if (file.rows != was.rows)
       refuse_rows(file.path + ": has " + std::to_string(file.rows) + " rows, and had " +
                       std::to_string(was.rows) +
@@ -77,7 +82,9 @@ std::vector<ChangedFile> changed_files(const RowIdentity& before, const RowIdent
   return changed;
 }
 
-// The first row that was used and differs; -1: there is none.
+// Returns the first row that was used and differs, or -1. After the first epoch, or where nobody
+// knows how far it went, every row counts as used. Within it the order of the epoch, which is the
+// same as before, says which were.
 int64_t first_used(const std::vector<ChangedFile>& changed, const RowSet& rows,
                    const ResumedAt& at) {
   const auto differs = [&](int64_t row) {
@@ -110,6 +117,7 @@ std::vector<std::string> compare_rows(const RowIdentity& before, const RowSet& n
   const std::vector<ChangedFile> changed = changed_files(before, identity, now, at);
   if (const int64_t row = first_used(changed, now, at); row >= 0)
     refuse_rows(now.origin(row) + ": the run has used this row, and it changed", at);
+  // Changes to rows that nobody has used yet do no harm, but they are told.
   for (const ChangedFile& file : changed) {
     int64_t differing = 0;
     for (int64_t row = file.first_row; row < file.first_row + file.rows; ++row)

@@ -1,4 +1,4 @@
-// Whether a run goes on with rows that are not quite those that it began with.
+// Decides whether a run goes on with rows that are not quite those that it began with.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace retort::data {
 
-// How far a run has come, and where the hashes of its rows are.
+// Says how far a run has come, and where the hashes of its rows are.
 struct ResumedAt {
   std::string checkpoint;  // for messages
   uint64_t seed = 0;

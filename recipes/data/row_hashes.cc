@@ -20,7 +20,8 @@ namespace retort::data {
 namespace fs = std::filesystem;
 namespace {
 
-// The last bytes of the file.
+// The last bytes of the file. It is written from front to back, and the number of rows is known
+// only at its end.
 struct HashFooter {
   char magic[16];
   uint64_t rows;
@@ -37,7 +38,8 @@ bool is_blank_row(std::string_view line) {
   return line.find_first_not_of(" \t\r\n\v\f") == std::string_view::npos;
 }
 
-// As JsonlFile tells its lines. False: stopped, and nothing is left.
+// Writes the hashes of the rows, which it tells apart as JsonlFile does. False: it was stopped, and
+// no file is left.
 bool write_hashes(std::string_view text, const std::string& fingerprint, const fs::path& path,
                   const std::function<bool()>& stop) {
   std::error_code failed;
@@ -64,6 +66,8 @@ bool write_hashes(std::string_view text, const std::string& fingerprint, const f
     hashes.clear();
   }
   out.write(std::as_bytes(std::span(hashes)));
+  // The file may be written to while it is read; hashes under the wrong fingerprint would speak for
+  // rows that they are not of.
   if (content.hex_digest() != fingerprint)
     throw Error(ErrorCode::kCorrupt, "the file was changed while its rows were hashed");
 

@@ -16,12 +16,12 @@ namespace retort::data {
 // be called from any thread.
 class RowHashes {
  public:
-  // Those that were kept in `folder` for content of this fingerprint (JsonlFile::fingerprint);
-  // nullopt: there are none, or they are damaged.
+  // Finds the hashes that were kept in `folder` for content of this fingerprint
+  // (JsonlFile::fingerprint); nullopt: there are none, or they are damaged.
   static std::optional<RowHashes> find(const std::filesystem::path& folder,
                                        const std::string& fingerprint);
-  // Of the file, made and kept unless they are there. Reads all of it then. Errors of writing as
-  // base/file.h.
+  // The hashes of the file, made and kept unless they are there. Reads all of it then. Errors of
+  // writing as base/file.h.
   static RowHashes keep(const JsonlFile& file, const std::filesystem::path& folder);
 
   int64_t size() const;

@@ -1,4 +1,4 @@
-// What a checkpoint keeps of the rows that its run is trained on.
+// The identity of the rows that a run is trained on, which its checkpoints keep.
 #pragma once
 
 #include <cstdint>

@@ -21,8 +21,8 @@
 namespace retort::data {
 namespace {
 
-// Linux has it for each thread. With 10 it gets a tenth of a core that computes, and all of one
-// that is idle.
+// Linux has a priority for each thread. With 10 this one gets a tenth of a core that computes, and
+// all of one that is idle.
 void lower_own_priority() {
   constexpr int kNice = 10;
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kNice);
@@ -63,14 +63,14 @@ struct RowScan::Impl {
     }
   }
 
-  // A run that ends at a bad row needs the hashes to go on once it is mended; else nobody waits for
-  // them.
+  // A run that ends at a bad row needs the hashes to go on once the row is mended, so they are kept
+  // before it hears of it. Of good data nobody waits for them.
   void run(const std::vector<Source>& train, const std::vector<Source>& eval) {
     try {
-      // The run waits for what is decompressed, too.
+      // Opening decompresses, for which the run itself waits too, so it keeps its priority.
       open(train, true);
       open(eval, false);
-      // What keeps nothing (`retort check`, `retort audit`) trains nothing beside it.
+      // A scan that keeps nothing (`retort check`, `retort audit`) has no training beside it.
       if (!cache.empty()) lower_own_priority();
       RowFindings findings = look();
       const bool is_good = findings.bad.count() == 0;
@@ -110,7 +110,8 @@ struct RowScan::Impl {
     }
   }
 
-  // Without them a file that is mended later is taken for another one, and nothing else is lost.
+  // Without the hashes a file that is mended later counts as another one. Nothing else is lost, so
+  // a failure is only a warning.
   void keep_hashes() {
     if (cache.empty()) return;
     for (const File& file : files) {

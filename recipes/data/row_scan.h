@@ -14,17 +14,17 @@
 
 namespace retort::data {
 
-// What a row must have without being tokenised: check_sample_row and its like. Throws
-// kInvalidArgument, without the row's origin.
+// A check of a row without tokenising it: check_sample_row and its like. Throws kInvalidArgument,
+// without the row's origin.
 using RowCheck = void (*)(std::string_view json_line, const Source& source);
 
-// What a look found.
+// The findings of a look at all rows.
 struct RowFindings {
   int64_t rows = 0;
   int64_t bytes = 0;  // of their lines
   double seconds = 0;
   BadRows bad;
-  // Whether the first row of a file of data.train holds messages (holds_messages).
+  // True if the first row of a file of data.train holds messages (holds_messages).
   bool has_messages = false;
 
   // "20000 rows, 0.012 GB at 0.15 GB/s".
@@ -56,7 +56,7 @@ class RowScan {
   RowScan(const RowScan&) = delete;
   RowScan& operator=(const RowScan&) = delete;
 
-  // Whether all rows have been looked at; waits for that at most so long.
+  // True if all rows have been looked at; waits for that at most so long.
   bool wait(Duration limit) const;
   // Waits until they have been. Throws what ended the look: errors of expand_sources and JsonlFile,
   // kCorrupt for a file that was changed meanwhile.

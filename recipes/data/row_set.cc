@@ -32,7 +32,7 @@ struct RowSet::Impl {
   Impl(std::vector<Source> given, models::Tokenizer t, models::ChatTemplate c)
       : sources(std::move(given)), tokenizer(std::move(t)), chat(std::move(c)) {}
 
-  // Index into sources, and row inside it.
+  // Returns the index of the row's source, and the row inside it.
   std::pair<size_t, int64_t> locate(int64_t row) const {
     RETORT_CHECK(row >= 0 && row < ends.back()) << "row " << row << " of " << ends.back();
     const auto source =
@@ -40,7 +40,7 @@ struct RowSet::Impl {
     return {source, row - (source == 0 ? 0 : ends[source - 1])};
   }
 
-  // Of what turns text into ids.
+  // The fingerprint of all that turns text into ids.
   std::string text_fingerprint() const {
     return tokenizer.vocabulary_fingerprint() + "\n" + tokenizer.processing_fingerprint() + "\n" +
            chat.fingerprint() + "\n";
@@ -67,6 +67,7 @@ RowSet::RowSet(std::vector<Source> sources, const DataOptions& options, models::
   if (impl_->sources.empty())
     throw Error(ErrorCode::kInvalidArgument,
                 "no data source was given; expected at least one {path: FILE.jsonl}");
+  // This set's sources are checked, whichever of the options' lists they come from.
   DataOptions checked = options;
   checked.train = impl_->sources;
   checked.eval.clear();
@@ -168,7 +169,7 @@ bool RowSet::has_messages() const {
     try {
       if (holds_messages(impl_->files[i].line(0), impl_->sources[i])) return true;
     } catch (const Error& error) {
-      // Whoever comes to the row says what it lacks.
+      // A bad first row answers nothing here; whoever comes to it says what it lacks.
       if (error.code() != ErrorCode::kInvalidArgument) throw;
     }
   return false;

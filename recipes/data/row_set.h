@@ -37,8 +37,8 @@ class RowSet {
   virtual bool usable(int64_t row) const = 0;
   int64_t num_skipped() const;            // distinct bad rows met so far by this object
   std::string first_skip_reason() const;  // "" if none
-  // What is told of the rows that this object has made something of, each counted once. All 0 where
-  // rows are prompts, which are never cut.
+  // The facts that are told of the rows that this object has made something of, each counted once.
+  // All 0 where rows are prompts, which are never cut.
   struct ReadRows {
     int64_t num_rows = 0;
     int64_t num_truncated = 0;  // cut at max_length
@@ -51,13 +51,13 @@ class RowSet {
   ReadRows read_rows() const;
   int64_t num_read() const { return read_rows().num_rows; }
   int64_t num_truncated() const { return read_rows().num_truncated; }
-  // Whether the first row of one of the sources holds messages (holds_messages).
+  // True if the first row of one of the sources holds messages (holds_messages).
   bool has_messages() const;
   // Hash of files, columns, tokenizer, template and the options that shape the rows.
   std::string fingerprint() const;
-  // The same; kCancelled once `stop`, which is asked every few milliseconds, says so.
+  // The same, but kCancelled once `stop`, which is asked every few milliseconds, says so.
   std::string fingerprint(const std::function<bool()>& stop) const;
-  // The same in its parts (row_identity.h).
+  // The same identity in its parts (row_identity.h).
   RowIdentity identity() const;
   // The hashes of a source's rows, made in `folder` unless they are there.
   RowHashes hashes(int64_t source, const std::filesystem::path& folder) const;
@@ -100,7 +100,7 @@ class RowSet {
     int64_t longest = 0;
   };
   void note_read(int64_t row, const RowFacts& facts) const;
-  // What is made of the rows, and the options that shape it as a text.
+  // Says what is made of the rows, and the options that shape it as a text.
   struct Shaping {
     std::string kind, options;
   };

@@ -25,7 +25,7 @@ struct Draft {
     ids.insert(ids.end(), more.begin(), more.end());
     targets.resize(ids.size(), target ? 1 : 0);
   }
-  // A prompt with its completion, which is the target.
+  // Adds a prompt with its completion, which is the target.
   void add(detail::JoinedIds joined, bool prompt_too) {
     targets.assign(joined.prompt_tokens, prompt_too ? 1 : 0);
     targets.resize(joined.ids.size(), 1);
@@ -72,8 +72,8 @@ std::string why_no_answer(const Json& messages, bool some_are_off) {
                  "tokens)";
 }
 
-// Whether the prompt that ends before the last answer, as a generator is given it, has other tokens
-// than the conversation has there.
+// True if the prompt before the last answer, as a generator is given it, has other tokens than the
+// conversation has there.
 bool prompt_of_last_differs(const Json& messages, const std::string& variables,
                             const std::vector<int32_t>& ids, const Context& context) {
   if (messages.size() < 2 || messages.back().at("role") != "assistant") return false;
@@ -93,7 +93,7 @@ Draft from_messages(const Json& messages, const std::string& variables, const Co
   detail::require_template(context.chat, context.tokenizer);
   Draft draft;
 
-  // Either every token is a target, or those that the template marks as the assistant's.
+  // Either every token is a target, or only those that the template marks as the assistant's.
   if (!context.options.assistant_only_loss) {
     detail::expect_loss_switches(messages, "messages", {}, true,
                                  "assistant_only_loss: false trains on all tokens; remove the key "
@@ -105,6 +105,8 @@ Draft from_messages(const Json& messages, const std::string& variables, const Co
       draft.prompt_differs = prompt_of_last_differs(messages, variables, draft.ids, context);
     return draft;
   }
+  // The template's marks say which tokens are the assistant's. The messages' own switches then take
+  // answers out of these.
   models::ChatTokens tokens =
       models::tokenize_chat(context.tokenizer, context.chat, messages.dump(), variables);
   RETORT_CHECK(tokens.ids.size() == tokens.assistant.size());
@@ -118,7 +120,8 @@ Draft from_messages(const Json& messages, const std::string& variables, const Co
   return draft;
 }
 
-// The two parts are learned as wholes; only rows of `messages` have answers that are only read.
+// Prompt and completion are learned as wholes, so a message of theirs cannot be switched; only rows
+// of `messages` have answers that are merely read.
 void expect_pair_switches(const Json& prompt, const Json& completion,
                           const SampleOptions& options) {
   const std::string remedy = "; remove the key, or write the conversation as a `messages` row";
@@ -182,7 +185,7 @@ Draft draft_row(const Row& row, Format format, const Context& context) {
   return {};
 }
 
-// What draft_row() refuses without a tokenizer.
+// Refuses what draft_row() refuses without a tokenizer.
 void check_columns(const Row& row, Format format) {
   switch (format) {
     case Format::kMessages:
@@ -243,7 +246,8 @@ Sample finish(Draft draft, int64_t max_length, TruncationMode mode) {
   sample.input_ids = std::move(draft.ids);
   sample.is_target = std::move(draft.targets);
 
-  // A sample without a target is refused, with what took them.
+  // A sample without a target would train on nothing, so it is refused; the text says whether the
+  // cut took its targets or it never had any.
   if (sample.num_targets() > 0) return sample;
   if (before > 0)
     bad_row("no targets: all " + std::to_string(before) + " targets lie beyond max_length " +

@@ -29,7 +29,8 @@ struct Sample {
 // Its tokens [begin, end) as a sample of their own. Nothing predicts the first of them.
 Sample part_of(const Sample& sample, int64_t begin, int64_t end);
 
-// Where the last run of targets begins, which is what was said last; the size without a target.
+// The place where the last run of targets begins, which is what was said last; the size without a
+// target.
 int64_t last_turn_begin(const std::vector<uint8_t>& is_target);
 
 struct SampleOptions {
@@ -49,11 +50,11 @@ Sample make_sample(std::string_view json_line, const std::string& origin, const 
                    const models::Tokenizer& tokenizer, const models::ChatTemplate& chat,
                    const SampleOptions& options);
 
-// What make_sample refuses without a tokenizer: malformed JSON, columns that are missing or of
-// another type. kInvalidArgument, which does not name the row.
+// Refuses what make_sample refuses without a tokenizer: malformed JSON, columns that are missing or
+// of another type. kInvalidArgument, which does not name the row.
 void check_sample_row(std::string_view json_line, const Source& source);
 
-// Whether the row's texts are messages, which a chat template renders; false: strings, or ids.
+// True if the row's texts are messages, which a chat template renders; false: strings, or ids.
 // kInvalidArgument for a line that is no JSON object.
 bool holds_messages(std::string_view json_line, const Source& source);
 
@@ -75,7 +76,7 @@ struct PromptSample {
 PromptSample make_prompt(std::string_view json_line, const std::string& origin,
                          const Source& source, const models::Tokenizer& tokenizer,
                          const models::ChatTemplate& chat);
-// What make_prompt refuses without a tokenizer; as check_sample_row.
+// Refuses what make_prompt refuses without a tokenizer; as check_sample_row.
 void check_prompt_row(std::string_view json_line, const Source& source);
 
 }  // namespace retort::data

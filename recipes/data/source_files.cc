@@ -27,7 +27,7 @@ bool is_data_file(const fs::directory_entry& entry) {
 
 bool is_pattern(const std::string& path) { return path.find_first_of("*?[") != std::string::npos; }
 
-// The folders that a pattern begins with and that are there by that very name are no part of the
+// Folders that a pattern begins with, and that are there by that very name, are no part of the
 // pattern, whatever characters they have: a run [3]/data/*.jsonl.
 std::string with_literal_folders(const std::string& pattern) {
   fs::path folder, rest;
@@ -46,7 +46,7 @@ std::string with_literal_folders(const std::string& pattern) {
   return escaped + "/" + rest.string();
 }
 
-// What may have been meant by a path that names nothing.
+// Says what may have been meant by a path that names nothing.
 std::string hint(const std::string& path, bool pattern) {
   if (pattern)
     return path.find('[') == std::string::npos
@@ -88,6 +88,7 @@ std::vector<std::string> source_files(const std::string& path) {
   } else if (is_pattern(path)) {
     files = matches(path);
   }
+  // Neither a folder nor glob lists in a fixed order, but rows are numbered through the files.
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -95,6 +96,7 @@ std::vector<std::string> source_files(const std::string& path) {
 std::vector<Source> expand_sources(const std::vector<Source>& sources) {
   std::vector<Source> all;
   for (const Source& source : sources) {
+    // A file or folder of that very name is no pattern, whatever characters it has.
     const bool pattern = is_pattern(source.path) && !fs::exists(source.path);
     if (pattern && source.path.find("**") != std::string::npos)
       refuse(source.path, "holds **; a * matches names in one folder: write a source for each");

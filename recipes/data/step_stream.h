@@ -11,8 +11,8 @@
 
 namespace retort::data {
 
-// What BatchStream, PairBatchStream and UnpairedBatchStream have in common; each says which rows
-// make a step. Threads: one calls.
+// The part that BatchStream, PairBatchStream and UnpairedBatchStream have in common; each says
+// which rows make a step. Threads: one calls.
 template <class MicroBatch>
 class StepStream {
  public:
@@ -25,10 +25,10 @@ class StepStream {
   };
 
   Step next() { return source_->next(); }
-  // Of epoch 0; reads the length of every row once.
+  // The steps of epoch 0; reads the length of every row once.
   int64_t steps_per_epoch() { return source_->steps_per_epoch(); }
 
-  // Where the steps come from: detail::StepsAhead.
+  // The source of the steps: detail::StepsAhead.
   class Source {
    public:
     virtual ~Source() = default;

@@ -67,6 +67,8 @@ void measure(UnpairedSample& sample, int64_t max_length) {
   const auto completion = static_cast<int64_t>(sample.completion_ids.size());
   sample.num_tokens = std::min(prompt + completion, max_length);
   sample.truncated = prompt + completion > max_length;
+  // A completion is also laid behind other rows' prompts and cut to fit each. Here it only loses
+  // what the shortest prompt would leave no room for.
   if (completion < max_length) return;
   sample.completion_ids.resize(static_cast<size_t>(max_length - 1));
   sample.completion_ids.shrink_to_fit();

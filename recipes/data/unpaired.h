@@ -35,7 +35,7 @@ struct UnpairedSample {
 UnpairedSample make_unpaired(std::string_view json_line, const std::string& origin,
                              const Source& source, const models::Tokenizer& tokenizer,
                              const models::ChatTemplate& chat, int64_t max_length);
-// What make_unpaired refuses without a tokenizer; as check_sample_row.
+// Refuses what make_unpaired refuses without a tokenizer; as check_sample_row.
 void check_unpaired_row(std::string_view json_line, const Source& source);
 
 // The beginning of a completion that has room after a prompt within max_length tokens.

@@ -10,7 +10,7 @@
 
 namespace retort::data {
 
-// What detail::ItemCache and detail::eval_items ask of an item, found by the items' namespace.
+// detail::ItemCache and detail::eval_items ask these of an item; they are found by its namespace.
 inline int64_t tokens_of(const UnpairedSample& sample) { return sample.num_tokens; }
 inline int64_t tokens_of(const UnpairedRow& row) { return row.sample.num_tokens; }
 inline size_t bytes_of_ids(const UnpairedSample& sample) {
@@ -31,7 +31,8 @@ BatchOptions options_of_rows(const BatchOptions& options, int64_t max_length) {
 
 bool by_tokens(const BatchOptions& options) { return options.tokens_per_micro_batch > 0; }
 
-// A stream of one rank whose steps hold the whole global batches of `rows`. By rows its micro-batch
+// Returns options for a stream of one rank whose steps hold the whole global batches of `rows`,
+// because a completion may be mismatched with that of another rank's row. By rows its micro-batch
 // is that of all ranks; by tokens, where places are dealt out one by one, it has as many
 // micro-batches as all ranks together.
 BatchOptions global_options(const BatchOptions& rows) {
@@ -45,8 +46,8 @@ BatchOptions global_options(const BatchOptions& rows) {
   return global;
 }
 
-// A global batch in its order: row i of the batch was dealt to micro-batch i mod count by tokens,
-// and the micro-batches were filled one after the other by rows.
+// Returns a global batch in its order: by tokens, row i of the batch was dealt to micro-batch i mod
+// count; by rows, the micro-batches were filled one after the other.
 std::vector<int64_t> in_global_order(const std::vector<std::vector<detail::RowPart>>& micro_batches,
                                      bool tokens) {
   std::vector<int64_t> rows;
@@ -62,10 +63,12 @@ std::vector<int64_t> in_global_order(const std::vector<std::vector<detail::RowPa
   return rows;
 }
 
-// The row of a global batch of `size` whose completion row `index` is mismatched with.
+// Returns the row of a global batch of `size` with whose completion row `index` is mismatched: the
+// one before it, in a circle.
 size_t row_before(size_t index, size_t size) { return index == 0 ? size - 1 : index - 1; }
 
-// All usable rows of a set as one batch; stands for the set where detail::eval_items deals it out.
+// All usable rows of a set as one batch. It stands for the set where detail::eval_items deals it
+// out.
 class LinkedRows {
  public:
   explicit LinkedRows(const UnpairedDataset& dataset) {
@@ -84,7 +87,7 @@ class LinkedRows {
   std::vector<UnpairedSample> samples_;
 };
 
-// This rank's part of a global batch, as detail::Dealer deals it to `count` micro-batches.
+// Returns this rank's part of a global batch, as detail::Dealer deals it to `count` micro-batches.
 std::vector<std::vector<UnpairedRow>> deal_rows(const std::vector<int64_t>& batch, int64_t count,
                                                 const BatchOptions& options, SampleCache& samples) {
   std::vector<std::vector<UnpairedRow>> mine(static_cast<size_t>(count));
@@ -101,7 +104,7 @@ std::vector<std::vector<UnpairedRow>> deal_rows(const std::vector<int64_t>& batc
   return mine;
 }
 
-// Of the next step: the rows of the global batch, and this rank's part of it.
+// Returns this rank's part of the next step, out of the rows of its global batch.
 detail::StepItems<UnpairedRow> next_rows(detail::StepRows& rows, const BatchOptions& options,
                                          SampleCache& samples) {
   const detail::StepRows::Step next = rows.next();

@@ -7,7 +7,7 @@
 
 namespace retort::data {
 
-// Of the options max_length and on_bad_sample are used. Threads: get() may be called from any
+// It uses the options max_length and on_bad_sample alone. Threads: get() may be called from any
 // thread.
 class UnpairedDataset : public ItemSet<UnpairedSample> {
  public:

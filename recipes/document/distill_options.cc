@@ -13,7 +13,7 @@ namespace {
 using losses::DivergenceType;
 using roles::PayloadKind;
 
-// A field that the rest of the block makes pointless.
+// Refuses a field that was changed though the rest of the block makes it pointless.
 void needs(bool in_effect, bool is_default, const std::string& name, const std::string& condition) {
   if (!in_effect && !is_default)
     refuse_option(name + " has no effect without " + condition + ": remove it or change that");
@@ -35,6 +35,8 @@ void validate_teachers(const std::vector<TeacherOptions>& teachers) {
       refuse_option("teachers: '" + teacher.name() + "' stands there twice with the same `when`");
     sums[teacher.when] += teacher.weight;
   }
+  // Entries with the same `when` are mixed for the same samples, so their weights are shares of one
+  // loss.
   for (const auto& [when, sum] : sums) {
     if (std::abs(sum - 1) <= 1e-6) continue;
     std::string group;
@@ -61,7 +63,7 @@ void DistillOptions::validate() const {
   needs(top_k, loss_top_k == defaults.loss_top_k, "loss_top_k", "payload: topk");
   needs(top_k, support == defaults.support, "support", "payload: topk");
 
-  // What a top-k payload leaves open.
+  // The tail is what a top-k payload leaves open.
   needs(top_k, tail == defaults.tail, "tail", "payload: topk");
   if (tail != losses::Tail::kBucket && loss_type != DivergenceType::kForwardKl)
     refuse_option("tail: " + std::string(enum_name(tail)) +
@@ -69,7 +71,7 @@ void DistillOptions::validate() const {
                   " would be minimised by moving student mass out of the top-k); use tail: bucket");
   needs(top_k, payload_dtype == defaults.payload_dtype, "payload_dtype", "payload: topk");
 
-  // The divergence.
+  // Each divergence has parameters of its own, which mean nothing with another one.
   if (!(beta >= 0 && beta <= 1)) refuse_option("beta must be in [0, 1]");
   needs(loss_type == DivergenceType::kJsd, beta == defaults.beta, "beta", "loss_type: jsd");
   if (!(skew_lambda >= 0 && skew_lambda < 1)) refuse_option("skew_lambda must be in [0, 1)");
@@ -78,7 +80,7 @@ void DistillOptions::validate() const {
   if (!(temperature > 0) || !std::isfinite(temperature))
     refuse_option("temperature must be a finite number above 0");
 
-  // Its share of the loss, and of the batches.
+  // The remaining keys say how much of the loss it is, and of how many batches.
   if (kd_ratio == 0)
     refuse_option(
         "kd_ratio: 0 would run teachers whose answers count for nothing; write recipe: sft");
@@ -88,7 +90,8 @@ void DistillOptions::validate() const {
 }
 
 // payload: target_logps is one number for each token that the student drew: the k1 estimate of
-// reverse KL, as a reward.
+// reverse KL, which is a reward and no loss. Keys of other payloads and divergences have no place
+// there.
 void DistillOptions::validate_sampled_tokens() const {
   if (payload != PayloadKind::kTargetLogProbs) {
     if (use_policy_gradient)
@@ -112,7 +115,8 @@ void DistillOptions::validate_sampled_tokens() const {
     refuse_option("payload: target_logps works with one teacher for all samples");
 }
 
-// payload: sampled is an unbiased estimate of forward KL.
+// payload: sampled is an unbiased estimate of forward KL; a nonlinear function of it would be
+// biased.
 void DistillOptions::validate_draws() const {
   constexpr int64_t kMost = 1 << 20;
   const DistillOptions defaults;

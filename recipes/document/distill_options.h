@@ -13,7 +13,7 @@
 
 namespace retort::recipes {
 
-// Of log-probabilities on the wire.
+// The dtype of log-probabilities on the wire.
 enum class PayloadDtype { kFloat32, kBfloat16 };
 
 // A role that answers, or a cache of what one has answered.

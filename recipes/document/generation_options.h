@@ -55,14 +55,14 @@ struct GenerationOptions {
   }
   // kInvalidArgument naming the field: ranges.
   void validate() const;
-  // Whether tokens are drawn from the whole vocabulary at the temperature alone, the first ones
+  // True if tokens are drawn from the whole vocabulary at the temperature alone, the first ones
   // too.
   bool whole_distribution() const;
-  // As the engine wants it; its validate() is part of ours.
+  // The options as the engine wants them; its validate() is part of ours.
   models::EngineOptions engine() const;
 };
 
-// What becomes of samples in work when new weights arrive.
+// Samples in work are finished or given up when new weights arrive.
 enum class InFlight { kFinish, kAbort };
 
 struct WeightSyncOptions {

@@ -33,8 +33,8 @@ losses::SamplingCorrection GrpoOptions::correction() const {
   return SamplingCorrection::kNone;
 }
 
-// Samples are older than the weights that are trained in the first step on them, or in the next
-// ones that share them out.
+// Samples that run ahead, or that several steps share out, are older than the weights that are
+// trained on them. Without a correction the ratio is then to the policy that drew them.
 OldPolicy GrpoOptions::old_policy() const {
   if (old_logps != OldPolicy::kAuto) return old_logps;
   const bool older = max_staleness > 0 || num_mini_batches > 1;
@@ -43,6 +43,7 @@ OldPolicy GrpoOptions::old_policy() const {
 }
 
 int64_t GrpoOptions::steps_between_pushes(int64_t sync_every_steps) const {
+  // Weights are pushed between rollouts only, so the interval is rounded up to whole rollouts.
   const int64_t steps = steps_per_rollout();
   return (sync_every_steps + steps - 1) / steps * steps;
 }
@@ -58,12 +59,13 @@ void GrpoOptions::validate() const {
   };
   policy().validate();
 
-  // How often a rollout is learned from, and how old it may be.
+  // These say how often a rollout is learned from, and how old it may be.
   require(num_mini_batches >= 1, "num_mini_batches must be at least 1");
   require(num_iterations >= 1, "num_iterations must be at least 1");
   require(max_staleness >= 0, "max_staleness must be 0 or above");
 
-  // What a reward is compared with. A sum of compared rewards is not divided again.
+  // These say what a reward is compared with. A sum of rewards that were compared each by itself is
+  // not divided again.
   require(advantage == AdvantageType::kGrpo || scale_rewards == losses::ScaleRewards::kGroup,
           "scale_rewards has no effect without advantage: grpo");
   const auto require_with_sum = [&](bool good, const std::string& message) {
@@ -76,13 +78,14 @@ void GrpoOptions::validate() const {
   require_with_sum(!kl_in_reward,
                    "kl_in_reward takes from a sum of rewards, which is not compared");
 
-  // What is added to the loss, and which tokens are in it.
+  // These add to the loss, or say which tokens are in it.
   require(entropy_coef >= 0 && std::isfinite(entropy_coef),
           "entropy_coef must be finite and not negative");
   require(top_entropy_quantile >= 0 && top_entropy_quantile <= 1,
           "top_entropy_quantile must be in [0, 1]");
 
-  // What is drawn again or paid less; a penalty without a weight would be silently ignored.
+  // These say what is drawn again, or paid less. A penalty without a weight would be silently
+  // ignored.
   require(max_resamples >= 0, "max_resamples must be 0 or above");
   require(
       max_resamples == 0 || advantage != AdvantageType::kReinforcePlusPlus,

@@ -11,11 +11,11 @@
 
 namespace retort::recipes {
 
-// What a sample's reward is compared with.
+// The baseline that a sample's reward is compared with.
 enum class AdvantageType { kGrpo, kRloo, kReinforcePlusPlus };
 
-// How several rewards become one advantage: their weighted sum is compared within its group, or
-// each of them is, and then the weighted sum of what comes of it within the batch (GDPO).
+// The ways in which several rewards become one advantage: their weighted sum is compared within its
+// group, or each of them is, and then the weighted sum of what comes of it within the batch (GDPO).
 enum class MultiObjectiveAggregation { kSumThenNormalize, kNormalizeThenSum };
 
 // losses::SamplingCorrection, or the one that the generator calls for: sequence_mask for an engine
@@ -128,7 +128,7 @@ struct GrpoOptions {
         "0 generation overlaps training; 0: drawn with the weights of the first of num_iterations "
         "* num_mini_batches steps");
 
-    // Which samples count, and what rewards and loss are made of besides.
+    // These say which samples count, and what rewards and loss are made of besides.
     visit("max_resamples", max_resamples,
           "how often other prompts are drawn in the place of those whose completions score alike");
     visit(
@@ -153,7 +153,7 @@ struct GrpoOptions {
   // kInvalidArgument naming the field.
   void validate() const;
   losses::PolicyOptions policy() const;
-  // Whether a sample whose advantage is 0 changes the gradient, or what is measured.
+  // True if a sample whose advantage is 0 changes the gradient, or what is measured.
   bool all_samples_count() const {
     return beta > 0 || entropy_coef > 0 || picks_tokens() ||
            correction() != losses::SamplingCorrection::kNone;
@@ -161,28 +161,28 @@ struct GrpoOptions {
   bool decouples_rewards() const {
     return multi_objective_aggregation == MultiObjectiveAggregation::kNormalizeThenSum;
   }
-  // Whether tokens have a policy gradient by their entropy among all of a step.
+  // True if tokens have a policy gradient by their entropy among all of a step.
   bool picks_tokens() const { return top_entropy_quantile < 1; }
-  // From one rollout to the next.
+  // Optimizer steps from one rollout to the next.
   int64_t steps_per_rollout() const { return num_iterations * num_mini_batches; }
   // old_logps with kAuto resolved.
   OldPolicy old_policy() const;
   bool ratio_to_generator() const { return old_policy() == OldPolicy::kGenerator; }
-  // Whether the old policy is computed by itself before the first step on a rollout: of one step
+  // True if the old policy is computed by itself before the first step on a rollout: of one step
   // the loss has it.
   bool recomputes_old() const {
     return old_policy() == OldPolicy::kTrainer && num_mini_batches > 1;
   }
-  // Whether every ratio is 1.
+  // True if every ratio is 1.
   bool ratio_is_one() const { return !ratio_to_generator() && steps_per_rollout() == 1; }
   // Optimizer steps from one push of weights to the next: one where a round begins, once
   // `sync_every_steps` have passed.
   int64_t steps_between_pushes(int64_t sync_every_steps) const;
   // auto: none; a recipe has resolved it.
   losses::SamplingCorrection correction() const;
-  // Of max_staleness, what generation may run ahead by. The oldest samples that do not run ahead
-  // are drawn with weights that lie behind because not every step pushes them, and are trained on
-  // for steps_per_rollout() steps; below 0 these alone are more than max_staleness.
+  // The part of max_staleness that generation may run ahead by. The oldest samples that do not run
+  // ahead are drawn with weights that lie behind because not every step pushes them, and are
+  // trained on for steps_per_rollout() steps; below 0 these alone are more than max_staleness.
   int64_t staleness_left(int64_t sync_every_steps) const;
 };
 

@@ -5,7 +5,7 @@
 namespace retort::recipes {
 namespace {
 
-// What ssh would take for an option is no name.
+// A word that ssh would take for an option is no name: it would change what the command does.
 void check_word(const char* key, const std::string& word) {
   if (word.empty() || word.front() == '-' || word.find_first_of(" \t\n") != std::string::npos)
     throw Error(ErrorCode::kInvalidArgument,

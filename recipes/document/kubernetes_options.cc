@@ -44,6 +44,7 @@ const VolumeOptions* KubernetesOptions::volume_of(const std::string& path) const
   const VolumeOptions* deepest = nullptr;
   const std::filesystem::path wanted = std::filesystem::path(path).lexically_normal();
   for (const VolumeOptions& volume : volumes) {
+    // Mounts may lie inside one another; a path belongs to the deepest that holds it.
     const std::filesystem::path inside = wanted.lexically_relative(volume.path);
     if (inside.empty() || *inside.begin() == "..") continue;
     if (deepest == nullptr || volume.path.size() > deepest->path.size()) deepest = &volume;

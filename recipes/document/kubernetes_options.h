@@ -1,4 +1,4 @@
-// What a run needs to know of its cluster: `launch.kubernetes`.
+// `launch.kubernetes`: what a run needs to know of its cluster.
 #pragma once
 
 #include <optional>

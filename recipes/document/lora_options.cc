@@ -9,15 +9,15 @@
 namespace retort::recipes {
 namespace {
 
-// A layer's name, maybe with what stands before it: "q_proj", "self_attn.q_proj".
+// True for a layer's name, maybe with what stands before it: "q_proj", "self_attn.q_proj".
 bool names_linear(const std::string& target) {
   const bool plain = std::ranges::all_of(
       target, [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '.'; });
   return plain && models::is_linear_module(target.substr(target.rfind('.') + 1));
 }
 
-// PEFT takes a text for a regular expression. One that is a layer's name would match no whole name
-// as such, and is a list of one.
+// PEFT takes a text for a regular expression of whole names. A text that is a layer's name would
+// match none of these, so it counts as a list of one.
 bool is_target_pattern(const TextOrList& targets) {
   if (targets.is_list) return false;
   return targets.items.front() != models::kAllLinear && !names_linear(targets.items.front());

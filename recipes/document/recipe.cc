@@ -5,7 +5,7 @@
 namespace retort::recipes {
 namespace {
 
-// The visitor of has_block: an optional block is there once it has a value, a list once it has an
+// The visitor of has_block. An optional block is there once it has a value, a list once it has an
 // item.
 struct BlockFinder {
   std::string_view wanted;
@@ -44,6 +44,7 @@ bool is_judge(const Recipe& recipe, const std::string& role) {
 
 bool has_block(const Recipe& recipe, std::string_view name) {
   BlockFinder finder{.wanted = name};
+  // fields() hands out every field to be changed, so it works on a copy.
   Recipe copy = recipe;
   copy.fields(finder);
   return finder.found;

@@ -94,9 +94,9 @@ struct Recipe {
 
 // Roles that score completions, each once, in the order of `rewards`.
 std::vector<std::string> reward_roles(const Recipe& recipe);
-// Whether rewards ask the role in words, which needs no tokenizer like the student's.
+// True if rewards ask the role in words, which needs no tokenizer like the student's.
 bool is_judge(const Recipe& recipe, const std::string& role);
-// Whether the block of this name holds anything.
+// True if the block of this name holds anything.
 bool has_block(const Recipe& recipe, std::string_view name);
 
 }  // namespace retort::recipes

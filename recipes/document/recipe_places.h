@@ -1,4 +1,5 @@
-// Where a recipe's keys were written: what a check needs in order to complain about the right line.
+// The places where a recipe's keys were written. A check needs them to complain about the right
+// line.
 #pragma once
 
 #include <string>
@@ -17,7 +18,7 @@ KeyPath key_path(const std::string& key);
 class RecipePlaces {
  public:
   virtual ~RecipePlaces() = default;
-  // Whether the key stands in the recipe with a value other than null.
+  // True if the key stands in the recipe with a value other than null.
   virtual bool written(const KeyPath& path) const = 0;
   // Throws Error(code) "file:line: path: message", with the line of the deepest key of `path` that
   // was written.

@@ -1,4 +1,4 @@
-// What the blocks of the recipes say alike that ask a frozen model while they train.
+// Options that the blocks of all recipes have in common that ask a frozen model while they train.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// How validate() of a block says what is wrong with it.
+// validate() of a block says by this what is wrong with it.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Where the processes of a run meet: `launch.rendezvous`.
+// `launch.rendezvous`: where the processes of a run meet.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace retort::recipes {
 
-// Where the processes of a run meet: the run's store.
+// The processes of a run meet at this address: it is the run's store.
 struct RendezvousOptions {
   std::optional<std::string> address;
   int64_t port = 0;

@@ -19,8 +19,8 @@ constexpr std::array<Entry, 7> kLater{{
     {"train.optim", "another optimizer than AdamW is"},
 }};
 
-// Names that TRL, transformers and verl have for something, wherever they stand, and what it is
-// called here. By their names, so that one that is there already is found.
+// Names that TRL, transformers and verl have for something, wherever they stand, with what it is
+// called here. They are sorted, so that one that is there already is found.
 constexpr std::array<Entry, 31> kElsewhere{{
     {"batch_size", "the batch is train.per_device_train_batch_size or train.tokens_per_batch"},
     {"bf16", "a role's numbers are roles.<name>.dtype: bfloat16"},

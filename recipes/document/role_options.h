@@ -35,7 +35,7 @@ struct RoleOptions {
   std::vector<std::string> hosts;
   std::vector<int64_t> devices;
   std::map<std::string, std::string> env;
-  // Those of `env` whose values its processes have and the reader of the recipe may not: what
+  // Variables of `env` whose values its processes have and the reader of the recipe may not: what
   // stands there is this process's own, or empty. No key.
   std::set<std::string> env_elsewhere = {};
 

@@ -13,12 +13,13 @@ void check_slurm_word(const char* key, const std::optional<std::string>& word) {
     refuse_option(std::string(key) + " is '" + *word + "'; expected one word");
 }
 
-// What the batch script says itself: its processes, its log, how it is stopped and goes on.
+// Options that the batch script gives itself: its processes, its log, how it is stopped and goes
+// on.
 constexpr std::array<std::string_view, 21> kOwn{
     "-n",       "--ntasks",   "-o",           "--output", "-e",      "--error", "--open-mode",
     "--signal", "--requeue",  "--no-requeue", "-D",       "--chdir", "-a",      "--array",
     "--wrap",   "--parsable", "-W",           "--wait",   "-H",      "--hold",  "--test-only"};
-// What has a key of its own.
+// Options that have a key of their own in the recipe.
 constexpr std::array<std::array<std::string_view, 3>, 4> kKeys{{{"-p", "--partition", "partition"},
                                                                 {"-A", "--account", "account"},
                                                                 {"-t", "--time", "time"},

@@ -1,4 +1,4 @@
-// What a job of Slurm is asked for with: `launch.slurm`.
+// `launch.slurm`: what a job of Slurm is asked for.
 #pragma once
 
 #include <optional>

@@ -25,7 +25,7 @@ bool is_type(const TrainOptions& train, parallel::LrSchedulerType type) {
   return train.lr_scheduler_type == type;
 }
 
-// Those of the end of a schedule, which some do not have.
+// Checks the keys for the end of a schedule, which some schedules do not have.
 void check_end_of_schedule(const TrainOptions& train) {
   const bool constant = is_type(train, parallel::LrSchedulerType::kConstant);
   const bool endless = constant || is_type(train, parallel::LrSchedulerType::kInverseSqrt);
@@ -41,9 +41,10 @@ void check_end_of_schedule(const TrainOptions& train) {
     refuse_value("lr_decay_steps must be above warmup_steps, with which the schedule begins");
 }
 
-// The schedule's own keys, each of one type.
+// Checks the keys that belong to one type of schedule each.
 void check_schedule(const TrainOptions& train) {
   const TrainOptions defaults;
+  // A key of another type of schedule would be silently ignored, so it is refused.
   if (is_type(train, parallel::LrSchedulerType::kCosineWithRestarts))
     at_least("lr_num_cycles", train.lr_num_cycles, 1);
   else if (train.lr_num_cycles != defaults.lr_num_cycles)
@@ -76,7 +77,7 @@ void check_schedule(const TrainOptions& train) {
                  " steps of the schedule");
 }
 
-// What is made of evaluations and checkpoints.
+// Checks the keys for the best model, which is chosen by a metric of evaluations.
 void check_best_model(const TrainOptions& train) {
   at_least("early_stopping_patience", train.early_stopping_patience, 0);
   if (train.metric_for_best_model && !train.metric_for_best_model->starts_with("eval_"))
@@ -104,7 +105,7 @@ void below_one(const char* name, double value) {
   if (!(value >= 0 && value < 1)) refuse_value(std::string(name) + " must be in [0, 1)");
 }
 
-// Keys of which one at most is written.
+// Refuses pairs of keys of which only one may be written.
 void check_alternatives(const TrainOptions& train) {
   if (train.max_steps && train.num_train_epochs)
     refuse_value("max_steps and num_train_epochs exclude each other: keep one of them");
@@ -115,7 +116,7 @@ void check_alternatives(const TrainOptions& train) {
     refuse_value("warmup_steps and warmup_ratio exclude each other: keep one of them");
 }
 
-// How long, and how much at once.
+// Checks how long training goes on, and how much it computes at once.
 void check_amounts(const TrainOptions& train) {
   if (train.max_steps) at_least("max_steps", *train.max_steps, 1);
   if (train.num_train_epochs &&
@@ -127,7 +128,7 @@ void check_amounts(const TrainOptions& train) {
   at_least("gradient_accumulation_steps", train.gradient_accumulation_steps, 1);
 }
 
-// The optimizer and its schedule.
+// Checks the optimizer and its schedule.
 void check_optimizer(const TrainOptions& train) {
   if (train.learning_rate) not_negative("learning_rate", *train.learning_rate);
   at_least("warmup_steps", train.warmup_steps, 0);
@@ -152,7 +153,7 @@ void check_optimizer(const TrainOptions& train) {
     refuse_value("neftune_noise_alpha must be a finite number above 0; leave it out for no noise");
 }
 
-// What happens when.
+// Checks the intervals of what happens during training.
 void check_events(const TrainOptions& train) {
   at_least("logging_steps", train.logging_steps, 1);
   at_least("eval_steps", train.eval_steps, 0);
@@ -171,7 +172,7 @@ void check_events(const TrainOptions& train) {
         "a ramp begins");
 }
 
-// Memory and time.
+// Checks the keys that trade memory and time.
 void check_memory_and_time(const TrainOptions& train) {
   at_least("gradient_checkpointing_every", train.gradient_checkpointing_every, 1);
   if (train.gradient_checkpointing_every > 1 && !train.gradient_checkpointing)

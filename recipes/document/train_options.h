@@ -20,13 +20,13 @@ namespace retort::recipes {
 // Parameters that weight decay leaves alone, by what they are.
 enum class NoDecay { kNorm, kBias };
 
-// What becomes of a run when a checkpoint cannot be saved.
+// A run stops or goes on when a checkpoint cannot be saved.
 enum class OnSaveError { kStop, kContinue };
 
-// What becomes of a run that has stopped learning.
+// A run that has stopped learning is warned about, or stopped.
 enum class OnDivergence { kWarn, kStop };
 
-// Which model of a run is its best, and how long the run waits for a better one.
+// Says which model of a run is its best, and how long the run waits for a better one.
 struct BestModelOptions {
   std::string metric;  // train.metric_for_best_model; "": no model is the best
   bool greater_is_better = false;
@@ -34,7 +34,7 @@ struct BestModelOptions {
 };
 
 struct TrainOptions {
-  // What holds when neither of a pair of alternatives is given.
+  // These hold when neither key of a pair of alternatives is given.
   static constexpr int64_t kDefaultMaxSteps = 200;
   static constexpr int64_t kDefaultBatchSize = 8;
 
@@ -165,7 +165,7 @@ struct TrainOptions {
           "recompute every n-th layer only and keep the others' activations; with "
           "gradient_checkpointing");
 
-    // What happens when.
+    // These say when something happens.
     visit("logging_steps", logging_steps, "steps between lines of metrics.jsonl");
     visit("log_layer_grad_norms", log_layer_grad_norms,
           "also log the gradient norm of each layer, of the embedding, the last norm and the head");

@@ -11,7 +11,7 @@
 namespace retort::losses {
 namespace {
 
-constexpr double kDeviationEpsilon = 1e-4;  // TRL's
+constexpr double kDeviationEpsilon = 1e-4;  // as TRL has it
 
 // Mean and deviation (with Bessel's correction, 0 for fewer than two) of what is not NaN.
 struct Moments {
@@ -41,7 +41,8 @@ Moments moments_of(const double* begin, int64_t size) {
   }
   if (equal && m.count > 0) m.mean = first;
 
-  // A second pass, so that the squares are of small numbers.
+  // The deviation takes a second pass, which squares small differences: a sum of squares less the
+  // squared mean would cancel.
   for (int64_t i = 0; i < size; ++i)
     if (!std::isnan(begin[i])) squares += (begin[i] - m.mean) * (begin[i] - m.mean);
   if (m.count > 1) m.deviation = std::sqrt(squares / (m.count - 1));
@@ -61,6 +62,8 @@ std::vector<double> read_rewards(const at::Tensor& rewards, int64_t num_generati
   const at::Tensor doubles = rewards.detach().to(at::kCPU, at::kDouble).contiguous();
   const double* data = doubles.data_ptr<double>();
   std::vector<double> values(data, data + doubles.size(0));
+  // NaN marks a sample that cannot be scored and passes. An infinite reward would make every
+  // advantage of its group NaN.
   for (size_t i = 0; i < values.size(); ++i)
     if (std::isinf(values[i]))
       throw Error(ErrorCode::kInvalidArgument,
@@ -89,7 +92,9 @@ class Batch {
   // by its own moments.
   Advantages finish(bool batch_deviation, bool normalize,
                     const std::function<double(int64_t)>& advantage) const {
-    // Advantages of what can be scored, and how much of it has a signal.
+    // A sample without a score stays NaN here, so that it has no part in the moments below. One
+    // whose group (or batch) has no spread has no advantage either, and a metric says how many
+    // there are.
     std::vector<double> results(values_.size(), NAN);
     int64_t without_signal = 0;
     Advantages result{.reward_mean = all_.mean, .reward_std = all_.deviation};
@@ -106,7 +111,8 @@ class Batch {
     if (all_.count > 0)
       result.frac_reward_zero_std = static_cast<double>(without_signal) / all_.count;
 
-    // Float32, 0 for what cannot be scored.
+    // A sample without a score gets advantage 0: it stays in the batch, but its surrogate has no
+    // gradient.
     const Moments own = normalize ? moments_of(results.data(), size()) : Moments{};
     result.advantages = at::empty({size()}, at::kFloat);
     float* out = result.advantages.data_ptr<float>();
@@ -150,7 +156,8 @@ Advantages decoupled_advantages(const at::Tensor& rewards, const at::Tensor& obj
         .with("samples", batch.size())
         .with("weights", count);
 
-  // What each sample gets of the objectives, each against its own group.
+  // GDPO: each objective is normalised against its own group before they are summed, so that it
+  // counts by its weight, however its scores are spread.
   std::vector<double> sums(static_cast<size_t>(batch.size()), 0.0);
   std::vector<bool> differs(static_cast<size_t>(batch.size() / num_generations), false);
   for (int64_t k = 0; k < count; ++k) {
@@ -163,6 +170,8 @@ Advantages decoupled_advantages(const at::Tensor& rewards, const at::Tensor& obj
     }
   }
 
+  // The batch's own metric looks at the summed reward. Here a sample has a signal if any of its
+  // objectives differs within the group, even where the sums are equal.
   Advantages result = batch.finish(true, true, [&](int64_t i) { return sums[i]; });
   int64_t without_signal = 0;
   for (int64_t i = 0; i < batch.size(); ++i)

@@ -10,8 +10,7 @@
 
 namespace retort::losses {
 
-// How grpo divides reward - mean of the group: by the group's deviation, the batch's, or not at
-// all.
+// grpo divides reward - mean of the group by the group's deviation, the batch's, or not at all.
 enum class ScaleRewards { kGroup, kBatch, kNone };
 
 struct Advantages {
@@ -22,7 +21,7 @@ struct Advantages {
   // Share of the scorable samples whose standard deviation (the batch's with kBatch, else their
   // group's) is 0: no signal from them.
   double frac_reward_zero_std = 0;
-  // Of the scorable samples; Bessel's correction, 0 for fewer than two
+  // over the scorable samples; Bessel's correction, 0 for fewer than two
   double reward_mean = 0;
   double reward_std = 0;
 };

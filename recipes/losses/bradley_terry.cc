@@ -11,7 +11,7 @@
 namespace retort::losses {
 namespace {
 
-// -log sigmoid(x) and its derivative -sigmoid(-x), without overflow.
+// -log sigmoid(x) and its derivative -sigmoid(-x). Only exp(-|x|) is formed, which cannot overflow.
 struct LogisticTerm {
   double value;
   double slope;
@@ -50,6 +50,8 @@ BradleyTerryResult bradley_terry_loss(const BradleyTerryInputs& inputs,
 
   // The value is a sum over the pairs; a derivative belongs to one of them.
   double loss = 0;
+  // A pair's loss is -log sigmoid(chosen - rejected - margin), which says nothing of where the
+  // scores lie. Centring adds its coefficient times (chosen + rejected)^2.
   const double center = options.center_rewards_coefficient;
   for (int64_t i = 0; i < result.count; ++i) {
     const double difference = chosen[i] - rejected[i];

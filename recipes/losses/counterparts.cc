@@ -25,7 +25,8 @@ Numbers difference(const at::Tensor& of, const at::Tensor& less) {
   return numbers;
 }
 
-// Indices from the least number to the largest.
+// Returns the indices from the least number to the largest. NaN goes last, because comparing with
+// it would be no order; the sort is stable, so equal numbers stay as they were given.
 std::vector<size_t> order_of(const Numbers& numbers) {
   std::vector<size_t> order(numbers.size());
   std::iota(order.begin(), order.end(), size_t{0});

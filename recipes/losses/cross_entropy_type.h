@@ -1,4 +1,4 @@
-// What a row of the cross-entropy counts.
+// The types of cross-entropy, which differ in what a row counts.
 #pragma once
 
 #include <array>

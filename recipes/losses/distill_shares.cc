@@ -42,8 +42,9 @@ void check_rows(const TeacherShare& share, int64_t count) {
                     std::to_string(count));
 }
 
-// Each chunk of logits against all shares: of each its own copy of its rows, whose gradient is
-// added up with its weight.
+// Compares each chunk of logits with all shares. A divergence writes its gradient over the logits
+// that it was given, so each share gets a copy of its rows, and the gradients are added up with the
+// shares' weights.
 class ShareChunks : public detail::ChunkLoss {
  public:
   ShareChunks(const at::Tensor& targets, int64_t vocab, const std::vector<TeacherShare>& shares,
@@ -54,6 +55,7 @@ class ShareChunks : public detail::ChunkLoss {
   }
 
   void chunk(int64_t begin, int64_t count, at::Tensor logits, bool gradient) override {
+    // A single teacher of all rows needs no copy: its gradient takes the place of the logits.
     if (in_place()) {
       each_[0].chunk(begin, count, logits, gradient);
       if (gradient && shares_[0].weight != 1) logits.mul_(shares_[0].weight);
@@ -88,7 +90,8 @@ class ShareChunks : public detail::ChunkLoss {
       all.push_back(one.numbers());
     return at::stack(all);
   }
-  // What a row costs, the student's logits included, in floats.
+  // The floats that a row needs, the student's logits included. Beside these stand a share's copy
+  // and the sum of the gradients.
   int64_t floats_per_row() const {
     int64_t floats = in_place() ? vocab_ : 3 * vocab_;
     for (const detail::DistillChunks& one : each_)
@@ -98,8 +101,8 @@ class ShareChunks : public detail::ChunkLoss {
   bool in_place() const { return shares_.size() == 1 && !shares_[0].rows.defined(); }
 
  private:
-  // A share's rows within a chunk: [begin, begin + count) of its own, at `places` of the chunk
-  // (undefined: at all).
+  // A share's rows within a chunk are [begin, begin + count) of its own, because both ascend. They
+  // stand at `places` of the chunk (undefined: at all of it).
   struct Range {
     int64_t begin = 0, count = 0;
     at::Tensor places;
@@ -120,7 +123,7 @@ class ShareChunks : public detail::ChunkLoss {
   std::vector<detail::DistillChunks> each_;
 };
 
-// A pass for each share.
+// Runs the whole pass over the head once for each share: the ATen path takes one teacher at a time.
 UnreadShares one_by_one(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
                         const at::Tensor& targets, const std::vector<TeacherShare>& shares,
                         const DivergenceOptions& options, const parallel::VocabShard& vocab,
@@ -149,6 +152,7 @@ UnreadShares unread_distill_shares(const at::Tensor& hidden, const at::Tensor& w
     throw Error(ErrorCode::kInvalidArgument, "a loss against teachers needs at least one");
   for (const TeacherShare& share : shares)
     check_rows(share, hidden.size(0));
+  // One pass for all shares is for the row kernels: whole vocabularies on the CPU.
   if (!vocab.whole() || !detail::on_cpu(hidden))
     return one_by_one(hidden, weight, bias, targets, shares, options, vocab, softcap);
 

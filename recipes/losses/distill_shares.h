@@ -12,10 +12,10 @@
 
 namespace retort::losses {
 
-// Of a chunk of logits and what stands beside it, where one pass serves several shares.
+// The size of a chunk of logits and what stands beside it, where one pass serves several shares.
 inline constexpr int64_t kSharesChunkBytes = 32 << 20;
 
-// What one teacher says of R rows.
+// The answer of one teacher for R rows, or some of them.
 struct TeacherShare {
   TeacherSignal signal;      // its rows, in their order
   at::Tensor rows;           // [r] int64 on the host, ascending: which of the R; undefined: all

@@ -7,8 +7,8 @@ namespace retort::losses {
 
 enum class DivergenceType { kForwardKl, kReverseKl, kJsd, kSkewedKl, kSkewedReverseKl, kTvd };
 
-// What becomes of the mass that a top-k teacher has beyond its K ids: it is one more category, is
-// shared among the K ids in proportion, or is left out.
+// The mass that a top-k teacher has beyond its K ids is one more category, is shared among the K
+// ids in proportion, or is left out.
 enum class Tail { kBucket, kRenormalize, kDrop };
 
 }  // namespace retort::losses

@@ -11,7 +11,7 @@ float entropy_threshold(std::vector<float> entropies, double quantile) {
   std::erase_if(entropies, [](float value) { return std::isnan(value); });
   if (entropies.empty()) return std::numeric_limits<float>::infinity();
 
-  // The place among the sorted ones, which may lie between two.
+  // The quantile may lie between two of the sorted values, which are interpolated.
   const double place = (1 - quantile) * static_cast<double>(entropies.size() - 1);
   const auto below = static_cast<std::ptrdiff_t>(place);
   const auto at = entropies.begin() + below;

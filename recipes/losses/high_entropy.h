@@ -1,4 +1,4 @@
-// Which tokens a policy is unsure of: those that a policy gradient may be restricted to.
+// Finds the tokens that a policy is unsure of: those that a policy gradient may be restricted to.
 #pragma once
 
 #include <vector>

@@ -9,7 +9,7 @@
 namespace retort::losses {
 
 std::vector<at::Tensor> in_host_memory(std::vector<at::Tensor> vectors) {
-  // Those on a device, and where they stand.
+  // All vectors of a device cross in one copy, because the host waits for the device at each.
   std::vector<at::Tensor> there;
   std::vector<int64_t> lengths;
   std::vector<size_t> places;

@@ -63,7 +63,7 @@ bool needs_kl(const KtoLossOptions& options) { return options.loss_type == KtoLo
 
 double kl_estimate(double log_ratio_sum, double count) {
   const double mean = log_ratio_sum / count;
-  // Written so that NaN stays.
+  // std::max would turn NaN into 0 and hide it.
   return mean < 0 ? 0 : mean;
 }
 

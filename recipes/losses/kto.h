@@ -23,7 +23,7 @@ struct KtoLossOptions {
   void validate() const;
 };
 
-// Whether the loss compares with kl_estimate(): kto does, apo_zero_unpaired compares with 0.
+// True if the loss compares with kl_estimate(): kto does, apo_zero_unpaired compares with 0.
 bool needs_kl(const KtoLossOptions& options);
 
 // The estimate of KL(policy || reference) that kto compares with, in nats: the mean of log pi(y') -

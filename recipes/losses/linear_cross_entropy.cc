@@ -31,7 +31,8 @@ class CrossEntropyChunks : public detail::ChunkLoss {
         rows_[r] = kernels_.cross_entropy({logits + r * vocab_, vocab_, vocab_, targets[r]}, loss);
     });
 
-    // In the order of the rows, whichever thread had them.
+    // The sums run in the order of the rows, whichever thread had them, so that their bits do not
+    // depend on the number of threads.
     for (int64_t r = 0; r < count; ++r) {
       const double log_prob = rows_[r].log_prob;
       loss_ -= dft ? std::exp(log_prob) * log_prob : log_prob;

@@ -10,12 +10,12 @@
 
 namespace retort::losses {
 
-// What the host is told of the rows beside their loss.
+// The numbers of the rows that the host reads beside their loss.
 struct CrossEntropySums {
   double entropy_sum = 0;   // of the student's distribution, nats
   int64_t num_correct = 0;  // argmax == target
 
-  // From UnreadCrossEntropy::numbers, in host memory.
+  // Reads UnreadCrossEntropy::numbers, which must be in host memory.
   static CrossEntropySums of(const double* numbers);
 };
 
@@ -25,7 +25,7 @@ struct CrossEntropyResult : CrossEntropySums {
   int64_t count = 0;  // R
 };
 
-// The same before anybody has waited for a device.
+// The same numbers before anybody has waited for a device.
 struct UnreadCrossEntropy {
   at::Tensor loss_sum;  // as above
   int64_t count = 0;

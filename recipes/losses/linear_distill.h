@@ -12,7 +12,7 @@
 
 namespace retort::losses {
 
-// What the host is told of the rows beside their loss.
+// The numbers of the rows that the host reads beside their loss.
 struct DistillSums {
   double kd_sum = 0;  // unweighted
   double ce_sum = 0;  // likewise; always computed
@@ -25,8 +25,8 @@ struct DistillSums {
   int64_t num_correct = 0;
 
   static constexpr int64_t kNumbers = 8;
-  // From the kNumbers of UnreadDistill::numbers, in host memory. kCorrupt, kMismatch with the row:
-  // a teacher's row was no distribution, or had ids that cannot be.
+  // Reads the kNumbers of UnreadDistill::numbers, which must be in host memory. kCorrupt, kMismatch
+  // with the row: a teacher's row was no distribution, or had ids that cannot be.
   static DistillSums of(const double* numbers);
 };
 
@@ -36,7 +36,7 @@ struct DistillResult : DistillSums {
   int64_t count = 0;  // R
 };
 
-// The same before anybody has waited for a device.
+// The same numbers before anybody has waited for a device.
 struct UnreadDistill {
   at::Tensor loss_sum;  // as above
   int64_t count = 0;

@@ -18,7 +18,7 @@
 namespace retort::losses {
 namespace {
 
-// The row kernel on every row of a chunk, its logits divided by the temperature first.
+// Runs the row kernel on a row, after dividing its logits by the temperature.
 class LogProbChunks : public detail::ChunkLoss {
  public:
   LogProbChunks(const at::Tensor& targets, int64_t vocab, double temperature)
@@ -47,6 +47,8 @@ class LogProbChunks : public detail::ChunkLoss {
   float inv_temperature_;
 };
 
+// Forward writes d log p / d logits over the logits while there is room to keep them. Room only
+// shrinks, so it is the first chunks that are kept, and backward need not form those again.
 class ForwardChunks : public LogProbChunks {
  public:
   // `room`: bytes of chunks that may be kept.
@@ -70,7 +72,7 @@ class ForwardChunks : public LogProbChunks {
     });
     if (loss.gradient) kept_.push_back(chunk);
   }
-  // d log p / d logits of the first chunks, in their order.
+  // The kept d log p / d logits: those of the first chunks, in their order.
   const std::vector<at::Tensor>& kept() const { return kept_; }
 
  private:
@@ -181,7 +183,9 @@ LogProbs linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight,
   detail::check_log_probs_options(options);
   const detail::VocabGroup whole(vocab, head.vocab());
 
-  // Forward, without autograd, into a vector of each result.
+  // Forward runs without autograd, which would keep the logits of every chunk. A kept chunk can
+  // only be scaled by what comes in for its rows; a softcap and the entropy's gradient need the
+  // logits themselves, so then nothing is kept.
   const auto f32 = hidden.options().dtype(at::kFloat).requires_grad(false);
   LogProbs result;
   result.log_probs = at::empty({head.rows()}, f32);
@@ -193,7 +197,7 @@ LogProbs linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight,
   const int64_t rows_at_once = detail::chunk_rows(options.chunk_tokens, head.vocab());
   detail::run_linear_head_forward(head, rows_at_once, chunks);
 
-  // A node of the graph, which forms the logits that were not kept again in backward.
+  // Autograd sees one node. In backward it forms the logits that were not kept a second time.
   if (detail::wants_gradient(head)) {
     const std::optional<at::Tensor> optional_bias =
         bias.defined() ? std::optional(bias) : std::nullopt;

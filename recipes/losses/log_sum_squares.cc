@@ -20,7 +20,8 @@ class SquaredChunks : public detail::ChunkLoss {
   SquaredChunks(const detail::VocabGroup& vocab, at::Tensor result)
       : vocab_(vocab), result_(std::move(result)) {}
 
-  // log of the sum of e^2x, less twice that of e^x, of x below the row's maximum.
+  // log sum p^2 = log sum e^2x - 2 log sum e^x. The row's maximum is taken off first: it cancels,
+  // and neither power can overflow then.
   void chunk(int64_t begin, int64_t count, at::Tensor logits, bool) override {
     at::Tensor max = detail::row_max(logits);
     vocab_.max({&max});
@@ -44,6 +45,8 @@ at::Tensor linear_log_sum_squares(const at::Tensor& hidden, const at::Tensor& we
                                   int64_t chunk_tokens) {
   const detail::LinearHead head{hidden.detach(), weight.detach(), {}, softcap};
   std::optional<detail::VocabGroup> vocab;
+  // All ranks of a split vocabulary check together, so that none waits in a reduction for one that
+  // has thrown.
   detail::check_together(shard, [&] {
     const at::Tensor no_targets = at::zeros({hidden.size(0)}, at::kLong);
     detail::check_head(head, no_targets, detail::vocab_total(shard, weight));

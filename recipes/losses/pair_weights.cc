@@ -29,6 +29,7 @@ at::Tensor shared_length_weights(const at::Tensor& sequence_of_row, int64_t pair
   float* weight = weights.mutable_data_ptr<float>();
   for (int64_t row = 0; row < rows.numel(); ++row) {
     const auto sequence = static_cast<size_t>(rows.const_data_ptr<int64_t>()[row]);
+    // Sequences 2 i and 2 i + 1 are the completions of pair i.
     const size_t chosen = sequence / 2 * 2;
     const int64_t shared = std::min(tokens[chosen], tokens[chosen + 1]);
     weight[row] = seen[sequence]++ < shared ? 1.0F : static_cast<float>(ld_alpha);
@@ -43,7 +44,8 @@ at::Tensor pair_weights(const at::Tensor& log_probs, const at::Tensor& log_sum_s
   const at::Tensor of_draw = log_sum_squares.contiguous();
   const std::vector<int64_t> tokens = tokens_of_sequences(rows, 2 * pairs);
 
-  // The mean surplus of each completion, then the product of the two.
+  // WPO: the exponents of the two completions are added, which multiplies their weights. A
+  // completion without tokens has exponent 0.
   std::vector<double> surplus(tokens.size());
   for (int64_t row = 0; row < rows.numel(); ++row)
     surplus[static_cast<size_t>(rows.const_data_ptr<int64_t>()[row])] +=

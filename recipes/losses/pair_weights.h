@@ -1,4 +1,5 @@
-// What options of DPO weigh: tokens (LD-DPO), and pairs (WPO). In host memory, without autograd.
+// Weights that options of DPO give: to tokens (LD-DPO), and to pairs (WPO). In host memory, without
+// autograd.
 #pragma once
 
 #include <ATen/core/Tensor.h>

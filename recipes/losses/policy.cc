@@ -36,7 +36,7 @@ std::vector<double> sampling_ratios(const PolicyRows& rows, const PolicyOptions&
   if (options.sampling_correction == SamplingCorrection::kNone) return of_row;
   const bool whole = by_sequence(options.sampling_correction);
 
-  // Logarithms first: a sequence's ratio is the product of its tokens'.
+  // Logarithms are summed first, because a sequence's ratio is the product of its tokens'.
   std::vector<double> ratios(whole ? rows.sequences : rows.count, 0.0);
   for (int64_t r = 0; r < rows.count; ++r) {
     const double difference = rows.old[r] - rows.generator[r];
@@ -46,7 +46,8 @@ std::vector<double> sampling_ratios(const PolicyRows& rows, const PolicyOptions&
         std::max(result.sampling_logp_difference_max, std::abs(difference));
   }
 
-  // Then the ratios: one out of bounds becomes the bound, or 0.
+  // Truncation moves a ratio that is out of bounds to the bound; masking sets it to 0, which drops
+  // its rows from the loss.
   const bool truncate = truncates(options.sampling_correction);
   const double cap = options.importance_sampling_cap;
   const double floor = options.importance_sampling_floor.value_or(0);
@@ -74,6 +75,8 @@ std::vector<double> sampling_ratios(const PolicyRows& rows, const PolicyOptions&
 void mask_off_policy(const PolicyRows& rows, const PolicyOptions& options,
                      std::vector<double>& of_row, PolicyResult& result) {
   if (!options.off_policy_mask_threshold) return;
+  // The generator's own probabilities are there only with a correction. Without one the old policy
+  // stands for it.
   const bool reported = options.sampling_correction != SamplingCorrection::kNone;
   std::vector<double> kl(rows.sequences, 0.0);
   for (int64_t r = 0; r < rows.count; ++r) {
@@ -81,7 +84,7 @@ void mask_off_policy(const PolicyRows& rows, const PolicyOptions& options,
     kl[rows.sequence[r]] += (drawn - rows.policy[r]) / rows.tokens[rows.sequence[r]];
   }
 
-  // NaN is no reason: the loss shows it.
+  // NaN fails the comparison and drops no sequence, so it reaches the loss, where it is seen.
   std::vector<bool> dropped(rows.sequences);
   for (int64_t s = 0; s < rows.sequences; ++s) {
     dropped[s] = rows.advantages[s] < 0 && kl[s] > *options.off_policy_mask_threshold;
@@ -98,7 +101,8 @@ std::vector<double> log_ratios(const PolicyRows& rows, bool whole_sequences) {
     of_row[r] = rows.policy[r] - rows.old[r];
   if (!whole_sequences) return of_row;
 
-  // Of a sequence: the mean of its rows.
+  // GSPO: the ratio of a sequence is the geometric mean of its tokens' ratios, so its logarithm is
+  // the mean of theirs.
   std::vector<double> mean(rows.sequences, 0.0);
   for (int64_t r = 0; r < rows.count; ++r)
     mean[rows.sequence[r]] += of_row[r] / rows.tokens[rows.sequence[r]];
@@ -107,7 +111,7 @@ std::vector<double> log_ratios(const PolicyRows& rows, bool whole_sequences) {
   return of_row;
 }
 
-// Where ratios are clipped.
+// The bounds at which ratios are clipped.
 struct ClipRange {
   explicit ClipRange(const PolicyOptions& options)
       : low(1 - options.epsilon),
@@ -129,18 +133,21 @@ struct Clipped {
   Clip clip = Clip::kNone;
 };
 
-// -min(ratio A, clip(ratio) A), by log(ratio).
+// PPO's clipped surrogate -min(ratio A, clip(ratio) A), with its slope by log(ratio). A clipped row
+// has no slope: its ratio has moved far enough.
 Clipped clipped_surrogate(double log_ratio, double advantage, const ClipRange& range) {
   const double ratio = std::exp(log_ratio);
   if (advantage < 0 && ratio < range.low) return {-range.low * advantage, 0, Clip::kLow};
   if (advantage < 0 && ratio > range.delta) return {-range.delta * advantage, 0, Clip::kDelta};
   if (advantage > 0 && ratio > range.high) return {-range.high * advantage, 0, Clip::kHigh};
-  // 0 times the logarithm: NaN stays, and an infinite ratio does not become one.
+  // The factor is the logarithm, not the ratio: NaN stays NaN, and a ratio that overflowed does not
+  // become NaN.
   if (advantage == 0) return {0 * log_ratio, 0};
   return {-ratio * advantage, -ratio * advantage};
 }
 
-// -min(ratio, cap) A log p, by log p.
+// CISPO: -min(ratio, cap) A log p, with its slope by log p. The ratio is a weight without a
+// gradient, so no row loses its slope.
 Clipped capped_weight(double log_ratio, double advantage, double logp, const ClipRange& range) {
   if (advantage == 0) return {0 * log_ratio, 0};
   const double ratio = std::exp(log_ratio);
@@ -149,14 +156,14 @@ Clipped capped_weight(double log_ratio, double advantage, double logp, const Cli
           ratio > range.cap && advantage > 0 ? Clip::kHigh : Clip::kNone};
 }
 
-// What a row counts in the sum: kGrpo takes the mean over each sequence.
+// The weight of a row in the sum: kGrpo takes the mean over each sequence.
 double mean_weight(const PolicyRows& rows, const PolicyOptions& options, int64_t r) {
   return options.loss_type == PolicyLossType::kGrpo
              ? 1.0 / static_cast<double>(rows.tokens[rows.sequence[r]])
              : 1.0;
 }
 
-// The KL to the reference: its value, and to `gradient` its derivative.
+// Returns the value of the KL to the reference and adds its derivative to `gradient`.
 double add_kl(const PolicyRows& rows, const PolicyOptions& options,
               const std::vector<double>& log_ratio, std::vector<double>& gradient,
               PolicyResult& result) {
@@ -169,6 +176,7 @@ double add_kl(const PolicyRows& rows, const PolicyOptions& options,
   double value = 0;
   std::vector<double> of_sequence(rows.sequences, 0.0);
   for (int64_t r = 0; r < rows.count; ++r) {
+    // k3 = e^d - 1 - d. With expm1 it keeps its digits where the two policies nearly agree.
     const double d = rows.reference[r] - rows.policy[r];
     const double ratio = corrected ? std::exp(log_ratio[r]) : 1;
     const double kl = ratio * (std::expm1(d) - d);
@@ -204,7 +212,8 @@ void count_clips(const PolicyRows& rows, const std::vector<Clipped>& terms, bool
 }  // namespace
 
 void PolicyOptions::validate() const {
-  // Clips.
+  // The clip bounds. cispo caps the ratio itself, so the options of the two-sided clip are refused
+  // with it rather than left without effect.
   check_option(epsilon > 0 && epsilon < 1, "epsilon", "must be in (0, 1)", epsilon);
   if (epsilon_high)
     check_option(*epsilon_high > 0 && std::isfinite(*epsilon_high), "epsilon_high",
@@ -222,7 +231,7 @@ void PolicyOptions::validate() const {
     check_option(*delta > 1 + epsilon_high.value_or(epsilon) && std::isfinite(*delta), "delta",
                  "must be finite and above 1 + epsilon_high", *delta);
 
-  // The KL, and what is known of the generator.
+  // The KL, and the correction for a generator whose probabilities differ from the trainer's.
   check_option(beta >= 0 && std::isfinite(beta), "beta", "must be finite and not negative", beta);
   check_option(beta > 0 || use_bias_correction_kl, "use_bias_correction_kl",
                "has no effect without a KL in the loss: it is beta's", beta);
@@ -266,6 +275,7 @@ double policy_divisor(PolicyLossType type, const PolicyCounts& global) {
           static_cast<double>(global.sequences) * static_cast<double>(global.max_completion_tokens);
       break;
   }
+  // A batch without tokens has a loss of 0, which divided by 0 would be NaN.
   return std::max(count, 1.0);
 }
 
@@ -276,7 +286,8 @@ PolicyResult policy_loss(const PolicyInputs& inputs, const PolicyOptions& option
   result.num_tokens = rows.count;
   result.num_sequences = rows.sequences;
 
-  // What each row's surrogate is made of: its ratio, the clip range, its weights.
+  // Each row's surrogate needs its ratio, the clip bounds, and a weight, which is 0 where the row
+  // is masked out.
   const bool by_sequence = options.importance_sampling_level == ImportanceSamplingLevel::kSequence;
   std::vector<double> correction = sampling_ratios(rows, options, result);
   mask_off_policy(rows, options, correction, result);
@@ -309,6 +320,7 @@ PolicyResult policy_loss(const PolicyInputs& inputs, const PolicyOptions& option
   loss += add_kl(rows, options, log_ratio, gradient, result);
   count_clips(rows, terms, by_sequence && !rows.by_token, result);
 
+  // All sums were taken in float64; autograd gets the finished gradient in float32.
   const at::Tensor formed = at::empty({rows.count}, at::kFloat);
   std::copy(gradient.begin(), gradient.end(), formed.data_ptr<float>());
   result.loss_sum = detail::scalar_with_gradients(loss, {{inputs.policy_logps, formed}});

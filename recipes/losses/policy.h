@@ -11,14 +11,15 @@
 
 namespace retort::losses {
 
-// How token losses become one number; see policy_divisor. kCispo has another token loss besides:
-// the ratio is a weight of log p that has no gradient, capped, so that no token loses its gradient.
+// The ways in which token losses become one number; see policy_divisor. kCispo has another token
+// loss besides: the ratio is a weight of log p that has no gradient, capped, so that no token loses
+// its gradient.
 enum class PolicyLossType { kGrpo, kBnpo, kDrGrpo, kDapo, kCispo };
 // The ratio to the old policy: of each token, or of the sequence (the geometric mean of its tokens'
 // ratios: GSPO).
 enum class ImportanceSamplingLevel { kToken, kSequence };
-// What is done with ratios trainer / generator, of tokens or of whole sequences (product), that are
-// out of bounds: moved to the bound, or dropped (0).
+// Ratios trainer / generator, of tokens or of whole sequences (product), that are out of bounds are
+// moved to the bound, or dropped (0).
 enum class SamplingCorrection {
   kNone,
   kTokenTruncate,
@@ -110,7 +111,7 @@ struct PolicyResult {
   double sampling_ratio_square_sum = 0;
 };
 
-// What the global batch holds, summed over micro-batches and ranks.
+// The counts of the global batch, summed over micro-batches and ranks.
 struct PolicyCounts {
   int64_t sequences = 0;              // those without rows included
   int64_t tokens = 0;                 // rows

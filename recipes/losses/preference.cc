@@ -30,8 +30,9 @@ bool reference_free(Loss loss) {
   return loss == Loss::kSimpo || loss == Loss::kOrpo || loss == Loss::kSft;
 }
 
-// Whether it is a function of the difference of two completions' scores. In other losses the
-// constant that f-DPO leaves in a single score would not cancel. Of cross-entropy there is none.
+// True of losses that are functions of the difference of two completions' scores: f-DPO leaves the
+// same constant in both scores, and only there it cancels. Cross-entropy has no scores, so it may
+// stand beside them.
 bool takes_divergence(Loss loss) {
   switch (loss) {
     case Loss::kSigmoid:
@@ -59,6 +60,8 @@ struct PairLoss {
   double nll_weight = 0;
 };
 PairLoss pair_loss(const Pair& p, double pair_weight, const PreferenceOptions& options) {
+  // f-DPO: the losses see scores in the place of log-ratios, and the scores' slopes bring their
+  // derivatives back to the log-ratios.
   const detail::Score chosen = detail::score_of(p.chosen_ratio, options);
   const detail::Score rejected = detail::score_of(p.rejected_ratio, options);
   Pair scored = p;
@@ -81,7 +84,7 @@ PairLoss pair_loss(const Pair& p, double pair_weight, const PreferenceOptions& o
   return result;
 }
 
-// The inputs, checked.
+// The inputs as numbers, after all checks of their shapes and of what the options need.
 struct Columns {
   Columns(const PreferenceInputs& in, const PreferenceOptions& options)
       : with_reference(needs_reference(options)) {
@@ -138,7 +141,7 @@ struct Columns {
     counterparts = in.counterparts.to(at::kCPU).contiguous();
   }
 
-  // A vector that one option reads.
+  // Refuses a vector that is missing though `option` reads it, or is given though `option` is off.
   void check_given(const at::Tensor& vector, bool needed, const char* name,
                    const char* option) const {
     if (needed != vector.defined())
@@ -182,7 +185,7 @@ struct Columns {
   detail::FloatVector reference_chosen, reference_rejected;
   detail::FloatVector chosen_tokens, rejected_tokens;
   detail::FloatVector pair_weights, whole;
-  at::Tensor whole_chosen;  // what cross-entropy is of
+  at::Tensor whole_chosen;  // the sums that cross-entropy takes
   at::Tensor counterparts;  // [3, P] float64 on the host, or undefined
 };
 
@@ -210,7 +213,7 @@ void check_each_loss(const PreferenceOptions& options, const char* option, const
           .with("loss_type", enum_name(loss));
 }
 
-// Of cross-entropy alone an option of pairs changes nothing.
+// With cross-entropy as the only loss an option of pairs would change nothing, so it is refused.
 void check_compares(const PreferenceOptions& options, const char* option) {
   if (!needs_reference(options))
     throw Error(
@@ -234,7 +237,7 @@ void check_divergence(const PreferenceOptions& options) {
   check_compares(options, "f_divergence_type");
 }
 
-// What weighs pairs, or tokens of pairs.
+// Checks the options that weigh pairs, or tokens of pairs.
 void check_pair_options(const PreferenceOptions& options) {
   const auto sums_pairs = [](Loss loss) {
     return !reference_free(loss) && loss != Loss::kAot && loss != Loss::kAotUnpaired;
@@ -268,7 +271,7 @@ bool needs_counterparts(const PreferenceOptions& options) {
 }
 
 void PreferenceOptions::validate() const {
-  // Which losses are summed, and with which weights.
+  // Each loss is named once, and has a positive weight if weights are given.
   if (loss_type.empty())
     throw Error(ErrorCode::kInvalidArgument,
                 "loss_type must name at least one of " + enum_choices<Loss>());
@@ -344,7 +347,8 @@ PreferenceResult preference_loss(const PreferenceInputs& inputs, const Preferenc
     add_metrics(p, columns.with_reference, options.beta, result);
   }
 
-  // Two scalars: the terms are means over pairs, the cross-entropy one over tokens.
+  // The result is two scalars, because the caller divides the terms by pairs and the cross-entropy
+  // by tokens.
   result.loss_sum = detail::scalar_with_gradients(
       loss, {{inputs.policy_chosen, d_chosen}, {inputs.policy_rejected, d_rejected}});
   result.chosen_nll_sum = detail::scalar_with_gradients(nll, {{columns.whole_chosen, d_nll}});

@@ -68,12 +68,12 @@ struct PreferenceOptions {
   void validate() const;
 };
 
-// Whether any of the losses compares with a reference model; simpo, orpo and sft alone do not.
+// True if any of the losses compares with a reference model; simpo, orpo and sft alone do not.
 bool needs_reference(const PreferenceOptions& options);
-// Whether any of the losses is (or contains) cross-entropy on the chosen completions: sft, orpo.
+// True if any of the losses is (or contains) cross-entropy on the chosen completions: sft, orpo.
 // Then chosen_nll_sum counts.
 bool uses_chosen_nll(const PreferenceOptions& options);
-// Whether any of the losses compares a pair with others of the global batch: aot, aot_unpaired.
+// True if any of the losses compares a pair with others of the global batch: aot, aot_unpaired.
 bool needs_counterparts(const PreferenceOptions& options);
 
 // P pairs. Sums over a completion's tokens of log p(token), temperature 1.

@@ -12,7 +12,7 @@ namespace {
   throw Error(ErrorCode::kInvalidArgument, "rewards: " + what);
 }
 
-// `given` options belong to other types than this one.
+// Refuses an option that was given but belongs to other types than this one.
 void only_for(bool given, std::string_view option, bool fits, std::string_view types,
               RewardType type) {
   if (given && !fits)
@@ -39,8 +39,8 @@ void check_pattern(const RewardOptions& options) {
                        options.type == RewardType::kFormat);
 }
 
-// What is asked and how the number is found must be there before the run; the file is read when it
-// begins.
+// The question and the pattern for its number must be named before the run. The file itself is read
+// when the run begins.
 void check_judge(const RewardOptions& options) {
   if (!options.role) refuse("type: judge needs role, the name of the role that is asked");
   if (!options.template_file || options.template_file->empty())
@@ -90,7 +90,7 @@ void RewardOptions::validate() const {
   only_for(!symbolic.empty(), "symbolic", type == RewardType::kNumeric, "numeric", type);
   only_for(timeout.has_value(), "timeout", asks(), "command, http and numeric with symbolic", type);
 
-  // What each type cannot do without, and whether it makes sense.
+  // Some types cannot do without an option, and some values make no sense.
   if (timeout && timeout->count() <= 0)
     refuse("timeout is " + format_duration(*timeout) + "; expected more than 0");
   if (type == RewardType::kRegex && !pattern) refuse("type: regex needs pattern");

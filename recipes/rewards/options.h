@@ -26,8 +26,8 @@ inline constexpr int64_t kDefaultAnswerTokens = 16;  // of a judge
 
 enum class LengthUnit { kTokens, kCharacters };
 
-// What each type computes, and its protocol: docs/rewards.md. An option that has no effect on the
-// type is refused.
+// docs/rewards.md says what each type computes, and its protocol. An option that has no effect on
+// the type is refused.
 struct RewardOptions {
   RewardType type = RewardType::kNumeric;
   double weight = 1.0;
@@ -75,9 +75,9 @@ struct RewardOptions {
   }
   // kInvalidArgument naming the option; also for a pattern that does not compile
   void validate() const;
-  // Whether a program or a service is asked, within `timeout`.
+  // True if a program or a service is asked, within `timeout`.
   bool asks() const;
-  // How long score() waits for a batch at most; 0 for what is computed here.
+  // Returns how long score() waits for a batch at most; 0 for what is computed here.
   Duration longest_wait() const;
 };
 

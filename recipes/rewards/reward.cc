@@ -76,6 +76,8 @@ RewardSet::RewardSet(std::vector<RewardOptions> options, bool scores, const Conn
   impl_->names = make_names(options);
   for (size_t i = 0; i < options.size(); ++i) {
     impl_->weights.push_back(options[i].weight);
+    // A rank that does not score knows the names and weights too, but starts no program and asks no
+    // role.
     if (scores) impl_->scorers.push_back(make_scorer(options[i], impl_->names[i], connect));
   }
 }
@@ -100,6 +102,8 @@ std::vector<Scored> RewardSet::score(const std::vector<RewardInput>& inputs) {
     RETORT_CHECK(scores.size() == inputs.size()) << impl_->names[reward];
     for (size_t i = 0; i < inputs.size(); ++i) {
       result[i].components.push_back(scores[i]);
+      // A component without a score leaves the total to the others; a total without any component
+      // stays empty. A weight of 0 is for a component that is only reported.
       if (scores[i] && impl_->weights[reward] != 0)
         result[i].total = result[i].total.value_or(0) + impl_->weights[reward] * *scores[i];
     }

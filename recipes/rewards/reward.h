@@ -43,7 +43,7 @@ struct AskRole {
   std::function<void()> stop;
 };
 
-// What a judge answered.
+// The answer of a judge to one text.
 struct Said {
   std::string text;
   bool cut = false;  // it did not end by itself
@@ -53,7 +53,7 @@ struct AskJudge {
   // An answer to each question, of so many tokens at the most.
   std::function<std::vector<Said>(std::vector<std::string> questions, int64_t max_new_tokens)>
       answers;
-  // As AskRole's.
+  // Ends the question that waits, as AskRole's does.
   std::function<void()> stop;
 };
 
@@ -63,8 +63,8 @@ struct ConnectRoles {
   std::function<AskJudge(const RewardOptions&)> judge;  // of type: judge
 };
 
-// What a judge is asked, read from `file`. kInvalidArgument naming the file, and for bad Jinja its
-// line.
+// The template of the questions to a judge, read from `file`. kInvalidArgument naming the file, and
+// for bad Jinja its line.
 models::TextTemplate judge_template(const std::string& file);
 
 // The rewards of a recipe. Commands are started by the constructor and ended by the destructor (end

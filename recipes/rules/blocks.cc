@@ -11,7 +11,7 @@
 namespace retort::recipes {
 namespace {
 
-// The keys above all blocks, and which blocks must and must not be there.
+// Checks the keys above all blocks, and which blocks must and must not be there.
 class BlockCheck {
  public:
   BlockCheck(const Recipe& recipe, const RecipePlaces& places)
@@ -28,7 +28,7 @@ class BlockCheck {
   }
 
  private:
-  // All blocks that belong to some types only, each once.
+  // Returns all blocks that belong to some types only, each once.
   static std::vector<std::string> owned_blocks() {
     std::vector<std::string> names;
     for (const RecipeType* type : recipe_types())
@@ -44,7 +44,7 @@ class BlockCheck {
     return std::nullopt;
   }
 
-  // A block must stand exactly where its type is.
+  // A block may only stand where the recipe's type uses it, and must where the type requires it.
   void check_block(const std::string& name) const {
     const bool given = has_block(recipe_, name);
     const std::string kind(type_.name());

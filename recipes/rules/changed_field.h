@@ -1,4 +1,4 @@
-// Whether anything of a block differs from its defaults.
+// Tells whether anything of a block differs from its defaults.
 #pragma once
 
 #include <cstddef>

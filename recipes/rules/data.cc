@@ -26,7 +26,7 @@ void check_weights(const data::DataOptions& data, const RecipePlaces& places) {
                     "has no effect: an evaluation sees every row once; remove the key");
 }
 
-// Whether a source may hold rows of one of these formats.
+// True if a source may hold rows of one of these formats; a source without a format may hold any.
 bool may_hold(const data::DataOptions& data, std::initializer_list<data::Format> formats) {
   const auto fits = [&](const data::Source& source) {
     return source.format == data::Format::kAuto ||
@@ -36,7 +36,7 @@ bool may_hold(const data::DataOptions& data, std::initializer_list<data::Format>
          std::any_of(data.eval.begin(), data.eval.end(), fits);
 }
 
-// Which tokens of rows of some formats are targets.
+// The choice of target tokens is for rows of some formats only.
 void check_target_choice(const data::DataOptions& data, const RecipePlaces& places) {
   using data::Format;
   const std::string why =
@@ -47,7 +47,7 @@ void check_target_choice(const data::DataOptions& data, const RecipePlaces& plac
     places.refuse({"data", "assistant_only_loss"}, why);
 }
 
-// What only a chat template sees, where no source may hold messages.
+// Refuses settings that only a chat template sees if no source may hold messages.
 void check_template_settings(const data::DataOptions& data, const RecipePlaces& places) {
   using data::Format;
   if (may_hold(data, {Format::kMessages, Format::kShareGpt, Format::kPromptCompletion,
@@ -61,7 +61,7 @@ void check_template_settings(const data::DataOptions& data, const RecipePlaces& 
   if (data.template_date) places.refuse({"data", "template_date"}, why);
 }
 
-// The files of these sources are there.
+// Checks that the files of these sources are there.
 void check_sources(const std::string& block, const std::vector<data::Source>& sources,
                    const RecipePlaces& places) {
   for (size_t i = 0; i < sources.size(); ++i)

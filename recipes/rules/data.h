@@ -17,8 +17,8 @@ void check_data_effects(const data::DataOptions& data, const RecipePlaces& place
 // The files of all sources are there.
 void check_source_files(const data::DataOptions& data, const RecipePlaces& places);
 
-// What follows is for RecipeType::check. `what` ("pairs") are never packed, so the key would have
-// no effect.
+// All rules below are for RecipeType::check. `what` ("pairs") are never packed, so the key would
+// have no effect.
 void check_no_packing(const data::DataOptions& data, const RecipePlaces& places,
                       const std::string& what);
 // Refuses data.truncation_mode: keep_end, where a cut row would be another one: `why`.

@@ -11,7 +11,7 @@
 namespace retort::recipes {
 namespace {
 
-// Why the role takes no device by its index; "" if it does.
+// Returns why the role takes no device by its index, or "" if it does.
 std::string takes_no_device(const RoleOptions& role, Backend backend) {
   if (role.external) return "has no effect: the engine has devices of its own; remove it";
   if (role.world.device != parallel::Device::kCuda)

@@ -20,7 +20,7 @@ using engines::WeightRoute;
 
 bool gives_rewards(const EngineTraits& traits) { return traits.rewards; }
 
-// The checks of one external role.
+// The checks of one external role, which differ by what the recipe asks of it.
 class ExternalCheck {
  public:
   ExternalCheck(const Recipe& recipe, const RecipePlaces& places, std::string name,
@@ -63,7 +63,8 @@ class ExternalCheck {
              "is served");
   }
 
-  // It follows the student, and its numbers are used as they come.
+  // A generator follows the student, so new weights must reach the engine; and the numbers that it
+  // gives with its tokens are used as they come.
   void check_generator() const {
     if (!traits_.draws)
       refuse("engine",
@@ -93,8 +94,8 @@ class ExternalCheck {
     if (unsupported) places_.refuse({"generation", unsupported->key}, unsupported->why);
   }
 
-  // Importance ratios need each token's probability under the distribution it was drawn from, and
-  // under the same one in training. What else an engine's numbers mean the probe finds.
+  // Importance ratios need each token's probability under the distribution that it was drawn from,
+  // and under the same one in training. Whatever else an engine's numbers may mean the probe finds.
   void check_ratio() const {
     const GenerationOptions& generation = *recipe_.generation;
     if (!generation.whole_distribution())

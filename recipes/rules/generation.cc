@@ -16,7 +16,7 @@
 namespace retort::recipes {
 namespace {
 
-// Without a tokenizer beside it the student's model is refused elsewhere.
+// A student's model without a tokenizer beside it is refused elsewhere.
 void check_stop(const GenerationOptions& generation, const RoleOptions& student,
                 const RecipePlaces& places) {
   const std::filesystem::path folder = student.model;

@@ -7,7 +7,7 @@
 
 namespace retort::recipes {
 
-// Of a recipe that has the block: the role that it names, and lengths.
+// Checks the role that the block names, and lengths. The recipe must have the block.
 void check_generation(const Recipe& recipe, const RecipePlaces& places);
 // A model whose rotary frequencies depend on a sequence's length (longrope, dynamic) is drawn from
 // only up to the length where they begin to (Rope::fixed_length). Refused where
@@ -16,11 +16,11 @@ void check_generation(const Recipe& recipe, const RecipePlaces& places);
 // external one, which rotates by rules of its own.
 void check_drawn_length(const Recipe& recipe, const RecipePlaces& places);
 
-// What follows is for RecipeType::check. Of a recipe that pushes the weights before each draw, with
-// nothing in flight.
+// All rules below are for RecipeType::check. This one is for a recipe that pushes the weights
+// before each draw, with nothing in flight.
 void check_draws_with_student_of_now(const WeightSyncOptions& weight_sync,
                                      const RecipePlaces& places);
-// Of a recipe that compares samples of one prompt.
+// For a recipe that compares samples of one prompt, which must not be equal.
 void check_samples_differ(const GenerationOptions& generation, const RecipePlaces& places);
 
 }  // namespace retort::recipes

@@ -9,7 +9,7 @@
 namespace retort::recipes {
 namespace {
 
-// Paths are those of the pods, which have no folder that they were started in.
+// Paths are those in the pods, which have no folder that they were started in to count from.
 void check_pod_paths(const Recipe& recipe, const RecipePlaces& places) {
   const auto check = [&](const KeyPath& key, const std::string& path) {
     if (!std::filesystem::path(path).is_absolute())

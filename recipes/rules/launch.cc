@@ -11,7 +11,8 @@
 namespace retort::recipes {
 namespace {
 
-// Nobody starts a single process of a step again. 0 says what happens then: the run ends.
+// Under Slurm nobody starts a single process of a step again. A value of 0 says what happens then,
+// that the run ends, so it is allowed.
 void check_slurm(const LaunchOptions& launch, const Roles& roles, const RecipePlaces& places) {
   const int64_t usual = RoleOptions().restarts;
   for (const auto& [name, role] : roles)
@@ -33,6 +34,8 @@ void check_hosts(const Recipe& recipe, const RecipePlaces& places, const Launche
   const std::string has =
       "has no effect with launch.backend: " + std::string(enum_name(launch.backend)) +
       "; write backend: ";
+
+  // The keys of other backends must be as they are by default: nobody would read a changed one.
   if (launch.backend == Backend::kKubernetes)
     check_kubernetes(recipe, places, launcher);
   else if (const std::string changed = changed_field(launch.kubernetes); !changed.empty())

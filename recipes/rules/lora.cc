@@ -17,7 +17,8 @@ namespace {
 
 models::LoraConfig all_linear() { return {.target_modules = {std::string(models::kAllLinear)}}; }
 
-// A generator adds what it is sent to its own model, which must be what the adapter is trained on.
+// A generator adds the adapter that it is sent to its own model, which must be the one that the
+// adapter is trained on.
 void check_pushed_adapter(const Recipe& recipe, const RecipePlaces& places) {
   if (!recipe.generation)
     places.refuse({"roles", Recipe::kDrivingRole, "lora", "push"},
@@ -41,7 +42,7 @@ void check_pushed_adapter(const Recipe& recipe, const RecipePlaces& places) {
                       recipe.student().model + "'");
 }
 
-// What is trained whole is there, and may be.
+// Checks that the modules that are trained whole are in the model, and may be trained so.
 void check_saved_modules(const models::ModelConfig& model, const models::LoraConfig& lora,
                          const RecipePlaces& places) {
   const KeyPath key{"roles", Recipe::kDrivingRole, "lora", "modules_to_save"};

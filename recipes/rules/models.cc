@@ -20,7 +20,7 @@
 namespace retort::recipes {
 namespace {
 
-// A model must be there, and fit its role's layout and use.
+// Checks that every role's model is there, and fits the role's layout and use.
 class ModelFolderCheck {
  public:
   ModelFolderCheck(const Recipe& recipe, const RecipePlaces& places)
@@ -35,6 +35,7 @@ class ModelFolderCheck {
         places_.refuse(path, "'" + role.model +
                                  "' is not a folder; expected a Hugging Face model folder" +
                                  models::model_folder_hint(role.model));
+      // An adapter's folder mostly has no config.json either, but the advice is another one.
       if (models::is_adapter_folder(role.model))
         places_.refuse(path, "'" + role.model +
                                  "' is a LoRA adapter; expected a whole model: merge it with "
@@ -85,6 +86,7 @@ class ModelFolderCheck {
                            std::to_string(recipe_.data.max_length) +
                            "; lower that, or take another reward model");
     }
+    // A student that begins as a classifier must have as many labels as the recipe trains.
     const int64_t labels = recipe_type(recipe_).score_labels(recipe_);
     if (name != Recipe::kDrivingRole || labels == 0) return;
     const models::ModelConfig config = models::read_model_config(role.model);
@@ -99,13 +101,14 @@ class ModelFolderCheck {
   const RecipePlaces& places_;
 };
 
-// Whether the role is asked for scores of the student's ids.
+// True if the role is asked for scores of the student's ids.
 bool is_asked_for_scores(const Recipe& recipe, const std::string& role) {
   const std::vector<std::string> roles = reward_roles(recipe);
   return std::ranges::find(roles, role) != roles.end() && !is_judge(recipe, role);
 }
 
-// The cheapest mistake to find early: a model that numbers its tokens differently.
+// A model that numbers its tokens differently is the cheapest mistake to find early: nothing would
+// fail, and every number would be wrong.
 void check_tokenizers(const Recipe& recipe) {
   const auto others = serving_roles(recipe);
   if (others.empty()) return;
@@ -116,7 +119,7 @@ void check_tokenizers(const Recipe& recipe) {
     const std::string& folder = recipe.roles.at(role).model;
     const models::Tokenizer other = models::Tokenizer::load(folder);
 
-    // What the student writes is scored by its ids, every one of them.
+    // A reward model gets whatever ids the student writes, so it must know every one of them.
     if (is_asked_for_scores(recipe, role) && other.vocab_size() < student.vocab_size())
       throw Error(ErrorCode::kInvalidArgument,
                   "role '" + role + "': the tokenizer of " + folder + " has " +
@@ -125,7 +128,7 @@ void check_tokenizers(const Recipe& recipe) {
                       "; what the student writes is scored by its ids: give the reward model the "
                       "same tokens (retort vocab add) and train it with them");
 
-    // Distributions are compared in the ids that both have.
+    // Distributions are compared in the ids that both have, so only those must agree.
     const int64_t known = std::min(student.vocab_size(), other.vocab_size());
     const std::string mine = student.vocabulary_fingerprint(known),
                       theirs = other.vocabulary_fingerprint(known);
@@ -140,7 +143,8 @@ void check_tokenizers(const Recipe& recipe) {
   }
 }
 
-// A generator computes the student's weights by its own config.
+// A generator computes with the student's weights but by its own config, so the two configs must
+// say the same function.
 void check_generator_model(const Recipe& recipe) {
   if (!recipe.generation) return;
   const std::string& role = recipe.generation->role;
@@ -155,7 +159,8 @@ void check_generator_model(const Recipe& recipe) {
                   "over the student's weights: give both the same model");
 }
 
-// What scores has no head over the vocabulary.
+// A sequence classifier has no head over the vocabulary, so it only serves where scores are asked
+// for.
 void check_heads(const Recipe& recipe) {
   const bool trains_scores = recipe_type(recipe).score_labels(recipe) > 0;
   for (const auto& [name, role] : recipe.roles) {

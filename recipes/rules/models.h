@@ -10,7 +10,7 @@ namespace retort::recipes {
 // configs.
 void check_model_folders(const Recipe& recipe, const RecipePlaces& places);
 
-// Whether the models fit together, once the recipe is read: errors name the role, not its line.
+// Checks that the models fit together, once the recipe is read: errors name the role, not its line.
 // Reads tokenizers and configs, no weights. kInvalidArgument: a tokenizer that numbers tokens
 // differently from the student's, or a generator whose model has another shape than the student's,
 // whose weights it takes over.

@@ -9,7 +9,7 @@
 namespace retort::recipes {
 namespace {
 
-// What every block calls its reference unless told otherwise.
+// The name that every block has for its reference unless told otherwise.
 constexpr const char* kUsualReference = "reference";
 
 }  // namespace

@@ -17,7 +17,7 @@ std::string nearest_role(const Roles& roles, const std::string& word);
 void check_declared(const Roles& roles, const RecipePlaces& places, const KeyPath& path,
                     const std::string& role);
 
-// Whether `role` is the student as it was before its training (roles.student.lora): without its
+// True if `role` is the student as it was before its training (roles.student.lora): without its
 // adapter, or with the one that it began with. It is asked in the student's own processes.
 bool is_own_reference(const Roles& roles, const std::string& role);
 // The role that is started for it: none, or itself.

@@ -1,4 +1,4 @@
-// What follows from other keys of a recipe.
+// Fills in the keys that follow from other keys of a recipe.
 #include "recipes/rules/rules.h"
 
 #include <algorithm>
@@ -9,12 +9,12 @@
 namespace retort::recipes {
 namespace {
 
-// A role with `external` gets the tokenizer's folder as its model and a replica for each address.
-// Refuses what says otherwise.
+// A role with `external` gets the tokenizer's folder as its model and a replica for each address. A
+// recipe that says otherwise is refused.
 void resolve_external_roles(Recipe& recipe, const RecipePlaces& places) {
   for (auto& [name, role] : recipe.roles) {
     if (!role.external) continue;
-    // A saved recipe has what was filled in.
+    // A saved recipe has these keys written with what was filled in, which is not refused.
     if (places.written({"roles", name, "model"}) && role.model != role.external->tokenizer)
       places.refuse({"roles", name, "model"},
                     "a role has a `model` or is `external`; remove one of the two");
@@ -29,7 +29,7 @@ void resolve_external_roles(Recipe& recipe, const RecipePlaces& places) {
                     "external.url");
     role.world.dp = replicas;
 
-    // Of the copy of the student that a generator's process keeps.
+    // The dtype is that of the copy of the student that a generator's process keeps.
     if (!recipe.roles.contains(Recipe::kDrivingRole)) continue;
     const FloatType students = recipe.student().dtype;
     if (places.written({"roles", name, "dtype"}) && role.dtype != students)
@@ -38,7 +38,8 @@ void resolve_external_roles(Recipe& recipe, const RecipePlaces& places) {
   }
 }
 
-// grpo.sampling_correction: auto becomes what the generator calls for.
+// grpo.sampling_correction: auto becomes what the generator calls for: an engine of others computes
+// its probabilities in another way than the trainer.
 void resolve_sampling_correction(Recipe& recipe) {
   if (!recipe.grpo || recipe.grpo->sampling_correction != CorrectionChoice::kAuto) return;
   const bool external = recipe.generation && recipe.roles.contains(recipe.generation->role) &&
@@ -47,8 +48,9 @@ void resolve_sampling_correction(Recipe& recipe) {
       external ? CorrectionChoice::kSequenceMask : CorrectionChoice::kNone;
 }
 
-// launch.backend: kubernetes, of keys that are not written: launch.stop_timeout fits Kubernetes'
-// usual grace period, and roles.<name>.restarts is 0.
+// With launch.backend: kubernetes, keys that are not written fit a cluster: launch.stop_timeout
+// lies within Kubernetes' usual grace period, and roles.<name>.restarts is 0, because nobody starts
+// a single process again.
 void resolve_kubernetes(Recipe& recipe, const RecipePlaces& places) {
   if (recipe.launch.backend != Backend::kKubernetes) return;
   if (!places.written({"launch", "stop_timeout"}))

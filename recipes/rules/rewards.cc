@@ -12,7 +12,7 @@
 namespace retort::recipes {
 namespace {
 
-// A model of ours that scores completions, or is asked about them in words.
+// Checks a model of ours that scores completions, or is asked about them in words.
 void check_own_reward_role(const Recipe& recipe, const RecipePlaces& places, const KeyPath& path,
                            const std::string& role) {
   const bool judges = is_judge(recipe, role);

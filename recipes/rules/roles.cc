@@ -11,7 +11,7 @@
 namespace retort::recipes {
 namespace {
 
-// Every role by itself, and whether anything uses it.
+// Checks every role by itself, and that something uses it.
 class RoleCheck {
  public:
   RoleCheck(const Recipe& recipe, const RecipePlaces& places, const Launcher& launcher,

@@ -14,7 +14,7 @@
 namespace retort::recipes {
 namespace {
 
-// Why `role` has nothing that could come from or go to a device; "" if it has.
+// Returns why `role` has nothing that could come from or go to a device, or "" if it has.
 std::string keeps_to_host(const Recipe& recipe, const std::string& role) {
   const auto roles = recipe_type(recipe).device_roles(recipe);
   if (!recipe.is_generator(role) && std::find(roles.begin(), roles.end(), role) == roles.end())
@@ -55,8 +55,9 @@ void check_inflight_calls(const rpc::RpcOptions& rpc, const RecipePlaces& places
 
 void check_rpc(const Recipe& recipe, const RecipePlaces& places) {
   check_device_maps(recipe, places);
-  // The ranks of a role alone meet at an address, too, and each of them is in touch with the run's
-  // store and launcher, by encrypted connections that heartbeats watch.
+  // Without other roles nobody is called, so most keys have no effect. Some still do: the ranks of
+  // a role alone meet at an address, too, and each of them is in touch with the run's store and
+  // launcher, by encrypted connections that heartbeats watch.
   const rpc::RpcOptions usual;
   rpc::RpcOptions others = recipe.rpc;
   others.encryption = usual.encryption;
@@ -73,7 +74,8 @@ void check_ports(const Recipe& recipe, const RecipePlaces& places, const Launche
                  bool is_launched) {
   check_inflight_calls(recipe.rpc, places);
 
-  // Each process listens at a port of its own on its host. A role alone has no peers.
+  // Each process listens at a port of its own on its host, so the fullest host needs the most. A
+  // role alone has no peers.
   const std::optional<int64_t> ports = recipe.rpc.num_ports();
   const auto on_fullest_host = [&]() -> int64_t {
     switch (recipe.launch.backend) {

@@ -13,7 +13,7 @@ void check_rules(const Recipe& recipe, const RecipePlaces& places, const Launche
                  const RuleOptions& options) {
   const RecipeType& type = recipe_type(recipe);
 
-  // The student is there for all rules after the first two.
+  // The first two rules refuse a recipe without a student; all later ones read it without asking.
   check_blocks(recipe, places);
   check_roles(recipe, places, launcher, options.has_cuda);
   check_data(recipe.data, recipe.train, places);
@@ -28,14 +28,15 @@ void check_rules(const Recipe& recipe, const RecipePlaces& places, const Launche
   check_devices(recipe, places, launcher, options.is_launched);
   check_ports(recipe, places, launcher, options.is_launched);
 
-  // What the roles do for one another.
+  // These rules are about what the roles do for one another.
   check_reward_roles(recipe, places);
   if (recipe.generation) check_generation(recipe, places);
   check_external_roles(recipe, places);
   check_lora(recipe, places);
   type.check(recipe, places);
 
-  // Files, which are not here where they are those of pods.
+  // Files come last, so that nothing is read for a recipe that is refused anyway. Those of pods are
+  // not on this host.
   const bool are_here = recipe.launch.backend != Backend::kKubernetes;
   if (!options.check_files || !are_here) return;
   check_model_folders(recipe, places);

@@ -22,7 +22,7 @@ struct RuleOptions {
   bool is_launched = true;   // by retort launch, which knows where each process of the run is
 };
 
-// Of a recipe that has been resolved, whatever its type; the type's own are part of it.
+// Checks a recipe that has been resolved, whatever its type; the type's own rules are part of it.
 // Of several mistakes the one whose rule is listed first is told. kInvalidArgument with file:line,
 // kUnavailable for a device that this build or machine lacks.
 void check_rules(const Recipe& recipe, const RecipePlaces& places, const Launcher& launcher,

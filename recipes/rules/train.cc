@@ -6,7 +6,7 @@
 namespace retort::recipes {
 namespace {
 
-// Only gradients in float16 need a scale.
+// Only gradients in float16 need a scale: the range of other types is wide enough.
 void check_loss_scale(const TrainOptions& train, const RoleOptions& student,
                       const RecipePlaces& places) {
   if (student.dtype == FloatType::kFloat16) return;
@@ -28,7 +28,8 @@ void check_train(const TrainOptions& train, const data::DataOptions& data,
                  const RoleOptions& student, const RecipeType& type, const RecipePlaces& places) {
   const TrainOptions defaults;
   const std::string no_eval = "has no effect without data.eval";
-  // Who writes `data.eval=[]` over a recipe turns its evaluations off, however often they were.
+  // Writing `data.eval=[]` over a recipe turns its evaluations off, however often they were, so
+  // that is no mistake.
   if (data.eval.empty() && !places.written({"data", "eval"})) {
     if (train.eval_steps != defaults.eval_steps) places.refuse({"train", "eval_steps"}, no_eval);
     if (train.eval_on_start) places.refuse({"train", "eval_on_start"}, no_eval);

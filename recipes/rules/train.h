@@ -17,7 +17,7 @@ void check_train(const TrainOptions& train, const data::DataOptions& data,
 // train.min_lr, by the rate that holds where none is written.
 void check_least_rate(const TrainOptions& train, const RecipePlaces& places);
 
-// What follows is for RecipeType::check. A step whose numbers are not finite cannot be left out
+// All rules below are for RecipeType::check. A step whose numbers are not finite cannot be left out
 // where all of its rows share `what` ("z, which all rows share"): one row makes it not finite for
 // all.
 void check_no_skipped_steps(const TrainOptions& train, const RecipePlaces& places,

@@ -20,7 +20,7 @@ namespace {
 
 constexpr double kNone = -std::numeric_limits<double>::infinity();
 
-// A row's distribution as far as this rank has it, and the noise of its draws.
+// A row's distribution as far as this rank has it, with what its random numbers are made from.
 struct DrawnRow {
   const float* log_probs;  // [count] of the ids from `begin`
   int64_t begin, count;
@@ -32,7 +32,7 @@ struct Drawn {
   float log_prob = kNegInf;
 };
 
-// Where what is drawn from a row goes.
+// The place in the payload for a row's draws.
 struct Place {
   int32_t* ids;
   float* logps;
@@ -82,8 +82,7 @@ class DrawnRows {
   Payload& to_;
 };
 
-// ---- with replacement ---------------------------------------------------------------------------
-// The probability of a rank's ids up to each, in their order.
+// Returns the probability of this rank's ids up to each of them, in their order.
 std::vector<double> mass_up_to(const DrawnRow& row) {
   std::vector<double> mass(static_cast<size_t>(row.count));
   double sum = 0;
@@ -96,15 +95,17 @@ std::vector<double> mass_up_to(const DrawnRow& row) {
 
 double whole_mass(const DrawnRow& row) { return row.count == 0 ? 0 : mass_up_to(row).back(); }
 
-// Draw number i of a row whose ids have the mass `total` on all ranks.
+// The point at which draw number i falls, in a row whose ids have the mass `total` on all ranks. It
+// depends on seed, row and number alone, so every rank finds the same.
 double point_of(const DrawnRow& row, int64_t i, double total) {
   return random_uniform(row.seed, row.row, static_cast<uint64_t>(i)) * total;
 }
 
-// The id at `point` of this rank's mass, which is not empty.
+// Returns the id at `point` of this rank's mass, which is not empty.
 Drawn drawn_at(const DrawnRow& row, const std::vector<double>& mass, double point) {
   auto found = std::upper_bound(mass.begin(), mass.end(), point);
-  // Rounding may leave the last sum at the drawn value: then the last id that has any mass.
+  // Rounding may leave the point at or beyond the last sum. Then the draw is the last id that has
+  // any mass.
   if (found == mass.end()) found = std::lower_bound(mass.begin(), mass.end(), mass.back());
   const auto i = found - mass.begin();
   return {static_cast<int32_t>(row.begin + i), row.log_probs[i]};
@@ -119,8 +120,9 @@ void draw_with_replacement(const DrawnRows& rows) {
   });
 }
 
-// By the rank among whose ids a draw falls, which every rank finds by the same sums. The masses up
-// to each id are formed twice rather than kept for all rows, which would be two chunks of logits.
+// Each draw is made by the rank among whose ids it falls, which every rank finds by the same sums.
+// The masses up to each id are formed twice rather than kept for all rows, which would be two
+// chunks of logits.
 void draw_with_replacement(const DrawnRows& rows, parallel::Group& ranks) {
   const at::Tensor mine = at::full({rows.count()}, 0, at::kDouble);
   rows.for_each_row(
@@ -128,10 +130,12 @@ void draw_with_replacement(const DrawnRows& rows, parallel::Group& ranks) {
   const at::Tensor all = ranks.all_gather(mine).contiguous();  // [ranks, rows]
   const auto* mass_of = all.const_data_ptr<double>();
 
-  // {id, log-probability} of what is this rank's, less than any elsewhere.
+  // {id, log-probability} of this rank's draws, and below any elsewhere, so that a maximum over the
+  // ranks has them all.
   const at::Tensor drawn = at::full({rows.count(), rows.draws(), 2}, kNone, at::kDouble);
   rows.for_each_row([&](int64_t r) {
-    // In the order of the ids: the mass before this rank's, up to its end, and of all.
+    // The mass before this rank's ids, up to their end, and of all, added in the order of the ids.
+    // The last rank with any mass also takes a point that rounding left beyond the end.
     double total = 0, before = 0, end = 0;
     int last = 0;
     for (int rank = 0; rank < ranks.size(); ++rank) {
@@ -155,6 +159,7 @@ void draw_with_replacement(const DrawnRows& rows, parallel::Group& ranks) {
     }
   });
 
+  // Exactly one rank has each draw, and all ranks put the same ones into the payload.
   const at::Tensor found = at::amax(ranks.all_gather(drawn), 0).contiguous();
   const auto* next = found.const_data_ptr<double>();
   for (int64_t r = 0; r < rows.count(); ++r)
@@ -162,15 +167,15 @@ void draw_with_replacement(const DrawnRows& rows, parallel::Group& ranks) {
       rows.place(r).put(i, {static_cast<int32_t>(next[0]), static_cast<float>(next[1])});
 }
 
-// ---- without replacement ------------------------------------------------------------------------
-// An id and its log-probability with noise.
+// An id with its log-probability plus Gumbel noise: the largest of these sums are draws without
+// replacement.
 struct Perturbed {
   double sum = kNone;
   Drawn drawn;
 };
 
-// The first `wanted`, largest first. Of equal sums, which rounding alone may give, the lower id
-// comes first.
+// Keeps the `wanted` largest, largest first. Of equal sums, which rounding alone may give, the
+// lower id comes first.
 void keep_largest(std::vector<Perturbed>& all, int64_t wanted) {
   const auto larger = [](const Perturbed& a, const Perturbed& b) {
     return a.sum != b.sum ? a.sum > b.sum : a.drawn.id < b.drawn.id;
@@ -192,7 +197,8 @@ std::vector<Perturbed> largest_of(const DrawnRow& row, int64_t wanted) {
   return all;
 }
 
-// `largest`: those that are drawn, and the one behind them if all are not drawn.
+// `largest` holds the draws, and one more behind them unless all ids are drawn: its sum is kappa,
+// from which the reader finds how probable it was that an id is among the draws.
 void put(const std::vector<Perturbed>& largest, int64_t draws, const Place& place) {
   for (int64_t i = 0; i < draws; ++i)
     place.put(i, largest[static_cast<size_t>(i)].drawn);
@@ -207,7 +213,7 @@ void draw_without_replacement(const DrawnRows& rows) {
   });
 }
 
-// Of the largest of each rank the largest.
+// The largest of all are among the largest of each rank, so these alone are exchanged.
 void draw_without_replacement(const DrawnRows& rows, parallel::Group& ranks) {
   const int64_t wanted = rows.draws() + 1, width = 3 * wanted;
   // {sum, id, log-probability}; -inf where a rank has fewer ids.

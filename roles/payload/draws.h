@@ -14,7 +14,7 @@ namespace retort::roles {
 // is not.
 void check_drawable(const at::Tensor& numbers);
 
-// What the draws of a request are made with: PayloadSpec::seed and the request's id, so that every
+// The seed of a request's draws, from PayloadSpec::seed and the request's id, so that every
 // replica, every part and every repetition of a request draws the same.
 uint64_t draw_seed(uint64_t seed, uint64_t request_id);
 

@@ -23,8 +23,9 @@ bool repeats_an_id(const at::Tensor& ids) {
   return sorted.narrow(1, 0, k - 1).eq(sorted.narrow(1, 1, k - 1)).any().item<bool>();
 }
 
-// Which of `second` [n, m] stand in the same row of `first` [n, k]. Sorted together, an id of both
-// has two places that follow each other, that of `second` behind. Memory: int64 [n, k + m] thrice.
+// Marks which of `second` [n, m] stand in the same row of `first` [n, k]. After a stable sort of
+// both together, an id of both has two places that follow each other, that of `second` behind.
+// Memory: int64 [n, k + m] thrice.
 at::Tensor known_to(const at::Tensor& first, const at::Tensor& second) {
   const int64_t all = first.size(1) + second.size(1);
   const auto [sorted, order] =
@@ -57,7 +58,7 @@ SupportRows union_of(const SupportRows& first, const SupportRows& second, int64_
   const at::Tensor ids = at::cat({first.ids, second.ids.masked_fill(known, -1)}, 1);
   const at::Tensor values = at::cat({first.values, second.values.masked_fill(known, kNegInf)}, 1);
 
-  // What is left out goes to the end; the others keep their order.
+  // Ids that are left out go to the end as -1; the others keep their order.
   const at::Tensor order =
       std::get<1>(at::sort(ids.lt(0).to(at::kInt), /*stable=*/true, /*dim=*/1, false))
           .narrow(1, 0, width);
@@ -84,6 +85,9 @@ void check_union(const Payload& payload, int64_t vocab_size) {
   const at::Tensor& ids = payload.ids;
   if (ids.numel() == 0) return;
   const int64_t width = ids.size(1);
+
+  // -1 pads a row at its end, after at least one id, and has no probability. Anything else was
+  // damaged on its way.
   const at::Tensor none = ids.eq(-1);
   const bool inside = ids.min().item<int64_t>() >= -1 && ids.max().item<int64_t>() < vocab_size &&
                       !none.select(1, 0).any().item<bool>();

@@ -27,7 +27,7 @@ SupportRows union_of(const SupportRows& first, const SupportRows& second, int64_
 // vocabulary; `named`: these rows' student ids, if the spec has any.
 SupportRows support_of(const at::Tensor& logits, const PayloadSpec& spec, const at::Tensor& named,
                        int64_t width);
-// Where a row has no id, its first one: to index with.
+// The ids to index with: in the places where a row has none its first one.
 at::Tensor stand_ins(const at::Tensor& ids);
 // kCorrupt when ids of a union lie outside the vocabulary, padding is not at the end of its row, or
 // carries mass.

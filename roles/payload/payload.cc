@@ -25,6 +25,8 @@ namespace {
 
 void hash_tensor(Sha256& hash, const at::Tensor& tensor) {
   const at::Tensor flat = tensor.to(at::kCPU, at::kLong).contiguous();
+  // The count goes ahead, so that numbers cannot move from one tensor to the next without a change
+  // of the hash.
   const int64_t count = flat.numel();
   hash.update(std::string_view(reinterpret_cast<const char*>(&count), sizeof count));
   hash.update(std::string_view(static_cast<const char*>(flat.const_data_ptr()),
@@ -57,8 +59,8 @@ at::Tensor rows_if_defined(const at::Tensor& tensor, int64_t begin, int64_t coun
   return tensor.defined() ? tensor.narrow(0, begin, count) : at::Tensor();
 }
 
-// Rows of kTopK from row `begin` on: those of `logits`, of ids that count. `named`: the student's
-// ids for them.
+// Fills rows of kTopK from row `begin` on with those of `logits`, whose columns are the ids that
+// count. `named`: the student's ids for them.
 void fill_top_k_rows(const at::Tensor& logits, const at::Tensor& named, int64_t k, int64_t begin,
                      Payload& payload) {
   const PayloadSpec& spec = payload.label.spec;
@@ -77,7 +79,7 @@ void fill_top_k_rows(const at::Tensor& logits, const at::Tensor& named, int64_t 
                  : at::logsumexp(complement, 1) - log_total);
 }
 
-// The same of any kind but hidden states. `targets`: the rows' own, undefined for other kinds.
+// Fills rows of any kind but hidden states. `targets`: the rows' own, undefined for other kinds.
 void fill_rows(const at::Tensor& logits, const at::Tensor& targets, const at::Tensor& named,
                int64_t k, int64_t begin, Payload& payload) {
   const PayloadSpec& spec = payload.label.spec;
@@ -147,6 +149,7 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
                      const PayloadSpec& spec, const at::Tensor& targets,
                      const parallel::VocabShard& shard, double softcap, at::Device destination) {
   c10::NoGradGuard no_grad;
+  // Draws and log-probabilities of targets are always in host memory, where they are made or read.
   if (!may_be_on_device(spec.kind)) destination = at::kCPU;
   if (spec.kind == PayloadKind::kHiddenStates) {
     Payload payload;
@@ -157,6 +160,7 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
     return payload;
   }
   const auto floats = payload_options(hidden_rows.device(), destination);
+  // All ranks of a split vocabulary form the answer together, with collectives in each chunk.
   if (!shard.whole())
     return make_sharded_payload(hidden_rows, weight, spec, targets, shard, softcap, floats);
 
@@ -169,7 +173,7 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
   const at::Tensor target_ids = targets_on(hidden_rows.device(), spec, targets, rows, vocab);
   const at::Tensor named = named_on(hidden_rows.device(), spec, targets, rows, vocab);
 
-  // Logits are formed for a chunk of rows at a time.
+  // Logits are formed for a chunk of rows at a time, as those of all rows may not fit in memory.
   const HeadLogits head(hidden_rows, weight, softcap);
   const int64_t chunk = rows_per_chunk(vocab_rows, !hidden_rows.is_cpu());
   for (int64_t begin = 0; begin < rows; begin += chunk) {
@@ -177,7 +181,8 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
     at::Tensor logits = head.rows(begin, count);
     if (spec.temperature != 1.0) logits.div_(spec.temperature);
 
-    // What the teacher puts on ids that the student has not.
+    // The mass that the teacher puts on ids unknown to the student is only reported. The
+    // distribution is then over the common ids.
     if (vocab < vocab_rows) {
       const at::Tensor masked = at::logsumexp(logits.narrow(1, vocab, vocab_rows - vocab), 1);
       payload.masked_mass_sum += at::exp(masked - at::logsumexp(logits, 1)).sum().item<double>();
@@ -200,6 +205,7 @@ std::string sequence_hash(const at::Tensor& input_ids, const at::Tensor& cu_seql
 }
 
 void check_label(const Payload& payload, const PayloadLabel& expected) {
+  // All fields that differ go into one message, because together they tell whose answer it is.
   std::string differs;
   const auto compare = [&](std::string_view field, const auto& got, const auto& want) {
     if (got == want) return;
@@ -262,7 +268,8 @@ void check_payload(const Payload& payload, const PayloadLabel& expected, int64_t
     case PayloadKind::kSampled: break;
   }
 
-  // Top-k and draws: a number for each id and one for the row, and ids that the student has.
+  // Top-k and draws have a number for each id and one for the row, and only ids that the student
+  // knows.
   const bool top_k = expected.spec.kind == PayloadKind::kTopK;
   require(payload.ids, {rows, k}, {at::kInt}, "ids", payload);
   require(payload.logps, {rows, k}, {top_k && expected.spec.bfloat16 ? at::kBFloat16 : at::kFloat},
@@ -313,7 +320,7 @@ int64_t payload_bytes_per_row(const PayloadSpec& spec, int64_t hidden_size, int6
   switch (spec.kind) {
     case PayloadKind::kHiddenStates: return hidden_size * hidden_dtype_bytes;
     case PayloadKind::kTopK:
-      // The student knows its own ids.
+      // Ids that the student named are not sent back.
       return ids_per_row(spec, vocab_size) *
                  ((spec.support == Support::kStudent ? 0 : 4) + (spec.bfloat16 ? 2 : 4)) +
              4;

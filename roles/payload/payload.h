@@ -1,5 +1,5 @@
-// What a teacher sends for the positions a student asked about, and the label that says what it
-// belongs to.
+// The answer that a teacher sends for the positions a student asked about, and the label that says
+// what it belongs to.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +19,7 @@ enum class PayloadKind : uint8_t { kHiddenStates, kTopK, kFull, kTargetLogProbs,
 // own forward pass; or both, each id once.
 enum class Support : uint8_t { kTeacher, kStudent, kUnion };
 
-// What the student wants; part of every request.
+// Says what the student wants; part of every request.
 struct PayloadSpec {
   PayloadKind kind = PayloadKind::kHiddenStates;
   int64_t top_k = 64;
@@ -33,7 +33,7 @@ struct PayloadSpec {
   // kTopK: whose ids. Not kTeacher: top_k ids of each side, and the student names its own
   Support support = Support::kTeacher;
 
-  // Whether an answer needs ids that the student names.
+  // True if an answer needs ids that the student names.
   bool names_ids() const { return kind == PayloadKind::kTopK && support != Support::kTeacher; }
 
   template <class A>
@@ -83,7 +83,8 @@ struct Payload {
   // may lie outside the ids at the most (log_tail is of nothing then); parts: as above
   double tail_bound_sum = 0;
 
-  // Those that have a row for each of the label's, in a fixed order; a kind leaves some undefined.
+  // The tensors that have a row for each of the label's, in a fixed order; a kind leaves some
+  // undefined.
   std::array<at::Tensor*, 5> row_tensors() { return {&hidden, &ids, &logps, &log_tail, &kappa}; }
   std::array<const at::Tensor*, 5> row_tensors() const {
     return {&hidden, &ids, &logps, &log_tail, &kappa};
@@ -115,13 +116,13 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
                      const parallel::VocabShard& vocab = {}, double softcap = 0,
                      at::Device destination = at::kCPU);
 
-// Whether a payload of this kind may stay on a device. Log-probabilities of targets are always on
+// True if a payload of this kind may stay on a device. Log-probabilities of targets are always on
 // the host: 4 bytes a row, which are read there. So are draws, which are made there.
 inline bool may_be_on_device(PayloadKind kind) {
   return kind != PayloadKind::kTargetLogProbs && kind != PayloadKind::kSampled;
 }
 
-// Of tensors on any device. `named`: the student's ids, undefined where it names none.
+// Hashes tensors on any device. `named`: the student's ids, undefined where it names none.
 std::string sequence_hash(const at::Tensor& input_ids, const at::Tensor& cu_seqlens,
                           const at::Tensor& positions, const at::Tensor& named = {});
 

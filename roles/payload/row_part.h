@@ -8,7 +8,7 @@
 
 namespace retort::roles {
 
-// Of rows, or of the ids of a vocabulary: [begin, end).
+// A range of rows, or of the ids of a vocabulary: [begin, end).
 struct Range {
   int64_t begin = 0, end = 0;
   int64_t size() const { return end - begin; }

@@ -45,8 +45,8 @@ class Chunk {
   const at::Tensor& ids() const { return ids_; }  // [count, k] int32
   const at::Tensor& values() const { return values_; }
 
-  // The all-gather of what each rank has. `targets` [count] and `named` [count, n] may be
-  // undefined.
+  // Gathers from each rank what all need of the chunk, in one message. `targets` [count] and
+  // `named` [count, n] may be undefined.
   void exchange(const at::Tensor& targets, int64_t k, const at::Tensor& named, int64_t width) {
     const int64_t n = named.defined() ? named.size(1) : 0;
     const at::Tensor mine = at::full({count(), 3 + 2 * k + n}, kNegInf, at::kFloat);
@@ -68,11 +68,11 @@ class Chunk {
     return at::exp(log_masked_ - both).sum().item<double>();
   }
 
-  // Of this rank's ids, where its logits are. Destroys the logits.
+  // The log-probabilities of this rank's ids, on the device of its logits. Destroys the logits.
   at::Tensor log_probs() { return counted_.sub_(log_total_.to(counted_.device()).unsqueeze(1)); }
 
-  // The log of what the chosen ids leave: summed over the complement. Destroys the logits. One
-  // all-gather.
+  // The log of the mass that the chosen ids leave. It is summed over the other ids, as a difference
+  // from 1 would lose every digit of a small tail. Destroys the logits. One all-gather.
   at::Tensor log_tail() {
     const int32_t* id = ids_.const_data_ptr<int32_t>();
     std::vector<int64_t> rows, columns;
@@ -104,7 +104,8 @@ class Chunk {
     return at::where(column.ge(0).logical_and(column.lt(own)), values,
                      at::full_like(values, kNegInf));
   }
-  // This rank's best k: values, then ids as the bits of int32. Fewer than k: padded.
+  // Writes this rank's best k: values, then ids as the bits of int32, because a conversion to
+  // float32 would round large ids. A rank with fewer than k pads.
   void put_candidates(const at::Tensor& mine, int64_t k) const {
     const int64_t own = std::min(k, counted_.size(1));
     const auto [values, columns] = top_k(counted_, own);
@@ -113,14 +114,15 @@ class Chunk {
     mine.narrow(1, 3, own).copy_(values);
     mine.narrow(1, 3 + k, k).copy_(ids.view(at::kFloat));
   }
-  // The student's ids, behind the teacher's if those are there.
+  // Puts the student's ids behind the teacher's, if those are there.
   void add_named(const at::Tensor& named, const at::Tensor& values, int64_t width) {
     SupportRows rows{named.to(at::kCPU), values};
     if (ids_.defined()) rows = union_of({ids_.to(at::kLong), values_}, rows, width);
     ids_ = rows.ids.to(at::kInt).contiguous();
     values_ = rows.values;
   }
-  // Ranks hold rising ids, so of equal values that of the lower rank comes first.
+  // Merges the ranks' candidates, each already in order. Ranks hold rising ids, so of equal values
+  // that of the lower rank comes first, as top_k() has it for a whole vocabulary.
   void merge(const at::Tensor& all, int64_t k) {
     const auto ranks = static_cast<size_t>(all.size(0));
     const int64_t width = all.size(2);
@@ -165,7 +167,7 @@ Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& we
 
   const bool masks = common < vocab.total;
   const int64_t width = ids_per_row(spec, common);
-  // The teacher's most probable ones, which draws and a student's support do without.
+  // Draws and a student's support do without the teacher's most probable ids.
   const bool best = spec.kind == PayloadKind::kTopK && spec.support != Support::kStudent;
   const int64_t k = best ? std::min(spec.top_k, width) : 0;
   Payload payload = unfilled_payload(spec, rows, width, own, floats);
@@ -175,7 +177,8 @@ Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& we
     return all.defined() ? all.narrow(0, begin, count) : at::Tensor();
   };
 
-  // Logits of this rank's rows of the head, for a chunk of positions at a time.
+  // Each rank forms the logits of its own rows of the head, for a chunk of positions at a time. All
+  // ranks make the same chunks, because each has collectives.
   const HeadLogits head(hidden_rows, weight, softcap);
   const int64_t rows_at_once = rows_per_chunk(vocab.total, !hidden_rows.is_cpu());
   for (int64_t begin = 0; begin < rows; begin += rows_at_once) {
@@ -202,6 +205,8 @@ Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& we
     }
     payload.ids.narrow(0, begin, count).copy_(chunk.ids());
     out.copy_(chunk.values() - chunk.log_total().unsqueeze(1));
+    // With all common ids in the row there is no tail, which stays at log 0. A union may have room
+    // for all of them and still list fewer.
     if (width < common || spec.support == Support::kUnion)
       payload.log_tail.narrow(0, begin, count).copy_(chunk.log_tail());
   }

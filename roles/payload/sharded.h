@@ -26,7 +26,8 @@ Payload make_sharded_payload(const at::Tensor& hidden_rows, const at::Tensor& we
 // The log-probability of what cannot be.
 inline constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
-// Of float32 tensors of a payload that is computed on one device and goes to another, or the host.
+// The options of float32 tensors of a payload that is computed on one device and goes to another,
+// or the host.
 at::TensorOptions payload_options(at::Device computed_on, at::Device destination);
 // Ids that a row of topk or sampled names, of `vocab` ids (union: at most); 0 for other kinds.
 inline int64_t ids_per_row(const PayloadSpec& spec, int64_t vocab) {

@@ -37,13 +37,15 @@ class HostRows {
   at::Tensor values_;
 };
 
-// at::topk chooses and orders equal values as it likes. `top` and `ids` are a row of its result in
-// host memory.
+// at::topk chooses and orders equal values as it likes, so ties are settled here: the lowest ids
+// come first. `top` and `ids` are a row of its result in host memory.
 void order_ties(const HostRows& rows, int64_t row, const float* top, int64_t* ids, int64_t k) {
   for (int64_t begin = 0; begin < k;) {
     int64_t end = begin + 1;
     while (end < k && top[end] == top[begin])
       ++end;
+    // Only the last run of equal values may have been cut off by k; then the lowest ids of all that
+    // are equal replace those that topk chose.
     if (end == k && rows.count(row, top[begin]) > end - begin)
       rows.first_ids(row, top[begin], ids + begin, end - begin);
     else
@@ -62,9 +64,10 @@ std::pair<at::Tensor, at::Tensor> host_top_k(const at::Tensor& values, int64_t k
   return {host_top, host_ids};
 }
 
-// By whole matrices, so that nothing comes to the host.
+// Works by whole matrices, so that nothing comes to the host.
 std::pair<at::Tensor, at::Tensor> device_top_k(const at::Tensor& values, int64_t k) {
-  // What is above a row's k-th value is taken, and of what equals it the first that still fit.
+  // All above a row's k-th value are taken, and of those that equal it the first that still fit.
+  // NaN counts as the largest value, as in topk.
   const at::Tensor kth = std::get<0>(at::topk(values, k, 1)).narrow(1, k - 1, 1);
   const at::Tensor is_nan = values.isnan(), kth_is_nan = kth.isnan();
   const at::Tensor above = values.gt(kth).logical_or(is_nan.logical_and(kth_is_nan.logical_not()));

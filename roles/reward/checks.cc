@@ -38,7 +38,7 @@ void check_question(const RewardQuestion& question, int64_t vocab_rows) {
                std::to_string(tokens),
            question);
 
-  // A number is asked for of what was written after the prompt.
+  // A score is of the text after the prompt, so there must be some.
   for (size_t s = 0; s < question.num_sequences(); ++s) {
     const int64_t length = int64_t{ends[s + 1]} - ends[s];
     if (question.prompt_tokens[s] < 0 || length <= question.prompt_tokens[s])

@@ -1,4 +1,4 @@
-// What a question and an answer about rewards cannot be.
+// Refuses questions and answers about rewards that cannot be.
 #pragma once
 
 #include <cstdint>

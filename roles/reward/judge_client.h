@@ -22,8 +22,8 @@ class JudgeClient {
     std::string text;
     bool cut = false;  // it did not end by itself
   };
-  // What the role answers to each text. Errors: the role's own; kPeerLost when no replica is left;
-  // kMismatch and kCorrupt for an answer that cannot be.
+  // Returns the role's answer to each text. Errors: the role's own; kPeerLost when no replica is
+  // left; kMismatch and kCorrupt for an answer that cannot be.
   std::vector<Said> ask(std::vector<std::string> texts, int64_t max_new_tokens);
   // Ends an ask() that waits, and all later ones, with kCancelled. Any thread.
   void stop() { calls_.stop(); }

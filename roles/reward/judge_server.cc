@@ -70,11 +70,15 @@ Future<JudgeAnswer> JudgeServer::answer(const JudgeQuestion& question,
                   .cut = std::vector<uint8_t>(count, 1)};
   const models::ModelConfig& config = decoder_.config();
   models::GenerationRequest request;
+  // A judge answers greedily, so that no random draw decides a score. Rows of the head that no
+  // token has are never drawn.
   request.draw.sampling.temperature = 0;
   request.draw.sampling.num_ids = std::min(config.vocab_size, tokenizer_.vocab_size());
   request.draw.max_new_tokens = question.max_new_tokens;
   request.draw.eos_token_ids = options_.end_token_ids;
 
+  // A question that leaves no room for an answer stays empty and cut: its completion has no score,
+  // and the others have theirs.
   for (size_t i = 0; i < count; ++i) {
     std::vector<int32_t> prompt = prompt_of(question.texts[i]);
     const auto tokens = static_cast<int64_t>(prompt.size()) + question.max_new_tokens;
@@ -98,7 +102,7 @@ Future<JudgeAnswer> JudgeServer::answer(const JudgeQuestion& question,
     finish(asked, {});
     return answer;
   }
-  // What waits for the engine is no work yet, and each has its turn.
+  // A question that waits for its turn in the engine is no work yet, so it does not count as begun.
   caller.clock->wait();
   const uint64_t number = engine_.submit(std::move(request));
   asked_.emplace(number, std::move(asked));

@@ -40,6 +40,8 @@ class ReplicatedCalls {
     for (Question& question : questions)
       open.push_back(begin(std::move(question)));
 
+    // All questions are under way before the first answer is waited for. If one fails for good the
+    // others are of no use, and are cancelled.
     std::vector<Answer> answers;
     try {
       for (Pending& pending : open)
@@ -80,7 +82,8 @@ class ReplicatedCalls {
       return pending;
     }
 
-    // While none can be asked receive() waits.
+    // No replica can be asked now. The call fails at once, and receive() waits for a replica as it
+    // does after any loss.
     pending.sent = {.replica = own, .epoch = replicas_.epoch(own)};
     Promise<Answer> lost;
     pending.answer = lost.future();
@@ -99,6 +102,8 @@ class ReplicatedCalls {
     for (;;) {
       {
         const std::lock_guard lock(mutex_);
+        // One lock covers the look and the note: a stop() between the two would cancel the answer
+        // before, and this one would be waited for.
         if (stopped_) throw Error(ErrorCode::kCancelled, "nobody waits for the answers any more");
         cancel_ = pending.answer.canceller();
       }

@@ -18,7 +18,7 @@
 namespace retort::roles {
 namespace {
 
-// The label's number of the hidden state `row` [1, H].
+// Returns the label's number for the hidden state `row` [1, H].
 double number_of(const models::Head& head, const at::Tensor& row, int64_t label) {
   const c10::NoGradGuard no_grad;
   return models::sequence_scores(head, row.to(head.weight.device()))
@@ -26,7 +26,8 @@ double number_of(const models::Head& head, const at::Tensor& row, int64_t label)
       .item<double>();
 }
 
-// A question whose sequences are computed one by one.
+// A question whose sequences are computed one by one; the last score, or the first failure, answers
+// it.
 struct OpenQuestion {
   RewardAnswer answer;
   size_t missing = 0;
@@ -61,7 +62,7 @@ void ScoreServer::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> qu
   });
 }
 
-// Its one position is that at which the sequence's numbers are read.
+// The request's one position is the one at which the sequence's numbers are read.
 ForwardRequest ScoreServer::request_of(const RewardQuestion& question, size_t sequence) {
   const auto begin = question.input_ids.begin() + question.cu_seqlens[sequence];
   const auto end = question.input_ids.begin() + question.cu_seqlens[sequence + 1];
@@ -94,6 +95,8 @@ Future<RewardAnswer> ScoreServer::score(const RewardQuestion& question,
                       "; lower data.max_length, or score with another model")
           .with("request", question.request_id);
 
+  // Each sequence is a request of its own to the teacher. The callbacks share the open question,
+  // which the last of them answers.
   const auto open = std::make_shared<OpenQuestion>();
   open->answer.request_id = question.request_id;
   open->answer.scores.resize(question.num_sequences());

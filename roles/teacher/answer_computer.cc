@@ -32,8 +32,8 @@ int64_t AnswerComputer::row_bytes(const ForwardRequest& request) const {
          static_cast<int64_t>(c10::elementSize(decoder_.dtype()));
 }
 
-// Whether rows are to be computed ahead for one that asks to keep them. `key`: its kept_key;
-// `ahead`: bytes of others that the same pass keeps.
+// True if rows are computed ahead for a request that asks to keep them. `key` is its kept_key,
+// `ahead` the bytes of the rows that the same pass keeps for others.
 bool AnswerComputer::keeps(const ForwardRequest& request, const std::string& key, int64_t ahead) {
   if (kept_.contains(key)) return false;
   if (kept_.has_room(ahead + row_bytes(request))) return true;
@@ -46,7 +46,8 @@ bool AnswerComputer::keeps(const ForwardRequest& request, const std::string& key
   return false;
 }
 
-// Answers what needs no forward pass; the rest is left for one. Every rank finds the same.
+// Answers the requests that need no forward pass, and leaves the others for one. Every rank comes
+// to the same pass, also one that has no rows: the books count stated bytes, not tensors.
 AnswerComputer::Pass AnswerComputer::answer_kept(const std::vector<ForwardRequest>& requests,
                                                  const Deliver& deliver) {
   Pass pass;
@@ -77,7 +78,8 @@ AnswerComputer::Pass AnswerComputer::answer_kept(const std::vector<ForwardReques
       ahead += row_bytes(request);
     }
 
-    // One that keeps and one that names may be here together: the same rows.
+    // A request that keeps rows and one that names ids for them may be here together. They share
+    // one place in the pass.
     const auto [place, is_new] = places.try_emplace(key, pass.requests.size());
     if (is_new) {
       pass.requests.push_back(request);
@@ -91,8 +93,8 @@ AnswerComputer::Pass AnswerComputer::answer_kept(const std::vector<ForwardReques
 
 // The final hidden states of each request, undefined where the pipeline does not end.
 std::vector<at::Tensor> AnswerComputer::rows_of(const std::vector<ForwardRequest>& requests) {
-  // What sequences begin with alike, as completions of one prompt do, is computed once; not on a
-  // device, whose kernels know no forks.
+  // Prefixes that sequences share, as completions of one prompt do, are computed once. A device
+  // computes every sequence whole, because its kernels know no forks.
   MergedPacks merged = merge_packs(requests, decoder_.config().vocab_size);
   if (decoder_.device().is_cpu()) share_prefixes(merged);
   merged.tokens.wanted = at::cat(merged.rows);
@@ -112,8 +114,8 @@ std::vector<at::Tensor> AnswerComputer::rows_of(const std::vector<ForwardRequest
 }
 
 void AnswerComputer::compute(const std::vector<ForwardRequest>& requests, const Deliver& deliver) {
-  // Not inference mode if there are collectives: their tensors are also used by threads of their
-  // own.
+  // Collectives hand tensors to threads of their own, which may not write into those of inference
+  // mode, so a model of several ranks goes without it.
   const c10::InferenceMode inference(pipeline_ == nullptr);
   const c10::NoGradGuard no_grad;
 
@@ -128,7 +130,7 @@ void AnswerComputer::compute(const std::vector<ForwardRequest>& requests, const 
       if (forms_answers())
         deliver(i, asks_to_keep(requests[i]) ? Payload{} : answer(requests[i], own));
 
-    // Kept for ids that are yet to come.
+    // If nobody has named ids for these rows yet, they are kept for the request that will.
     const ForwardRequest& first = pass.requests[p];
     const bool all_wait =
         std::ranges::all_of(wanted_by, [&](size_t i) { return asks_to_keep(requests[i]); });

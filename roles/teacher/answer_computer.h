@@ -1,4 +1,4 @@
-// From a teacher's requests to their answers.
+// Computes the answers to a teacher's requests.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,7 +35,7 @@ class AnswerComputer {
   AnswerComputer& operator=(const AnswerComputer&) = delete;
 
   const models::Decoder& decoder() const { return decoder_; }
-  // Whether this rank forms answers: the pipeline ends here.
+  // True if this rank forms answers: the pipeline ends here.
   bool forms_answers() const;
 
   // Gets the answer to requests[index]: every row, and of kFull the columns that this rank has of

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMaxRemembered = 4096;  // pieces that were dropped
 
-// Without the rest of the tensor that the piece was cut from.
+// Copies a piece that is a view of a larger tensor, so that keeping it does not keep the rest.
 at::Tensor alone(const at::Tensor& tensor) {
   return tensor.defined() && tensor.storage().nbytes() > tensor.nbytes() ? tensor.clone() : tensor;
 }
@@ -40,23 +40,28 @@ void AnswerStore::keep(const Place& place, Payload piece) {
     bytes_ -= old->bytes;
     kept_.erase(old);
   }
+
   const int64_t bytes = bytes_of(piece);
   kept_.push_back({place, std::move(piece), bytes, Clock::now() + options_.lease});
   bytes_ += bytes;
 
-  // The newest stays, however large.
+  // The newest piece stays, however large, or one beyond the limit could never be fetched.
   while (bytes_ > options_.max_bytes && kept_.size() > 1)
     drop(kept_.begin());
 }
 
 void AnswerStore::drop(std::list<Kept>::iterator kept) {
   bytes_ -= kept->bytes;
+  // A pull of a dropped piece must fail: without this note it would wait for an answer that never
+  // comes.
   dropped_.push_back(std::move(kept->place));
   if (dropped_.size() > kMaxRemembered) dropped_.pop_front();
   kept_.erase(kept);
 }
 
 AnswerStore::Waiters AnswerStore::purge() {
+  // All leases are equally long, so the list, which is in the order of arrival, is also in the
+  // order in which they end.
   while (!kept_.empty() && kept_.front().until <= Clock::now())
     drop(kept_.begin());
 
@@ -129,8 +134,8 @@ bool AnswerStore::answer_waiting(const std::string& key, int64_t part, const Pay
 void AnswerStore::put(const std::string& key, int64_t part, Payload piece) {
   if (answer_waiting(key, part, piece)) return;
 
-  // What is kept shares no memory with the whole answer. It is copied without the lock, so that
-  // somebody may have begun to wait when the copy is done.
+  // A kept piece shares no memory with the whole answer. It is copied without the lock, so somebody
+  // may have begun to wait when the copy is done, and is looked for again.
   for (at::Tensor* tensor : piece.row_tensors())
     *tensor = alone(*tensor);
   Waiters waiters;

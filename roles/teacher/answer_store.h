@@ -1,4 +1,4 @@
-// Where finished pieces of answers meet the ranks that asked for them.
+// The store where finished pieces of answers meet the ranks that asked for them.
 #pragma once
 
 #include <chrono>
@@ -35,7 +35,7 @@ class AnswerStore {
   void put(const std::string& key, int64_t part, Payload piece);
   // For those who wait, and for nobody else. False: nobody did.
   bool answer_waiting(const std::string& key, int64_t part, const Payload& piece);
-  // Whether somebody who is still there waits for a part of it.
+  // True if somebody who is still there waits for a part of it.
   bool is_wanted(const std::string& key) const;
   // Whoever waits for a part of it gets the error.
   void fail(const std::string& key, const std::exception_ptr& error);

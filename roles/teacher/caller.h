@@ -5,7 +5,7 @@
 
 namespace retort::roles {
 
-// Whether the caller is there to read an answer: it did not cancel and was not lost.
+// True if the caller is there to read an answer: it did not cancel and was not lost.
 inline bool still_waits(const rpc::CallContext& caller) { return !caller.cancelled->load(); }
 
 }  // namespace retort::roles

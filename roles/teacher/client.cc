@@ -15,7 +15,7 @@
 namespace retort::roles {
 namespace {
 
-// Rows of the head for one message: about 64 MiB.
+// The rows of the head that travel in one message, about 64 MiB in float32.
 int64_t head_rows_per_message(int64_t hidden_size) {
   return std::max<int64_t>(1, (int64_t{64} << 20) / (hidden_size * 4));
 }
@@ -53,7 +53,7 @@ void TeacherClient::set_common_vocab(const models::Tokenizer& student) {
   options_.spec.common_vocab = all_rows ? 0 : common;
 }
 
-// Rows [begin, end) of the head, from a rank that has them.
+// Fetches rows [begin, end) of the head from a rank that has them.
 at::Tensor TeacherClient::fetch_rows(const std::string& peer, int64_t begin, int64_t end) const {
   HeadReply reply =
       rpc::ask_until_up(options_.links, {peer}, Deadline::after(options_.patience), [&] {
@@ -71,7 +71,7 @@ Range TeacherClient::wanted_rows() const {
   return head_rows(options_.student_vocab_rows, info().vocab_rows, parts(), part());
 }
 
-// Each row from the rank that has it.
+// Fetches each row from the rank of the teacher that has it.
 at::Tensor TeacherClient::fetch_head(Range wanted) const {
   std::vector<at::Tensor> rows;
   for (int64_t rank = 0; rank < info().tp; ++rank) {
@@ -84,7 +84,8 @@ at::Tensor TeacherClient::fetch_head(Range wanted) const {
   return rows.empty() ? at::empty({0, info().hidden_size}, at::kFloat) : at::cat(rows, 0);
 }
 
-// From device to device every rank fetches its own: nothing of it crosses host memory.
+// Where answers stay on devices, every rank fetches its own rows, and nothing of them crosses host
+// memory.
 at::Tensor TeacherClient::head_of_this_host() const {
   const Range wanted = wanted_rows();
   if (options_.same_rows == nullptr || options_.device) return fetch_head(wanted);
@@ -103,11 +104,15 @@ PendingPayload TeacherClient::send(uint64_t request_id, int64_t step,
   pending.request.part = part();
   pending.request.parts = parts();
   if (parts() > 1 && options_.spec.kind == PayloadKind::kFull) {
+    // A full answer is cut where the student's own shards of the vocabulary begin, so that each
+    // rank gets the columns that stand beside its logits.
     const int64_t common = payload_vocab(options_.spec, info().vocab_rows);
     for (int64_t p = 0; p <= parts(); ++p)
       pending.request.columns.push_back(
           std::min(common, parallel::vocab_begin(options_.student_vocab_rows, parts(), p)));
   }
+  // The replica follows from the request's id, so that all ranks of a student ask the same one,
+  // which computes the answer once for all parts.
   const size_t own = request_id % options_.replicas.size();
   if (options_.spec.names_ids())
     keep_rows(pending, own);
@@ -136,7 +141,8 @@ void TeacherClient::name_ids(PendingPayload& pending, const at::Tensor& ids) {
 void TeacherClient::start(PendingPayload& pending, size_t preferred) {
   if (const auto found = replicas_.choose(preferred)) return dispatch(pending, *found);
 
-  // While none can be asked receive() waits.
+  // No replica can be asked now. The reply fails at once, and receive() waits for a replica as it
+  // does after any loss.
   pending.replica = preferred;
   pending.epoch = replicas_.epoch(preferred);
   Promise<Payload> lost;
@@ -149,6 +155,8 @@ void TeacherClient::dispatch(PendingPayload& pending, size_t to) {
   pending.epoch = replicas_.epoch(to);
   const TeacherReplica& replica = options_.replicas[pending.replica];
   const rpc::CallOptions call{.timeout = options_.timeout};
+  // The leader's reply brings its own piece and the label. The other ranks of the replica that have
+  // a piece of this part are asked for it at the same time.
   pending.reply = agent_.call(replica.leader, kTeacherForward, pending.request, call);
   pending.pulls.clear();
   std::string key;
@@ -161,7 +169,8 @@ void TeacherClient::dispatch(PendingPayload& pending, size_t to) {
   }
 }
 
-// Several ranks of a student may share the device that the map names: from there on to their own.
+// Several ranks of a student may share the device that the transfer's map names, so a received
+// tensor may have to move on to its rank's own.
 void TeacherClient::place(at::Tensor& received) const {
   rpc::use_on_current_stream(received);
   if (options_.device && received.defined()) received = received.to(*options_.device);
@@ -174,7 +183,7 @@ Payload TeacherClient::placed(Payload received) const {
   return received;
 }
 
-// What a replica has of this rank's part, from all its ranks that have something.
+// Joins this rank's part of the answer from all ranks of the replica that have a piece of it.
 Payload TeacherClient::take_pieces(PendingPayload& pending) const {
   const ForwardRequest& request = pending.request;
   const TeacherReplica& replica = options_.replicas[pending.replica];
@@ -191,7 +200,8 @@ Payload TeacherClient::take_pieces(PendingPayload& pending) const {
   Payload answer = placed(pending.reply.get());
   check_label(answer, expected);
 
-  // Pieces in the order of the replica's ranks; the leader's is the answer itself.
+  // The pieces stand in the order of the replica's ranks, which is that of the columns; the
+  // leader's is the answer itself.
   std::vector<Payload> taken;
   size_t pull = 0;
   for (size_t rank = 0; rank < replica.size(); ++rank) {
@@ -199,6 +209,7 @@ Payload TeacherClient::take_pieces(PendingPayload& pending) const {
     if (!pieces().has(request, part(), r)) continue;
     taken.push_back(replica.holder(rank) == replica.leader ? std::move(answer)
                                                            : placed(pending.pulls[pull++].get()));
+    // The teacher does not send back the ids that the student named; they come from the request.
     if (options_.spec.support == Support::kStudent) {
       const Range rows =
           rows_of_part(options_.spec.kind, expected.num_rows, expected.parts, expected.part);
@@ -210,7 +221,7 @@ Payload TeacherClient::take_pieces(PendingPayload& pending) const {
   }
 
   if (!taken.empty()) return join_pieces(std::move(taken));
-  // This rank's shard has no ids that both know.
+  // No piece exists if this rank's shard has no ids that both know.
   answer.logps = at::empty({expected.num_rows, 0}, at::kFloat);
   return answer;
 }
@@ -224,6 +235,8 @@ Payload TeacherClient::receive_part(PendingPayload pending, double* waited) {
         *waited += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       return part;
     } catch (const Error& error) {
+      // The request is sent again as a whole, so the other pieces of the failed answer are not
+      // waited for.
       for (Future<Payload>& pull : pending.pulls)
         if (pull.valid()) pull.cancel();
       sent.replica = pending.replica;

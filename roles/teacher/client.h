@@ -81,7 +81,7 @@ class TeacherClient : public FrozenAnswers {
   PieceMap pieces() const { return {.vocab_rows = info().vocab_rows, .ranks = info().tp}; }
   void set_common_vocab(const models::Tokenizer& student);
   at::Tensor fetch_rows(const std::string& peer, int64_t begin, int64_t end) const;
-  // Those rows of the head that this rank of the student compares with.
+  // The rows of the head that this rank of the student compares with.
   Range wanted_rows() const;
   at::Tensor fetch_head(Range wanted) const;
   at::Tensor head_of_this_host() const;

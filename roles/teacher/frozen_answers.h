@@ -1,4 +1,4 @@
-// What a frozen role answers: the seam between a recipe and its teachers and references.
+// The answers of a frozen role: the seam between a recipe and its teachers and references.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,8 +21,8 @@ struct PendingPayload {
   uint64_t epoch = 0;                  // of the replica when it was sent
   Future<Payload> reply;               // of the leader
   std::vector<Future<Payload>> pulls;  // of the other ranks that have pieces of this part
-  // Of a spec that names ids: that its rows were computed. Nobody reads it, but while it is there
-  // the rows are wanted.
+  // The reply that the rows of a spec that names ids were computed. Nobody reads it, but while it
+  // is there the rows are wanted.
   Future<Payload> kept;
 };
 

@@ -10,11 +10,12 @@
 namespace retort::roles {
 namespace {
 
-// How often an answer that a replica no longer has is asked for again.
+// An answer that a replica no longer has is asked for again at most this often.
 constexpr int kMaxRepeats = 3;
 constexpr std::chrono::milliseconds kStopLook{500};
 
-// What no chance at all counts: a difference of two of them is none.
+// Stands for the logarithm of 0: the difference of two infinities would be NaN, that of two of
+// these is 0.
 constexpr double kLeastNumber = -1e30;
 
 std::string short_of(const std::string& fingerprint) { return fingerprint.substr(0, 16); }
@@ -54,8 +55,8 @@ void FrozenReplicas::handshake(const TeacherReplica& replica) {
   files_[replica.leader] = info.files;
 }
 
-// What the role is asked about are ids, so both must number their tokens alike. It was told how
-// many ids the student knows, and its fingerprint is over the same `known` ones.
+// The role is asked about ids, so both must number their tokens alike. It was told how many ids the
+// student knows, and its fingerprint is over the same `known` ones.
 void FrozenReplicas::check_tokenizers(const std::string& peer, const TeacherInfo& info) const {
   if (!student_tokenizer_) return;
   const int64_t known = std::min(student_tokenizer_->vocab_size(), info.tokenizer_size);
@@ -74,7 +75,7 @@ void FrozenReplicas::check_tokenizers(const std::string& peer, const TeacherInfo
   }
 }
 
-// The replica is what its role says, and what the others are.
+// Refuses a replica that is not what its role says, or not the same model as the others.
 void FrozenReplicas::check_same_model(const TeacherReplica& replica,
                                       const TeacherInfo& info) const {
   if (info.tp != static_cast<int64_t>(replica.size()))
@@ -92,7 +93,7 @@ void FrozenReplicas::check_same_model(const TeacherReplica& replica,
         .with("peer", replica.leader);
   if (!info_.name.empty()) check_same_numbers(info);
 
-  // What is asked in words has neither ids nor sizes: only its name says who answers.
+  // A role that is asked in words has neither ids nor sizes: only its name says who answers.
   const bool in_words = !student_tokenizer_.has_value();
   if (in_words && !info_.name.empty() && info.files != info_.files)
     throw Error(ErrorCode::kMismatch, "role '" + options_.role + "' is served by '" + info_.files +
@@ -101,7 +102,7 @@ void FrozenReplicas::check_same_model(const TeacherReplica& replica,
                                           "external.served_model")
         .with("peer", replica.leader);
 
-  // One that was started again has read its files anew.
+  // A replica that was started again has read its files anew, and they may have changed.
   const auto before = files_.find(replica.leader);
   if (before != files_.end() && before->second != info.files)
     throw Error(ErrorCode::kMismatch,
@@ -111,7 +112,8 @@ void FrozenReplicas::check_same_model(const TeacherReplica& replica,
         .with("peer", replica.leader);
 }
 
-// A share of all answers would be another model's, and no answer would show it.
+// With a replica of another model a share of all answers would be wrong, and no answer would show
+// it.
 void FrozenReplicas::check_same_numbers(const TeacherInfo& info) const {
   const ProbeNumbers &mine = info_.numbers, &its = info.numbers;
   const size_t count = mine.values.size();
@@ -131,7 +133,7 @@ void FrozenReplicas::check_same_numbers(const TeacherInfo& info) const {
   same = same && largest <= most && mean <= most_mean;
   if (same) return;
 
-  // Which of the two is the wrong one nobody can tell, so both are named.
+  // Nobody can tell which of the two is the wrong one, so both are named.
   throw Error(ErrorCode::kMismatch,
               "replicas of role '" + options_.role +
                   "' give the same tokens other numbers: one of the addresses serves another "
@@ -153,6 +155,7 @@ std::optional<size_t> FrozenReplicas::wait(size_t preferred) {
   const Deadline deadline = Deadline::after(options_.patience);
   for (;;) {
     if (stopped_) throw Error(ErrorCode::kCancelled, "nobody waits for '" + options_.role + "'");
+    // The wait is cut into short looks, so that stop() is heard while no replica is up.
     const Deadline look(std::min(deadline.time(), Deadline::after(kStopLook).time()));
     if (const auto found = set_.wait(preferred, look)) return found;
     if (!options_.links || deadline.expired()) return std::nullopt;
@@ -161,6 +164,8 @@ std::optional<size_t> FrozenReplicas::wait(size_t preferred) {
 
 size_t FrozenReplicas::next(const Error& error, Sent& sent, uint64_t request) {
   const std::string peer = options_.replicas[sent.replica].leader;
+  // Two errors are worth another try: a lost replica, if another is there or it may come back, and
+  // a dropped answer, a few times. All others are the caller's.
   const bool lost = error.code() == ErrorCode::kPeerLost && (size() > 1 || options_.links);
   const bool dropped = error.code() == ErrorCode::kUnavailable && sent.repeats++ < kMaxRepeats;
   if (!lost && !dropped) throw error.with("peer", peer);

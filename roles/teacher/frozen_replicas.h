@@ -30,7 +30,7 @@ class FrozenReplicas {
     rpc::PeerLinks* links = nullptr;
     std::chrono::milliseconds patience{0};  // with links: for how long all replicas may be away
     bool weights_fingerprint = false;       // ask for TeacherInfo::weights_fingerprint
-    // Why both must number their tokens alike, for the message to whose do not.
+    // Says why both must number their tokens alike, for the message to whose do not.
     std::string why_same_ids;
   };
   // Handshake with every replica: fingerprints over the ids both tokenizers know must agree
@@ -45,7 +45,7 @@ class FrozenReplicas {
   const std::string& role() const { return options_.role; }
   size_t size() const { return options_.replicas.size(); }
   const TeacherReplica& operator[](size_t replica) const { return options_.replicas[replica]; }
-  // As in ReplicaSet.
+  // The same as in ReplicaSet.
   std::optional<size_t> choose(size_t preferred) { return set_.choose(preferred); }
   uint64_t epoch(size_t replica) const { return set_.epoch(replica); }
 
@@ -59,8 +59,8 @@ class FrozenReplicas {
     uint64_t epoch = 0;
     int repeats = 0;
   };
-  // Where a request goes that failed with `error`: to the same replica, which dropped the answer,
-  // or to another one, or to one that comes back, which is waited for.
+  // Returns where a request goes that failed with `error`: to the same replica, which dropped the
+  // answer, or to another one, or to one that comes back, which is waited for.
   // Errors: `error` itself, with the replica as context, if it goes nowhere; kPeerLost when no
   // replica is left or came back within `patience`; kMismatch when one came back as another model.
   size_t next(const Error& error, Sent& sent, uint64_t request);

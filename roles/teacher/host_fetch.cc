@@ -12,7 +12,7 @@
 namespace retort::roles {
 namespace {
 
-// The hosts of all ranks, as numbers that differ where the names do.
+// Returns a number for the host of each rank, which differs where the names do.
 std::vector<int64_t> hosts_of(parallel::Group& group, const std::string& host) {
   const int64_t own = std::stoll(sha256_hex(host).substr(0, 15), nullptr, 16);
   const at::Tensor all = group.all_gather(at::full({1}, own, at::kLong));
@@ -33,16 +33,17 @@ at::Tensor fetch_once_a_host(parallel::Group& group, const std::string& host, at
                              const std::function<at::Tensor()>& fetch) {
   if (group.size() == 1) return fetch();
 
-  // Whoever failed on its way here is heard before anybody waits for its message.
+  // A rank that failed on its way here is heard before anybody waits for its message.
   parallel::run_on_all(group, [] {});
   const std::vector<int64_t> hosts = hosts_of(group, host);
   const int64_t own = hosts[to_size(group.rank())];
   const int first = first_on(hosts, own);
   const bool fetches = first == group.rank();
+  // Nobody may wait in recv() for a rank whose fetch failed, so all hear how the fetches ended.
   at::Tensor tensor =
       parallel::run_on_all(group, [&] { return fetches ? fetch().contiguous() : at::Tensor(); });
 
-  // Its type goes ahead, because only who fetched knows it.
+  // The type goes ahead, because only the rank that fetched knows it and the others must allocate.
   at::Tensor type =
       at::full({1}, fetches ? static_cast<int64_t>(tensor.scalar_type()) : 0, at::kLong);
   if (!fetches) {

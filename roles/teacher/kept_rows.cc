@@ -10,7 +10,7 @@ namespace retort::roles {
 void KeptRows::keep(const std::string& key, int64_t step, const at::Tensor& rows, int64_t bytes) {
   if (!has_room(bytes) || contains(key)) return;
 
-  // Without the rest of the forward pass that they were cut from.
+  // Rows that are a view are copied, so that the rest of their forward pass is freed.
   const bool shared = rows.defined() && rows.storage().nbytes() > rows.nbytes();
   kept_[key] = {.step = step, .rows = shared ? rows.clone() : rows, .bytes = bytes};
   bytes_ += bytes;

@@ -24,12 +24,13 @@ class KeptRows {
 
   bool contains(const std::string& key) const { return kept_.contains(key); }
   bool has_room(int64_t bytes) const { return bytes_ + bytes <= options_.max_bytes; }
-  // What finds no room is not kept: what is there is wanted sooner. `rows` may be undefined.
+  // Rows that find no room are not kept: those that are there are wanted sooner. `rows` may be
+  // undefined.
   void keep(const std::string& key, int64_t step, const at::Tensor& rows, int64_t bytes);
-  // Whether they are there; moves them to `rows`.
+  // True if they are there; moves them to `rows`.
   bool take(const std::string& key, at::Tensor& rows);
-  // Of steps before this one, whose rows nobody asks for any more: a step's ids are named once all
-  // of the step before have their answers.
+  // Forgets rows of steps before this one, which nobody asks for any more: a step's ids are named
+  // once all of the step before have their answers.
   void forget_before(int64_t step);
 
   int64_t bytes() const { return bytes_; }

@@ -12,8 +12,8 @@
 
 namespace retort::roles {
 
-// What a served model makes of a few tokens that are always the same, in whose files nobody can
-// look: replicas of it must give the same numbers. Natural logarithms, or rewards.
+// The numbers that a served model gives a few tokens that are always the same, in whose files
+// nobody can look: replicas of it must give the same ones. Natural logarithms, or rewards.
 struct ProbeNumbers {
   std::vector<double> values;    // none: it cannot be asked, or its files say what it is
   double largest = 0, mean = 0;  // differences up to these are none
@@ -24,7 +24,7 @@ struct ProbeNumbers {
   }
 };
 
-// Who the teacher is; the first thing a student asks.
+// Says who the teacher is; it is the first thing a student asks.
 struct TeacherInfo {
   std::string name;
   uint64_t weight_version = 0;
@@ -94,11 +94,11 @@ struct ForwardRequest {
     archive(request_id, step, input_ids, cu_seqlens, positions, spec, part, parts, columns, ids);
   }
 };
-// What names a request among all that a teacher is asked; the same for all its parts.
+// The name of a request among all that a teacher is asked; the same for all its parts.
 std::string result_key(const ForwardRequest& request);
-// Whether it only has its rows computed and kept, for one that names ids.
+// True if it only has its rows computed and kept, for one that names ids.
 bool asks_to_keep(const ForwardRequest& request);
-// What names the rows that are kept: the same for a request before and after it names its ids.
+// The name of the rows that are kept: the same for a request before and after it names its ids.
 std::string kept_key(const ForwardRequest& request);
 
 // Requests that one forward pass computes.

@@ -8,6 +8,7 @@ namespace retort::roles {
 
 std::string stamp_of_model(const std::filesystem::path& folder) {
   if (folder.empty()) return "";
+  // A folder lists its files in no order, so they are sorted before they are hashed.
   std::set<std::string> files;
   for (const auto& file : std::filesystem::directory_iterator(folder)) {
     const std::string kind = file.path().extension();

@@ -1,4 +1,4 @@
-// Which files a frozen role was loaded from.
+// A stamp of the files that a frozen role was loaded from.
 #pragma once
 
 #include <filesystem>

@@ -15,6 +15,8 @@ namespace {
 // All ranks' rows, behind one another: rank r's are row_part(rows, ranks, r).
 at::Tensor gather_rows(const at::Tensor& mine, int64_t rows, parallel::Group& tp) {
   if (!mine.defined()) return {};
+  // The all-gather takes equal parts. A short last one is filled with zeros, which are cut off at
+  // the end.
   const int64_t each = rows_per_part(rows, tp.size());
   std::vector<int64_t> sizes = mine.sizes().vec();
   sizes[0] = each * tp.size();
@@ -68,12 +70,14 @@ Payload cut_piece(const Payload& whole, const ForwardRequest& request, int64_t p
   piece.label = whole.label;
   piece.label.part = part;
   piece.label.parts = request.parts;
-  // Once, wherever the pieces of part 0 come from.
+  // The sums belong to the whole answer. Pieces and parts are added up when they are joined, so
+  // only one piece carries them.
   if (part == 0 && rank == 0) {
     piece.masked_mass_sum = whole.masked_mass_sum;
     piece.tail_bound_sum = whole.tail_bound_sum;
   }
   if (whole.label.spec.kind == PayloadKind::kFull) {
+    // `whole` has this rank's columns alone, so the range counts from the first of them.
     const Range columns = map.columns_of(request, part, rank);
     piece.logps = whole.logps
                       .narrow(1, columns.begin - shard_of(map.vocab_rows, map.ranks, rank).begin,
@@ -109,6 +113,7 @@ Payload join_pieces(std::vector<Payload> pieces) {
 Payload gather_parts(Payload part, parallel::Group& tp) {
   const int64_t rows = part.label.num_rows;
   const PayloadKind kind = part.label.spec.kind;
+  // A full answer stays cut by columns, as each rank compares its own shard of the vocabulary.
   if (kind != PayloadKind::kFull) {
     for (at::Tensor* tensor : part.row_tensors())
       *tensor = gather_rows(*tensor, rows, tp);

@@ -5,7 +5,8 @@
 namespace retort::roles {
 namespace {
 
-// Messages in the time that the other ranks wait for one.
+// The leader sends this many messages in the time after which the other ranks give up waiting for
+// one.
 constexpr int kMessagesPerTimeout = 8;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What the ranks of one replica of a teacher tell each other.
+// The messages that the ranks of one replica of a teacher send each other.
 #pragma once
 
 #include <chrono>
@@ -36,15 +36,15 @@ class ReplicaLink {
   bool alone() const { return world_ == nullptr; }
   bool leads() const { return alone() || world_->mp().rank() == 0; }
 
-  // On the leader. All ranks compute these next.
+  // Called on the leader: all ranks compute these next.
   void announce(const RequestBatch& batch);
-  // On the leader, often, while there is nothing to announce: now and then it says so, because the
-  // other ranks wait no longer than the world's timeout.
+  // Called on the leader, often, while there is nothing to announce: now and then it says so,
+  // because the other ranks wait no longer than the world's timeout.
   void keep_alive();
-  // On the leader, at the end.
+  // Called on the leader, at the end.
   void stop();
 
-  // On the other ranks: waits for the next message.
+  // Called on the other ranks: waits for the next message.
   Message receive();
 
  private:

@@ -9,7 +9,7 @@
 namespace retort::roles {
 namespace {
 
-// Until another look at all replicas, whatever is waited for.
+// All replicas are looked at again after this time, whatever is waited for.
 constexpr std::chrono::milliseconds kBetweenLooks{100};
 
 }  // namespace
@@ -44,13 +44,16 @@ bool ReplicaSet::can_be_asked(size_t replica) {
     return false;
   }
 
-  // It may be a new process, whose files may have been changed.
+  // A replica that is up again may be a new process, whose files may have been changed. It is asked
+  // what it serves before it gets requests, and nobody waits here for its answer.
   if (!standing.asked) standing.asked = options_.ask(options_.replicas[replica]);
   if (!standing.asked->ready()) return false;
   try {
     options_.check(options_.replicas[replica], standing.asked->get());
   } catch (const Error& error) {
     standing.asked.reset();
+    // A replica of another model will not become the right one. After any other error it is asked
+    // again at the next look.
     if (error.code() == ErrorCode::kMismatch) throw;
     return false;
   }
@@ -62,6 +65,8 @@ bool ReplicaSet::can_be_asked(size_t replica) {
 
 std::optional<size_t> ReplicaSet::wait(size_t preferred, Deadline deadline) {
   for (;;) {
+    // The changes are counted before the look at the replicas, so that one in between ends the wait
+    // at once.
     const uint64_t seen = options_.links ? options_.links->changes() : 0;
     if (const auto found = choose(preferred)) return found;
     if (!options_.links || deadline.expired()) return std::nullopt;
@@ -69,7 +74,7 @@ std::optional<size_t> ReplicaSet::wait(size_t preferred, Deadline deadline) {
   }
 }
 
-// For the answer of a replica that came back, or for one that comes back.
+// Waits for the answer of a replica that is back, or else for one to come back.
 void ReplicaSet::wait_for_news(uint64_t seen, Deadline deadline) const {
   const Deadline look(std::min(deadline.time(), Deadline::after(kBetweenLooks).time()));
   const auto asked =
@@ -83,6 +88,8 @@ void ReplicaSet::wait_for_news(uint64_t seen, Deadline deadline) const {
 
 void ReplicaSet::lost(size_t replica, uint64_t epoch) {
   Standing& standing = standings_[replica];
+  // Requests that were sent before a loss report it late. Their epoch is old, and must not take
+  // down a replica that has come back since.
   if (standing.lost || standing.epoch != epoch) return;
   standing.lost = true;
   ++standing.epoch;

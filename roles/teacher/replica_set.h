@@ -1,4 +1,4 @@
-// Which replicas of a frozen role can be asked now.
+// Knows which replicas of a frozen role can be asked now.
 #pragma once
 
 #include <chrono>
@@ -47,9 +47,10 @@ class ReplicaSet {
   std::optional<size_t> choose(size_t preferred);
   // The same, and waits for one that comes back; nullopt: none by the deadline, or without links.
   std::optional<size_t> wait(size_t preferred, Deadline deadline);
-  // What was sent in `epoch` failed because the replica was lost. Forgotten if it came back since.
+  // Says that what was sent in `epoch` failed because the replica was lost. Forgotten if it came
+  // back since.
   void lost(size_t replica, uint64_t epoch);
-  // How often the replica was lost.
+  // Returns how often the replica was lost.
   uint64_t epoch(size_t replica) const { return standings_[replica].epoch; }
 
  private:

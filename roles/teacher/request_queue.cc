@@ -16,6 +16,7 @@ bool RequestQueue::Entry::wanted() const {
 
 void RequestQueue::forget_old() {
   const auto now = std::chrono::steady_clock::now();
+  // A request whose other parts are never asked for would stay for ever.
   std::erase_if(entries_, [&](const auto& item) {
     return item.second.taken && now - item.second.taken_at > lease_;
   });
@@ -23,7 +24,7 @@ void RequestQueue::forget_old() {
 
 void RequestQueue::forget(const std::string& key) {
   const auto entry = entries_.find(key);
-  // One that is not taken waits to be computed once more.
+  // An entry that is not taken waits to be computed once more, so it stays.
   if (entry != entries_.end() && entry->second.taken) entries_.erase(entry);
 }
 
@@ -35,14 +36,16 @@ void RequestQueue::add(const std::string& key, const ForwardRequest& request,
   auto [entry, is_new] = entries_.try_emplace(key);
   if (is_new) entry->second.asked.resize(parts, false);
 
-  // Taken, and this part is asked for the first time: its piece is there, or will be soon.
+  // The request is taken and this part is asked for the first time: its piece is in the store, or
+  // will be soon.
   if (entry->second.taken && !entry->second.asked[part]) {
     entry->second.asked[part] = true;
     if (entry->second.all_asked()) entries_.erase(entry);
     return;
   }
 
-  // Taken, but its piece went to whoever asked before: all is computed once more.
+  // The request is taken, but this part's piece went to whoever asked before: all is computed once
+  // more.
   if (entry->second.taken) {
     entry->second = {};
     entry->second.asked.resize(parts, false);
@@ -50,6 +53,7 @@ void RequestQueue::add(const std::string& key, const ForwardRequest& request,
   }
 
   entry->second.asked[part] = true;
+  // The work on the request has not begun; mark_taken() says when it has.
   caller.clock->wait();
   entry->second.callers.push_back(caller);
   if (!is_new) return;
@@ -59,7 +63,8 @@ void RequestQueue::add(const std::string& key, const ForwardRequest& request,
     waiting_.push_back({key, request});
 }
 
-// Behind what is urgent already. Where its rows are not even computed, they come first.
+// Puts a request that names ids behind those that are urgent already. If the request that computes
+// its rows still waits, that one goes ahead of it.
 void RequestQueue::put_first(Waiting urgent) {
   urgent.is_urgent = true;
   auto place = std::find_if(waiting_.begin(), waiting_.end(),
@@ -86,6 +91,8 @@ RequestBatch RequestQueue::take(int64_t max_tokens) {
       continue;
     }
 
+    // The first request is taken whatever its size, or one beyond the limit would never be
+    // computed.
     const int64_t more = next.request.input_ids.numel();
     if (!batch.requests.empty() && tokens + more > max_tokens) break;
     tokens += more;

@@ -34,7 +34,8 @@ class RequestQueue {
   void forget(const std::string& key);
 
  private:
-  // What is known of a request until it was taken and every part asked for, or the lease is over.
+  // All that is known of a request until it was taken and every part asked for, or the lease is
+  // over.
   struct Entry {
     std::vector<bool> asked;  // of each part: whether it was asked for
     bool taken = false;

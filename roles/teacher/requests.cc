@@ -51,8 +51,8 @@ void check_parts(const ForwardRequest& request, int64_t vocab) {
            request);
 }
 
-// The ids that the student names: as many as it was asked to name, of the common vocabulary, each
-// once in its row.
+// Checks the ids that the student names: as many as it was asked to name, of the common vocabulary,
+// each once in its row.
 void check_named(const ForwardRequest& request, int64_t vocab) {
   const at::Tensor& ids = request.ids;
   if (!request.spec.names_ids()) {
@@ -89,6 +89,7 @@ void check_spec(const ForwardRequest& request, int64_t vocab_rows) {
 }  // namespace
 
 std::string result_key(const ForwardRequest& request) {
+  // All parts of one answer have one key, by which a single forward pass serves them.
   ForwardRequest any_part = request;
   any_part.part = 0;
   return sha256_hex(rpc::to_bytes(any_part)).substr(0, 32);
@@ -99,6 +100,8 @@ bool asks_to_keep(const ForwardRequest& request) {
 }
 
 std::string kept_key(const ForwardRequest& request) {
+  // A request that keeps rows has neither ids nor several parts. Without these the one that names
+  // ids finds its key.
   ForwardRequest first = request;
   first.ids = at::Tensor();
   first.parts = 1;
@@ -134,7 +137,7 @@ models::PackedTokens unpack_request(const ForwardRequest& request, int64_t vocab
     refuse("cu_seqlens must start at 0 and end at the number of tokens, " + std::to_string(tokens),
            request);
 
-  // Positions count from 0 in each sequence.
+  // Positions count from 0 in each sequence, as each is a text of its own.
   packed.positions = at::empty({tokens}, at::kLong);
   int64_t* position = packed.positions.mutable_data_ptr<int64_t>();
   for (size_t s = 0; s + 1 < packed.cu_seqlens.size(); ++s) {
@@ -145,7 +148,7 @@ models::PackedTokens unpack_request(const ForwardRequest& request, int64_t vocab
       position[i] = i - begin;
   }
 
-  // Every index lies in what it indexes.
+  // The indices come from the wire, so each is checked against what it indexes.
   if (tokens > 0 && (packed.input_ids.min().item<int64_t>() < 0 ||
                      packed.input_ids.max().item<int64_t>() >= vocab_rows))
     refuse("a token id is outside the teacher's vocabulary of " + std::to_string(vocab_rows) +

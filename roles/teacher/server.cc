@@ -10,11 +10,11 @@
 namespace retort::roles {
 namespace {
 
-// The weights never change.
+// A teacher's weights never change, so there is one version.
 constexpr uint64_t kWeightVersion = 1;
-// Jobs that are run before a request that waits is computed all the same.
+// At most this many jobs are run before a waiting request is computed all the same.
 constexpr int64_t kMaxJobsBefore = 256;
-// Requests that wait when no more jobs are run before one of them is computed.
+// When this many requests wait, one of them is computed before any further job is run.
 constexpr size_t kManyRequests = 256;
 
 }  // namespace
@@ -57,7 +57,8 @@ void Teacher::serve_leader(rpc::Agent& agent) {
               });
 }
 
-// This rank's compute thread waits for the leader, so another answers.
+// This rank's compute thread is taken up by waiting for the leader, so another thread answers
+// calls.
 void Teacher::serve_other_rank(rpc::Agent& agent) {
   pull_thread_ = std::make_unique<HandlerThread>();
   agent.serve(kTeacherHead, pull_thread_->queue(),
@@ -71,6 +72,9 @@ void Teacher::serve_other_rank(rpc::Agent& agent) {
 TeacherInfo Teacher::info(const InfoRequest& request) {
   const models::Decoder& decoder = computer_.decoder();
   const int64_t known = std::min(request.tokenizer_size, tokenizer_.vocab_size());
+  // No rank of a split model has all weights, so its fingerprint is read from the files. That may
+  // take longer than the other ranks wait for a message, so they hear in between that the leader
+  // lives.
   if (request.weights_fingerprint && fingerprint_.empty())
     fingerprint_ = link_.alone() ? models::weights_fingerprint(decoder)
                                  : models::weights_fingerprint(folder_, decoder.dtype(),
@@ -122,6 +126,8 @@ Future<Payload> Teacher::enqueue(const ForwardRequest& request, const rpc::CallC
       throw;
     }
   } else {
+    // This rank has no piece of the part, and the caller asks those that have one. The leader
+    // answers with the label alone.
     Promise<Payload> without_tensors;
     reply = without_tensors.future();
     Payload answer;
@@ -135,8 +141,8 @@ Future<Payload> Teacher::enqueue(const ForwardRequest& request, const rpc::CallC
   return reply;
 }
 
-// Jobs that wait may be requests for the same forward pass, or ask for other parts of the same
-// answer.
+// Jobs that wait may be requests for the same forward pass, or for other parts of the same answer,
+// so they are run first.
 bool Teacher::jobs_come_first() {
   const bool jobs_wait = jobs_ != nullptr && jobs_->size() > 0;
   const bool may_wait = !requests_.empty() && requests_.size() < kManyRequests;
@@ -156,6 +162,9 @@ bool Teacher::work() {
       compute(batch);
     }
   } catch (const std::exception& error) {
+    // A rank alone may fail its batch and go on. Of several, an exception leaves each at another
+    // place in the collectives, so the replica ends, and whoever waits for an answer hears it
+    // first.
     if (!link_.alone()) {
       fail_all(std::string("the teacher's replica ends: ") + error.what());
       throw;
@@ -240,7 +249,7 @@ PieceMap Teacher::pieces() const {
   return {.vocab_rows = decoder.config().vocab_size, .ranks = decoder.placement().tp_size()};
 }
 
-// Of the whole answer.
+// The label of the whole answer, to which a piece adds its part.
 PayloadLabel Teacher::label_of(const ForwardRequest& request) const {
   return {.request_id = request.request_id,
           .teacher = name_,

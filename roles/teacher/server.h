@@ -69,7 +69,7 @@ class Teacher final : public ServedRole {
   Teacher(std::string name, models::Decoder decoder, models::Tokenizer tokenizer);
 
   bool leads() const override { return link_.leads(); }
-  // Whether this rank is asked for anything: it leads, or keeps answers.
+  // True if this rank is asked for anything: it leads, or keeps answers.
   bool answers() const override { return leads() || computer_.forms_answers(); }
 
   // kAsSent: one forward for each request, so the same request gives the same bits on every replica
@@ -85,20 +85,20 @@ class Teacher final : public ServedRole {
   TeacherInfo info(const InfoRequest& request);
   // kInvalidArgument for rows that this rank does not hold.
   HeadReply head(const HeadRequest& request) const;
-  // On the leader: what teacher.forward does. The future gets this rank's piece of request.part
-  // when work() has computed it; where this rank has none, at once an answer without tensors.
-  // RequestQueue says in which order requests are computed; one whose callers have all gone is not.
-  // kInvalidArgument when ids, offsets or positions are outside what they index.
+  // Called on the leader: what teacher.forward does. The future gets this rank's piece of
+  // request.part when work() has computed it; where this rank has none, at once an answer without
+  // tensors. RequestQueue says in which order requests are computed; one whose callers have all
+  // gone is not. kInvalidArgument when ids, offsets or positions are outside what they index.
   Future<Payload> enqueue(const ForwardRequest& request, const rpc::CallContext& caller);
 
-  // On the leader, between jobs: one forward pass for what waits, once no job waits before it; or
-  // it lets the other ranks know now and then that there is nothing. True: there is more to do. An
-  // error ends the replica.
+  // Called on the leader, between jobs: does one forward pass for what waits, once no job waits
+  // before it; or lets the other ranks know now and then that there is nothing. True: there is more
+  // to do. An error ends the replica.
   bool work() override;
-  // On the leader, at the end: lets the others end. On every rank whoever still waits for an answer
-  // gets kPeerLost, then and not only when the agent is closed.
+  // Lets the other ranks end, when the leader calls it at the end. On every rank whoever still
+  // waits for an answer gets kPeerLost, then and not only when the agent is closed.
   void stop() override;
-  // On all other ranks: computes what the leader announces, until it stops. Their calls are
+  // Called on all other ranks: computes what the leader announces, until it stops. Their calls are
   // answered on a thread of the teacher's own. `report` after each message.
   void follow(rpc::HandlerQueue& queue, const std::function<void()>& report = {}) override;
 

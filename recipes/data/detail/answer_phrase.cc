@@ -21,7 +21,7 @@ bool closes(const Token& token) {
          token.kind == TokenKind::kSetClose;
 }
 
-// The last place of `sign` outside of brackets, or tokens.size().
+// Returns the last place of `sign` outside of brackets, or tokens.size().
 size_t last_outside(Tokens tokens, char sign) {
   size_t found = tokens.size();
   int depth = 0;
@@ -32,8 +32,9 @@ size_t last_outside(Tokens tokens, char sign) {
   return found;
 }
 
-// What an equation says: its right side, or the left one of "5 = x". All of what is none. Nothing
-// for several unknowns ("x = 5, y = 7"); of a chain of working ("2 + 3 = 5, 5 * 2 = 10") the last.
+// Returns the side of an equation that says its value: the right one, or the left one of "5 = x".
+// What is no equation comes back whole. Several unknowns ("x = 5, y = 7") give nothing, a chain of
+// working ("2 + 3 = 5, 5 * 2 = 10") its last.
 std::optional<Tokens> side_of_equation(Tokens tokens) {
   if (last_outside(tokens, '=') == tokens.size()) return tokens;
   if (const size_t comma = last_outside(tokens, ','); comma != tokens.size()) {
@@ -74,7 +75,7 @@ struct Phrase {
   size_t begin, end;
 };
 
-// As far as signs, numbers and single letters reach.
+// Returns the phrase as far as signs, numbers and single letters reach.
 Phrase phrase_around(Tokens tokens, size_t number) {
   Phrase phrase{number, number + 1};
   while (phrase.begin > 0 && tokens[phrase.begin - 1].is_math())
@@ -84,8 +85,8 @@ Phrase phrase_around(Tokens tokens, size_t number) {
   return phrase;
 }
 
-// Brackets of the sentence are not the formula's: "(the answer is 5)", "B) 5". One that is open
-// where the text ends stays, since it was cut: "(1, 2".
+// Drops brackets that belong to the sentence, not to the formula: "(the answer is 5)", "B) 5". One
+// that is open where the text ends stays, because it was cut: "(1, 2".
 void drop_unmatched(Tokens tokens, size_t number, Phrase& phrase) {
   std::vector<size_t> open;
   for (size_t i = phrase.begin; i < phrase.end; ++i) {
@@ -113,8 +114,8 @@ bool is_decoration(const Token& token) {
          token.is(TokenKind::kSign, "**");
 }
 
-// Commas of the sentence, marks of Markdown ("**42**", "| 42 |"), and letters that name something
-// ("Option B 5").
+// Drops commas of the sentence, marks of Markdown ("**42**", "| 42 |"), and letters that name
+// something ("Option B 5").
 void drop_decoration(Tokens tokens, size_t number, Phrase& phrase) {
   const auto is_bar = [&](size_t bar, size_t behind) {
     return tokens[bar].is_sign('|') && (behind >= tokens.size() || tokens[behind].spaced);
@@ -141,7 +142,7 @@ void drop_decoration(Tokens tokens, size_t number, Phrase& phrase) {
   if (names && phrase.begin + 1 == number && tokens[number].spaced) ++phrase.begin;
 }
 
-// "(3 * 4 = 12)"
+// Drops the brackets of "(3 * 4 = 12)", which would hide the equation.
 void drop_brackets_of_equation(Tokens tokens, Phrase& phrase) {
   const Tokens formula = tokens.subspan(phrase.begin, phrase.end - phrase.begin);
   if (formula.size() < 3 || !formula.front().is_sign('(') || !formula.back().is_sign(')')) return;
@@ -150,7 +151,8 @@ void drop_brackets_of_equation(Tokens tokens, Phrase& phrase) {
   phrase = {phrase.begin + 1, phrase.end - 1};
 }
 
-// Words in "the square root of 5", "10 to the power of 6", "20 percent of 50", "5 and a third".
+// True for words that make a factor of a number, as in "the square root of 5", "10 to the power of
+// 6", "20 percent of 50", "5 and a third".
 bool is_factor(const Token& token) {
   constexpr std::array<std::string_view, 9> kFactors{
       "root", "power", "percent", "quarter", "quarters", "third", "fourth", "fifth", "tenth"};
@@ -159,7 +161,7 @@ bool is_factor(const Token& token) {
           std::find(kFactors.begin(), kFactors.end(), token.text) != kFactors.end());
 }
 
-// Units that another number with a smaller one may follow: "5 feet 3 inches".
+// True for units that another number with a smaller one may follow: "5 feet 3 inches".
 bool has_smaller_units(const Token& token) {
   constexpr std::array<std::string_view, 25> kUnits{
       "feet",   "foot", "ft",      "hours",  "hour",    "hr",     "hrs",   "minutes", "minute",
@@ -169,7 +171,7 @@ bool has_smaller_units(const Token& token) {
          std::find(kUnits.begin(), kUnits.end(), token.text) != kUnits.end();
 }
 
-// Whether words join another number to that which begins at `begin`: "5 or x = 7", "3 out of 4",
+// True if words join another number to the one that begins at `begin`: "5 or x = 7", "3 out of 4",
 // "5 apples or 7", "5 feet 3". So does the root of "the square root of 5".
 bool is_joined_before(Tokens tokens, size_t begin) {
   if (begin > 1 && has_smaller_units(tokens[begin - 1]) && is_digits(tokens[begin - 2]))
@@ -184,14 +186,14 @@ bool is_joined_before(Tokens tokens, size_t begin) {
     return is_digits(token) || closes(token) || token.kind == TokenKind::kUnit;
   };
   if (ends_number(before)) return true;
-  // "5 = x or 7 = x"
+  // An equation may end with its unknown: "5 = x or 7 = x".
   if (before.kind == TokenKind::kLetter && at > 1 && tokens[at - 2].is_sign('=')) return true;
   if (at < 2 || !ends_number(tokens[at - 2])) return false;
   return before.is_sign(',') || has_smaller_units(before) ||
          (tokens[at].is(TokenKind::kWord, "or") && before.kind == TokenKind::kWord);
 }
 
-// Whether what follows a number and its unit makes another answer of them: "or 43", "and a half".
+// True if what follows a number and its unit makes another answer of them: "or 43", "and a half".
 bool is_joined_behind(Tokens behind) {
   size_t at = 0;
   while (at < behind.size() && joins_numbers(behind[at]))
@@ -211,7 +213,8 @@ std::optional<Value> find_value(Tokens tokens, AnswerPlace place) {
   if (place == AnswerPlace::kWhole) return whole_value(tokens);
   if (!has_number(tokens)) return std::nullopt;
 
-  // The first or last number, and the formula that it stands in.
+  // The answer is the formula around the first or last number. Punctuation and brackets of the
+  // sentence are peeled off it, since they would make it unreadable as a value.
   const bool first = place == AnswerPlace::kFirst;
   const auto found = first ? std::find_if(tokens.begin(), tokens.end(), is_digits)
                            : std::find_if(tokens.rbegin(), tokens.rend(), is_digits).base() - 1;
@@ -222,7 +225,7 @@ std::optional<Value> find_value(Tokens tokens, AnswerPlace place) {
   drop_decoration(tokens, number, phrase);
   drop_brackets_of_equation(tokens, phrase);
 
-  // "in 24 / 4 = 6 hours": no word before an equation of numbers joins its result.
+  // No word before an equation of numbers joins its result: "in 24 / 4 = 6 hours".
   const Tokens whole = tokens.subspan(phrase.begin, phrase.end - phrase.begin);
   const size_t equals = last_outside(whole, '=');
   const bool is_working = equals < whole.size() && has_number(whole.first(equals)) &&
@@ -231,7 +234,7 @@ std::optional<Value> find_value(Tokens tokens, AnswerPlace place) {
   const std::optional<Tokens> side = side_of_equation(whole);
   if (!side) return std::nullopt;
 
-  // The words behind it may hold its unit, but not those behind a comma: "42, not 43".
+  // The words behind the formula may hold its unit, but not those behind a comma: "42, not 43".
   std::vector<Token> formula(side->begin(), side->end());
   const size_t num_needed = formula.size();
   const bool at_comma = phrase.end < math_end && tokens[phrase.end].is_sign(',');

@@ -1,4 +1,4 @@
-// Which numbers of a text are its answer.
+// Finds the numbers of a text that are its answer.
 #pragma once
 
 #include <optional>

@@ -8,7 +8,8 @@
 namespace retort::data::detail {
 namespace {
 
-// The content of \text{...} is looked for this far, and within itself this deep.
+// The content of \text{...} is looked for this far, and within itself this deep, so that no text
+// makes the lexer slow.
 constexpr size_t kMaxTextBytes = 1000;
 constexpr int kMaxTextDepth = 4;
 
@@ -28,7 +29,7 @@ constexpr std::array<std::string_view, 25> kWrappers{
     "euro", "qquad", "pounds",       "fbox",      "limits", "mathsf", "boldsymbol"};
 constexpr std::array<std::string_view, 8> kTexts{"text",   "textbf", "textit", "textrm",
                                                  "mathrm", "mbox",   "emph",   "textnormal"};
-// Names of functions, which change the number behind them.
+// Names of functions change the number behind them.
 constexpr std::array<std::string_view, 18> kFunctions{
     "log", "ln",  "exp", "sin",   "cos", "tan", "cot", "csc", "mod",
     "gcd", "lcm", "abs", "floor", "max", "arg", "det", "lim", "choose"};
@@ -74,7 +75,7 @@ class Lexer {
     if (is_letter(c)) return read_word();
     if (c == '\\') return read_command();
     if (takes("->") || takes("=>")) return add(TokenKind::kStop, ";");
-    // GSM8K's marks for a calculator: "<<3*4=12>>12"
+    // GSM8K marks calculations for a calculator: "<<3*4=12>>12".
     if (takes("<<") || takes(">>")) return add(TokenKind::kStop, ";");
     if (takes("**")) return add(TokenKind::kSign, "**");
     if (takes("==")) return add_sign('=');
@@ -103,7 +104,8 @@ class Lexer {
 
   char before() const { return at_ > 0 ? text_[at_ - 1] : '\0'; }
 
-  // What parts groups of three digits: "," or a narrow space or what TeX writes for them. 0: none.
+  // Returns the size of what parts groups of three digits: "," or a narrow space or what TeX writes
+  // for them. 0: there is none.
   size_t separator_size() const {
     for (const std::string_view separator : {"{,}", ",\\!", "\\!", "\\,", "\\;", "\\ ", ","})
       if (text_.substr(at_).starts_with(separator)) return separator.size();
@@ -116,8 +118,8 @@ class Lexer {
     return count;
   }
 
-  // Digits, with separators where all that follow are of groups of three: "1,234,567". If not, the
-  // first comma ends the number ("1,2", "1,234,56").
+  // Reads digits, with separators where all that follow are of groups of three: "1,234,567". If
+  // they are not, the first comma ends the number ("1,2", "1,234,56").
   std::string read_whole() {
     const size_t first = num_digits(0);
     std::string digits(text_.substr(at_, first));
@@ -134,7 +136,8 @@ class Lexer {
       grouped += text_.substr(at_ + separator, 3);
       at_ += separator + 3;
     }
-    // "(1,234)" may be a pair or a number: nobody can tell
+    // "(1,234)" may be a pair or a number, which nobody can tell: the "?" makes it unreadable as a
+    // number.
     const bool in_brackets =
         at_ != begin && text_[begin] == ',' && text_[begin + 1] != '\\' && num_open_ > 0;
     return in_brackets ? grouped + '?' : grouped;
@@ -146,7 +149,7 @@ class Lexer {
       const size_t behind = num_digits(1);
       number += text_.substr(at_, 1 + behind);
       at_ += 1 + behind;
-      // "1.2.3" is a version, and of "0.333..." the end is not known
+      // "1.2.3" is a version, and the end of "0.333..." is not known: neither is a number.
       const bool goes_on = look() == '.' && (is_digit(look(1)) || look(1) == '.');
       if (goes_on) number += '?';
     }
@@ -161,7 +164,7 @@ class Lexer {
     add(TokenKind::kNumber, std::move(number));
   }
 
-  // "am", "a.m.", "PM", of which the hour depends. 0: none.
+  // Returns the size of "am", "a.m." or "PM", on which the hour depends. 0: there is none.
   size_t half_day_size() const {
     if (std::string_view("aApP").find(look()) == std::string_view::npos) return 0;
     const size_t point = look(1) == '.' ? 1 : 0;
@@ -216,7 +219,7 @@ class Lexer {
     add(TokenKind::kWord, std::move(word));
   }
 
-  // That of a unit: "cm^2", "\text{m}^{-1}".
+  // Skips the exponent of a unit: "cm^2", "\text{m}^{-1}".
   void skip_exponent() {
     const size_t begin = at_;
     if (!takes("^")) return;
@@ -227,14 +230,14 @@ class Lexer {
     if (digits == 0 || (braces && !takes("}"))) at_ = begin;
   }
 
-  // A power, or a degree.
+  // A hat begins a power, or is TeX's degree.
   void read_hat() {
     for (const std::string_view degree : {"\\circ", "{\\circ}", " \\circ", "{ \\circ }"})
       if (takes(degree)) return add(TokenKind::kUnit, "degree");
     add_sign('^');
   }
 
-  // "12:30" is one, "Step 2: 5" is not.
+  // A colon joins numbers in "12:30"; in "Step 2: 5" it ends a phrase.
   void add_colon() {
     const bool spaced = spaced_ && look() == ' ' && is_digit(look(1));
     const bool glued = !spaced_ && is_digit(look());
@@ -287,7 +290,7 @@ class Lexer {
     }
   }
 
-  // \text{...}: its letters are words; braces around them are no token.
+  // Reads \text{...}: its letters are words, and the braces around them are no token.
   void read_text(std::string_view name) {
     const std::string_view rest = text_.substr(at_, kMaxTextBytes);
     size_t end = 0;

@@ -32,7 +32,7 @@ struct Token {
   bool is_sign(char sign) const {
     return kind == TokenKind::kSign && text.size() == 1 && text[0] == sign;
   }
-  // Whether a formula may go on with it.
+  // True if a formula may go on with it.
   bool is_math() const { return kind != TokenKind::kWord && kind != TokenKind::kStop; }
   bool operator==(const Token& other) const { return kind == other.kind && text == other.text; }
 };

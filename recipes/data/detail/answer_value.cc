@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kMaxValueDepth = 32;
 constexpr size_t kMaxParts = 256;
-// Sets are compared each with each.
+// Sets are compared each element with each, so they are kept small.
 constexpr size_t kMaxSetParts = 32;
 
 constexpr std::array<std::string_view, 15> kJoiningWords{
@@ -42,7 +42,7 @@ class Parser {
 
   size_t num_taken() const { return at_; }
 
-  // Items with commas between them, in brackets or not.
+  // Reads items with commas between them, in brackets or not.
   std::optional<std::vector<Value>> list() {
     std::vector<Value> parts;
     do {
@@ -83,6 +83,7 @@ class Parser {
     if (!number) return std::nullopt;
     Value value = number_value(std::move(*number));
 
+    // Numbers with colons between them, as of a time or a ratio, are one value of several parts.
     if (sees(':')) {
       Value times{.number = {}, .parts = {std::move(value)}, .shape = ":", .half_day = {}};
       while (takes(':')) {
@@ -96,7 +97,7 @@ class Parser {
     return value;
   }
 
-  // Something in brackets; one number in round ones is that number.
+  // Reads something in brackets. One number in round ones is that number.
   MaybeValue group() {
     if (depth_ >= kMaxValueDepth) return std::nullopt;
     ++depth_;
@@ -143,7 +144,7 @@ class Parser {
     return value;
   }
 
-  // "3 1/2", "3\frac{1}{2}", else a factor.
+  // Reads "3 1/2" or "3\frac{1}{2}", else a factor.
   MaybeNumber mixed() {
     if (!sees(TokenKind::kNumber)) return powered(atom());
     const bool slash = sees(TokenKind::kNumber, 1) && look(1)->spaced && sees('/', 2) &&
@@ -160,7 +161,7 @@ class Parser {
       fraction = plain ? divide(*fraction, *denominator) : std::nullopt;
     }
     if (!whole || !is_whole(*whole) || !fraction) return std::nullopt;
-    // A sum of its own: nothing may bind to its fraction alone.
+    // A mixed number is a sum of its own: nothing may bind to its fraction alone.
     if (sees('/') || sees('^') || begins_factor()) return std::nullopt;
     return add_fraction(*whole, *fraction);
   }
@@ -205,7 +206,7 @@ class Parser {
     return inside ? square_root(*inside) : std::nullopt;
   }
 
-  // The two arguments of \frac. In TeX \frac12 is 1/2.
+  // Reads the two arguments of \frac. In TeX \frac12 is 1/2.
   MaybeNumber fraction() {
     if (sees(TokenKind::kNumber)) {
       const std::string& digits = look()->text;
@@ -231,7 +232,7 @@ class Parser {
             kUnitLetters.find(look(ahead)->text[0]) != std::string_view::npos);
   }
 
-  // What stands behind a number in words. False for what makes another number of it.
+  // Reads the words behind a number. False for those that make another number of it.
   bool unit(Value& value) {
     if (look() != nullptr && changes_number(*look())) return false;
     if (sees(TokenKind::kWord) && (look()->text == "am" || look()->text == "pm"))
@@ -247,7 +248,7 @@ class Parser {
       break;
     }
 
-    // "m/s^2", "square metres of land"
+    // Units are read over, whatever they are: "m/s^2", "square metres of land".
     bool any = false;
     while (true) {
       const size_t sign = sees('/') || (any && sees('*')) ? 1 : 0;
@@ -286,7 +287,7 @@ bool same_set(const std::vector<Value>& a, const std::vector<Value>& b) {
 
 bool same_value(const Value& a, const Value& b) {
   if (a.shape != b.shape || a.parts.size() != b.parts.size()) return false;
-  // Where one does not say which half of the day, the question did.
+  // Where one of the two does not say which half of the day it means, the question did.
   if (a.half_day != b.half_day && !a.half_day.empty() && !b.half_day.empty()) return false;
   if (a.shape.empty()) return same_number(a.number, b.number);
   if (a.shape == "{}") return same_set(a.parts, b.parts);

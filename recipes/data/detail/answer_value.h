@@ -1,4 +1,4 @@
-// What an answer says: a number, or several in a shape.
+// The value of an answer: a number, or several in a shape.
 #pragma once
 
 #include <optional>

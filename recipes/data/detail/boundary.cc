@@ -17,6 +17,8 @@ std::vector<int32_t> JoinedIds::completion() const {
 }
 
 JoinedIds join_ids(const std::vector<int32_t>& alone, std::vector<int32_t> whole) {
+  // A tokenizer may merge the prompt's end with the completion's beginning. The prompt then ends
+  // before the merged token, which belongs to the completion.
   const auto part = std::mismatch(alone.begin(), alone.end(), whole.begin(), whole.end());
   const auto common = static_cast<size_t>(part.first - alone.begin());
   if (common == 0 && !alone.empty())
@@ -34,7 +36,8 @@ JoinedIds encode_joined(const models::Tokenizer& tokenizer, std::string_view pro
   std::vector<int32_t> whole =
       encode_beginning(tokenizer, std::string(prompt) + std::string(completion));
 
-  // Where the completion adds nothing, an EOS at the end is the prompt's own.
+  // Where the completion adds nothing, an EOS at the end is the prompt's own, and the completion
+  // still gets one.
   std::vector<int32_t> added;
   if (whole != alone) added.swap(whole);
   append_eos(added, tokenizer);

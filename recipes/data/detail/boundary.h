@@ -1,4 +1,4 @@
-// Where a prompt ends in the tokens of the prompt with its completion.
+// Finds where a prompt ends in the tokens of the prompt with its completion.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,8 @@ namespace retort::data::detail {
 // The tokens of a prompt with its completion, which were cut as one text.
 struct JoinedIds {
   std::vector<int32_t> ids;
-  // How many of them the prompt's own tokens begin with: the completion begins where the two part.
+  // So many of them are also the first of the prompt's own tokens: the completion begins where the
+  // two part.
   size_t prompt_tokens = 0;
   // The prompt alone ends in other tokens, because one spans the boundary or the chat template
   // renders a prompt otherwise: what is generated begins from tokens that no row has.

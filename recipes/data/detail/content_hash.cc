@@ -35,8 +35,8 @@ std::optional<std::string> hash_of(std::string_view text, const std::function<bo
   return content.hex_digest();
 }
 
-// What changes with the content, unless somebody hides that. The time of the status is not part of
-// it: rights, owner and links are no content.
+// A version of a file: it changes with the content, unless somebody hides that. The time of the
+// status is not part of it, as rights, owner and links are no content.
 struct Version {
   explicit Version(const fs::path& file) {
     struct stat info {};
@@ -65,7 +65,8 @@ std::optional<std::string> content_hash(const fs::path& file, std::string_view t
   const fs::path kept = cache / (name + ".sha256");
   if (auto hash = kept_hash(kept)) return hash;
 
-  // Another thread or process may be at it, and has it by the time that it lets go.
+  // Another thread or process may be hashing this file. It has the hash by the time that it lets go
+  // of the lock, so that is looked for again.
   std::error_code failed;
   fs::create_directories(cache, failed);
   const MakingLock lock(cache / (name + ".lock"), stop);
@@ -77,7 +78,8 @@ std::optional<std::string> content_hash(const fs::path& file, std::string_view t
   if (Version(file) != before)
     throw Error(ErrorCode::kCorrupt,
                 file.string() + ": was changed while it was read; start again when it is whole");
-  // Under the name that a file has no more, nobody looks for its hash.
+  // The name follows from the file's times. If they changed meanwhile, nobody would look under the
+  // old name.
   const bool has_its_name = kept_name(file, text) == name;
   if (!failed && has_its_name) replace_file(kept, *hash);
   return hash;

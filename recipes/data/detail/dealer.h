@@ -1,4 +1,4 @@
-// Which pack of a global batch goes where. The same on every rank.
+// Deals the packs of a global batch out to ranks and micro-batches, the same on every rank.
 #pragma once
 
 #include <cstdint>

@@ -30,7 +30,7 @@ constexpr size_t kChunkBytes = size_t{1} << 20;
   throw Error(ErrorCode::kInvalidArgument, path.string() + ": cannot be read: " + what);
 }
 
-// What a call of inflate() took of the input and made of it.
+// The bytes that a call of inflate() took of the input, and those it made.
 struct Inflated {
   int status = Z_OK;
   size_t used = 0;
@@ -66,7 +66,8 @@ void inflate_all(const fs::path& path, std::string_view input, AtomicFile& out) 
     input.remove_prefix(used);
     out.write(std::string_view(buffer.data(), made));
 
-    // No progress inside a member means that the file ends there.
+    // No progress inside a member means that the file ends there; without this check a cut file
+    // would loop for ever.
     if (status == Z_STREAM_END) {
       member_open = false;
     } else if (status == Z_BUF_ERROR || (status == Z_OK && used == 0 && made == 0)) {
@@ -118,7 +119,7 @@ Content content_of(std::string_view bytes) {
   return is_json_array(bytes) ? Content::kArray : Content::kText;
 }
 
-// The endings that promise a content; others promise none.
+// Returns the content that the ending of a name promises; other endings promise none.
 Content promised_by(const fs::path& path) {
   const std::string extension = path.extension().string();
   if (extension == ".gz") return Content::kGzip;
@@ -137,7 +138,8 @@ void write_rows(const fs::path& path, AtomicFile& out) {
     out.write(lines);
 }
 
-// The file as the recipe names it, and the one that is read: itself, or its decompressed text.
+// The file as the recipe names it, for messages, and the one that is read: itself, or its
+// decompressed text.
 struct Names {
   const fs::path& given;
   const fs::path& read;
@@ -192,7 +194,8 @@ void PlainText::make(const fs::path& path, std::string_view bytes, Content conte
     return write_plain({path, from}, bytes, content, path_);
   }
 
-  // Named after the content, so that a file that is there is the right one.
+  // The file is named after the content, so that one that is there is the right one. Another
+  // process may have made it while this one waited for the lock.
   path_ = cache / (path.stem().string() + "-" + sha256_hex(bytes).substr(0, 16));
   if (fs::exists(path_)) return;
   make_folder(cache);

@@ -20,7 +20,7 @@ namespace retort::data::detail {
 //   else (check_json_lines); errors of writing as base/file.h.
 class PlainText {
  public:
-  // What a file holds, by its first bytes.
+  // The content of a file, told by its first bytes.
   enum class Content : uint8_t { kText, kGzip, kZstd, kTable, kArray };
 
   PlainText(const std::filesystem::path& path, const std::filesystem::path& cache);

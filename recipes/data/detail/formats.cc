@@ -119,7 +119,7 @@ std::string template_variables(const Row& row) {
 
   const Json* tools = row.find("tools");
   if (!tools) return variables.dump();
-  // Some published sets hold them as text, because the schemas of a column must be alike there.
+  // Some published sets hold tools as text, because the schemas of a column must be alike there.
   const Json list =
       tools->is_string() ? Json::parse(tools->get<std::string>(), nullptr, false) : *tools;
   if (!list.is_array()) bad_row("'tools' is " + a_type(*tools) + "; expected an array of schemas");
@@ -164,7 +164,8 @@ RenderedPair render_pair(const Json& prompt, const Json& completion,
 }
 
 std::vector<int32_t> encode_beginning(const models::Tokenizer& tokenizer, std::string_view text) {
-  // What stands in front of a probe token is what the post-processor adds in front of any text.
+  // The post-processor's tokens are found with a probe: whatever it adds in front of "a" it adds in
+  // front of any text. A text that brings them along gets them once.
   const std::vector<int32_t> bare = tokenizer.encode("a", false),
                              dressed = tokenizer.encode("a", true);
   const auto at = std::search(dressed.begin(), dressed.end(), bare.begin(), bare.end());
@@ -225,6 +226,7 @@ std::vector<uint8_t> row_label_mask(const Row& row, const std::vector<int32_t>& 
             (labels->is_array() ? "; it has " + std::to_string(labels->size()) : ""));
   for (size_t i = 0; i < ids.size(); ++i) {
     const Json& label = (*labels)[i];
+    // As in transformers: -100 is no target, and labels are not shifted.
     if (label == -100) {
       targets[i] = 0;
     } else if (label != ids[i]) {

@@ -1,4 +1,4 @@
-// What the row formats share between training samples and prompts for generation.
+// The parts of row formats that training samples and prompts for generation share.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ Json sharegpt_messages(const Row& row);
 // parts, or absent.
 void check_messages(const Json& messages, std::string_view key);
 
-// Whether the columns `first` and `second` are both arrays of messages; false: both are strings.
+// True if the columns `first` and `second` are both arrays of messages; false: both are strings.
 // Anything else is refused.
 bool are_messages(const Row& row, std::string_view first, std::string_view second);
 
@@ -39,8 +39,8 @@ void require_template(const models::ChatTemplate& chat, const models::Tokenizer&
 void refuse_columns(const Row& row, std::initializer_list<std::string_view> names,
                     const std::string& why);
 
-// What a row of messages gives the chat template besides them, as a JSON object: its `tools` (an
-// array of JSON schemas, or its text) and the values of its own `chat_template_kwargs`.
+// The variables that a row of messages gives the chat template besides them, as a JSON object: its
+// `tools` (an array of JSON schemas, or its text) and the values of its own `chat_template_kwargs`.
 std::string template_variables(const Row& row);
 // The same columns in a row of strings, which no template renders, are errors.
 void refuse_template_variables(const Row& row);

@@ -17,13 +17,13 @@
 
 namespace retort::data::detail {
 
-// What forming batches must know of a row.
+// The facts of a row that forming batches needs.
 class RowCosts {
  public:
   virtual ~RowCosts() = default;
   // Tokens of the row; 0 for a bad one that is skipped. Makes the sample if that is not known yet.
   virtual int64_t tokens(int64_t row) = 0;
-  // Whether a part of the row has a target; its first token is none, as nothing predicts it.
+  // True if a part of the row has a target; its first token is none, as nothing predicts it.
   virtual bool has_target(int64_t row, int64_t begin, int64_t end) = 0;
   virtual const RowSet& rows() const = 0;
 };
@@ -46,13 +46,13 @@ inline bool has_target_in(const Sample& sample, int64_t begin, int64_t end) {
   const auto first = sample.is_target.begin();
   return std::find(first + begin + 1, first + end, 1) != first + end;
 }
-// Rows that are used whole have one.
+// Items of other kinds are used whole, and a whole one has a target.
 template <class Item>
 bool has_target_in(const Item&, int64_t, int64_t) {
   return true;
 }
 
-// Of the items that a stream keeps.
+// The memory for the items that a stream keeps.
 inline constexpr int64_t kItemCacheBytes = int64_t{256} << 20;
 
 // Memory: 4 bytes for each row, plus at most `limit_bytes` of samples. One thread.
@@ -103,6 +103,7 @@ class ItemCache final : public RowCosts {
   void keep(int64_t row, const Item& item) {
     const int64_t bytes = bytes_of(item);
     if (bytes > limit_bytes_ || places_.contains(row)) return;
+    // The items that were not used for longest make room.
     while (used_bytes_ + bytes > limit_bytes_) {
       used_bytes_ -= bytes_of(recent_.back().second);
       places_.erase(recent_.back().first);

@@ -24,7 +24,7 @@ std::string_view without_mark(std::string_view text) {
   return text;
 }
 
-// Without what is blank in front.
+// Returns the text without what is blank in front.
 std::string_view trimmed(std::string_view text) {
   text.remove_prefix(std::min(text.size(), text.find_first_not_of(kBlank)));
   return text;
@@ -87,6 +87,7 @@ class ArrayLines {
     if (next() != '{')
       refuse("item " + std::to_string(items_ + 1) +
              " of the JSON array is no object; expected an array of objects, each of them a row");
+    // Blank lines keep each row on the line of the original, so that messages name the right one.
     for (; made_line_ < line_; ++made_line_)
       put('\n');
     int64_t depth = 0;
@@ -107,7 +108,8 @@ class ArrayLines {
     ++items_;
   }
 
-  // From one quote to the other. A line break inside is no JSON, and would make two rows of one.
+  // Reads from one quote to the other. A line break inside is no JSON, and would make two rows of
+  // one.
   void string() {
     bool escaped = false;
     for (bool first = true;; first = false) {
@@ -139,7 +141,8 @@ std::string first_line(std::string_view text) {
   return shown;
 }
 
-// An object that begins with a brace alone on its line, as json.dump with an indent writes it.
+// True for an object that begins with a brace alone on its line, as json.dump with an indent writes
+// it.
 bool is_object_over_lines(std::string_view text) {
   if (!text.starts_with('{')) return false;
   const size_t end = text.find('\n');
@@ -147,7 +150,8 @@ bool is_object_over_lines(std::string_view text) {
          !trimmed(text.substr(end)).empty();
 }
 
-// The name of the first key of `text` whose value is a list; "KEY" if none is found soon.
+// Returns the name of the first key of `text` whose value is a list, or "KEY" if none is found
+// soon.
 std::string first_list_key(std::string_view text) {
   text = text.substr(0, 4096);
   const size_t bracket = text.find('[');
@@ -161,7 +165,7 @@ std::string first_list_key(std::string_view text) {
   return key ? std::string(text.substr(open + 1, close - open - 1)) : "KEY";
 }
 
-// Two lines of text without a brace, with as many separators one as the other.
+// True for two lines of text without a brace, with as many separators in the one as in the other.
 bool has_separated_values(std::string_view text, char separator) {
   int64_t found = 0;
   for (int line = 0; line < 2; ++line) {

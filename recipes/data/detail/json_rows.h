@@ -8,7 +8,7 @@
 
 namespace retort::data::detail {
 
-// By the first character behind white space and a byte-order mark.
+// Told by the first character behind white space and a byte-order mark.
 bool is_json_array(std::string_view text);
 
 // Hands `write` each object of the array on a line of its own. Where the text has a line or more

@@ -6,14 +6,14 @@
 
 namespace retort::data::detail {
 
-// Of all row formats.
+// The keys of all row formats.
 inline constexpr std::array<std::string_view, 15> kKeys{
     "messages",  "prompt",      "completion", "answer", "text",
     "labels",    "instruction", "input",      "output", "conversations",
     "input_ids", "chosen",      "rejected",   "tools",  "chat_template_kwargs"};
 
-// Of judged completions (unpaired.h). In rows of other formats a column of this name is one like
-// any other.
+// The key of judged completions (unpaired.h). In rows of other formats a column of this name is one
+// like any other.
 inline constexpr std::string_view kLabelKey = "label";
 
 }  // namespace retort::data::detail

@@ -17,7 +17,8 @@ namespace {
 constexpr int64_t kBlock = 64;
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
-// The last bytes of an index file.
+// The last bytes of an index file. It is written from front to back, and its numbers are known only
+// at its end.
 struct Footer {
   char magic[16];
   uint64_t text_bytes, size, lines, numbers;
@@ -29,7 +30,8 @@ bool is_blank(std::string_view line) {
   return line.find_first_not_of(" \t\r\v\f") == std::string_view::npos;
 }
 
-// Collects the numbers; beyond the limit it writes them to a file, if it may.
+// Collects the numbers, and writes them to a file, if it may, when they outgrow the limit in
+// memory.
 class Builder {
  public:
   explicit Builder(fs::path index) : index_(std::move(index)) {}
@@ -101,6 +103,7 @@ LineIndex::LineIndex(const fs::path& file, std::string_view text, const fs::path
   const fs::path index = cache.empty() ? fs::path() : cache / (kept_name(file, text) + ".lines");
   if (!index.empty() && open(index, text)) return;
   Builder builder(index);
+  // Blank lines are no rows, but they count where a message names a line.
   int64_t lines = 0;
   for (size_t at = text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
        at < text.size();) {
@@ -134,6 +137,8 @@ bool LineIndex::open(const fs::path& index, std::string_view text) {
   Footer footer{};
   if (bytes.size() >= sizeof footer)
     std::memcpy(&footer, bytes.data() + bytes.size() - sizeof footer, sizeof footer);
+  // Footer, size of the file and size of the text must agree: an index that was cut, or is of
+  // another text, is made again.
   const uint64_t blocks = (footer.size + kBlock - 1) / kBlock;
   if (std::memcmp(footer.magic, kMagic, sizeof kMagic) != 0 || footer.text_bytes != text.size() ||
       bytes.size() != footer.numbers * sizeof(uint64_t) + sizeof footer ||
@@ -152,6 +157,8 @@ size_t LineIndex::start(std::string_view text, int64_t i) const {
       numbers_[static_cast<size_t>(i / kBlock * (kBlock + 1) + 1 + i % kBlock)]);
   const bool begins = at < text.size() &&
                       (at == 0 || text[at - 1] == '\n' || (at == kByteOrderMark.size() && i == 0));
+  // The text may be cut or rewritten under its mapping. A row from the wrong place would go
+  // unnoticed, so each start is checked.
   if (!begins)
     throw Error(ErrorCode::kCorrupt,
                 "no line begins where the index says; was the file changed while it was in use?")

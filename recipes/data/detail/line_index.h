@@ -1,4 +1,4 @@
-// Where the lines of a text file begin.
+// An index of where the lines of a text file begin.
 #pragma once
 
 #include <cstdint>

@@ -25,7 +25,7 @@ Switch read_switch(const Json& value, const std::string& key) {
   bad_row(text + "; expected 1 or true (learned), 0 or false (only read), or no such key");
 }
 
-// What a message says of itself; nothing where it has no switch or only nulls.
+// Returns what a message says of itself, or nothing where it has no switch or only nulls.
 std::optional<Switch> switch_of(const Json& message, const std::string& where) {
   std::optional<Switch> found;
   for (const std::string_view name : kSwitches) {
@@ -45,7 +45,7 @@ std::string place(std::string_view name, size_t index) {
 
 bool is_assistant(const Json& message) { return message.at("role") == "assistant"; }
 
-// For each answer, in order, whether it is learned.
+// Returns for each answer, in order, whether it is learned.
 std::vector<bool> learned_answers(const Json& messages) {
   std::vector<bool> learned;
   for (size_t i = 0; i < messages.size(); ++i) {
@@ -65,7 +65,7 @@ std::vector<bool> learned_answers(const Json& messages) {
 void check_a_span_each(const Json& messages, const models::ChatTemplate& chat,
                        const std::string& variables) {
   const models::ChatTemplate marked = chat.for_training();
-  // Without marks the spans were found message by message.
+  // Without marks the spans were found message by message, so each answer has its own.
   if (!marked.has_generation_marks(variables)) return;
   Json before = Json::array();
   size_t answers = 0;

@@ -1,6 +1,6 @@
-// Whether a single message of a conversation is learned, as the message itself says it. Trainers
-// have five names for that: `weight` (OpenAI, Mistral, axolotl), `loss` (ms-swift), `train`,
-// `loss_mask` (verl, slime) and `trainable`; 1 or true: learned, 0 or false: only read.
+// A message of a conversation may say itself whether it is learned. Trainers have five names for
+// that: `weight` (OpenAI, Mistral, axolotl), `loss` (ms-swift), `train`, `loss_mask` (verl, slime)
+// and `trainable`; 1 or true: learned, 0 or false: only read.
 #pragma once
 
 #include <string>

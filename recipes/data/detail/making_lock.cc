@@ -33,7 +33,8 @@ MakingLock::~MakingLock() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-// Whether it has the lock. Without `stop` the system waits, else this looks again and again.
+// True once it has the lock. Without `stop` the system waits; with it this looks again and again,
+// so that it can be stopped.
 bool MakingLock::wait(const std::function<bool()>& stop) {
   if (fd_ < 0) return false;
   while (::flock(fd_, stop ? LOCK_EX | LOCK_NB : LOCK_EX) != 0) {

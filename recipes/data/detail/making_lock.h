@@ -11,11 +11,11 @@ namespace retort::data::detail {
 // them makes it, and the last one's stays. The lock ends with its process.
 class MakingLock {
  public:
-  // On the folder in which the file is made. Waits until it has the lock.
+  // A lock on the folder in which the file is made. Waits until it has the lock.
   explicit MakingLock(const std::filesystem::path& folder);
-  // On a file of its own, which it makes, and which goes with its holder: who waits for it then
-  // finds what the holder has made. Waits until it has the lock or `stop`, which is asked several
-  // times a second, says so.
+  // A lock on a file of its own, which it makes, and which goes with its holder: who waits for it
+  // then finds what the holder has made. Waits until it has the lock or `stop`, which is asked
+  // several times a second, says so.
   MakingLock(const std::filesystem::path& file, const std::function<bool()>& stop);
   ~MakingLock();
   MakingLock(const MakingLock&) = delete;

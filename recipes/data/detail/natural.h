@@ -13,7 +13,7 @@ class Natural {
  public:
   Natural() = default;  // 0
   explicit Natural(uint32_t value);
-  // Of decimal digits alone.
+  // `digits` must be decimal digits alone.
   static Natural from_digits(std::string_view digits);
 
   bool is_zero() const { return limbs_.empty(); }

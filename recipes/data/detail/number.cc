@@ -22,7 +22,7 @@ bool is_fraction(const Number& value) {
   return !value.infinite && value.root.is_one() && value.pi == 0;
 }
 
-// "e3", "E-12": the part of a decimal number behind its digits.
+// Reads the part of a decimal number behind its digits: "e3", "E-12".
 std::optional<int> read_exponent(std::string_view text) {
   if (text.empty()) return 0;
   text.remove_prefix(1);
@@ -117,7 +117,7 @@ MaybeNumber add_fraction(const Number& whole, const Number& fraction) {
 MaybeNumber power(const Number& base, int exponent) {
   MaybeNumber factor = base;
   if (exponent < 0) factor = divide(natural_number(1), base);
-  // 0^0 is left open
+  // 0^0 is left open: it is no value.
   if (exponent == 0 && (base.infinite || base.numerator.is_zero())) return std::nullopt;
   MaybeNumber result = natural_number(1);
   for (int left = std::abs(exponent); left > 0; left /= 2) {
@@ -154,7 +154,7 @@ bool same_number(const Number& a, const Number& b) {
   if (a.numerator.is_zero() || b.numerator.is_zero())
     return a.numerator.is_zero() && b.numerator.is_zero();
   if (a.negative != b.negative || a.pi != b.pi) return false;
-  // By the squares, in which the roots are whole.
+  // The squares are compared, in which the roots are whole numbers.
   const Natural left = a.numerator * b.denominator;
   const Natural right = b.numerator * a.denominator;
   return left * left * a.root == right * right * b.root;

@@ -42,7 +42,7 @@ MaybeNumber power(const Number& base, int exponent);
 MaybeNumber square_root(const Number& value);
 // A whole number of at most 1000 either way.
 std::optional<int> small_integer(const Number& value);
-// Whether it was written with digits alone, so neither as a fraction nor with a root.
+// True if it was written with digits alone, so neither as a fraction nor with a root.
 bool is_whole(const Number& value);
 
 bool same_number(const Number& a, const Number& b);

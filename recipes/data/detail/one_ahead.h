@@ -28,6 +28,7 @@ class OneAhead {
   T next() {
     const auto begin = std::chrono::steady_clock::now();
     if (!coming_.valid()) start();
+    // If this throws, nothing is started: the next call tries again.
     T value = coming_.get();
     waited_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     start();

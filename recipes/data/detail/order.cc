@@ -31,7 +31,8 @@ EpochOrder::EpochOrder(const std::vector<SourceShape>& sources, uint64_t seed, i
     const double whole = std::floor(times);
     Segment segment{size_, 0, first_row, source.rows, source.rows * static_cast<int64_t>(whole),
                     {}};
-    // The fractional part of a weight: one more time or not, by the row.
+    // The fractional part of a weight gives a row one more turn or not, drawn for each row and
+    // epoch, so that every rank and every resumed run finds the same.
     if (const double rest = times - whole; rest > 0)
       for (int64_t row = first_row; row < first_row + source.rows; ++row)
         if (random_uniform(seed, kWeightDraw, static_cast<uint64_t>(epoch),

@@ -12,7 +12,7 @@
 namespace retort::data::detail {
 namespace {
 
-// Keeps the order of packs apart from the order of rows.
+// Keeps the draws for the order of packs apart from those for the order of rows.
 constexpr uint64_t kPackOrder = 0x7061636b73;
 
 }  // namespace
@@ -34,7 +34,8 @@ void PackSequence::seek(const Cursor& cursor) {
     loaded_ = false;
   }
 
-  // From window to window, then to the pack.
+  // A cursor whose window cannot be is found from the beginning, window by window; any other only
+  // goes on to its pack.
   while (peek() && consumed() < cursor.consumed)
     at_ = std::min(packs_.size(), static_cast<size_t>(cursor.consumed - packs_before_window_));
   if (consumed() != cursor.consumed)
@@ -94,6 +95,7 @@ std::vector<Pack> PackSequence::singles() const {
   for (int64_t place = begin; place < end; ++place) {
     const int64_t row = order_.row(place);
     const int64_t tokens = costs_->tokens(row);
+    // A bad row that is skipped has 0 tokens.
     if (tokens == 0) continue;
     if (tokens > options_.max_length && layout_ != Layout::kWrapped)
       throw Error(ErrorCode::kInvalidArgument,
@@ -130,7 +132,7 @@ std::vector<Pack> PackSequence::packed(const std::vector<Pack>& singles) const {
   return in_pack_order(std::move(packs));
 }
 
-// Their order is shuffled, inside a pack the samples stay as they are.
+// The order of packs is shuffled; inside a pack the samples stay as they are.
 std::vector<Pack> PackSequence::in_pack_order(std::vector<Pack> packs) const {
   if (packs.empty() || !options_.shuffle) return packs;
   const Permutation shuffled = window_order(packs.size());
@@ -143,7 +145,8 @@ std::vector<Pack> PackSequence::in_pack_order(std::vector<Pack> packs) const {
 std::vector<Pack> PackSequence::wrapped(const std::vector<Pack>& singles) const {
   std::vector<Pack> packs;
   for (const Pack& single : singles) {
-    // What has room in the last pack, then whole packs, then the rest.
+    // A row first fills the last pack, then whole packs of its own, and begins another with the
+    // rest.
     for (int64_t begin = 0; begin < single.tokens;) {
       if (packs.empty() || packs.back().tokens == options_.max_length) packs.emplace_back();
       Pack& pack = packs.back();
@@ -154,7 +157,8 @@ std::vector<Pack> PackSequence::wrapped(const std::vector<Pack>& singles) const 
       begin = end;
     }
   }
-  // A long prompt fills packs by itself, from which nothing is learned: a batch may have no others.
+  // A long prompt fills packs by itself, from which nothing is learned. A batch might have no
+  // others, so they are left out.
   std::erase_if(packs, [&](const Pack& pack) { return !has_target(pack); });
   return in_pack_order(std::move(packs));
 }
@@ -167,7 +171,7 @@ bool PackSequence::has_target(const Pack& pack) const {
 }
 
 std::vector<Pack> PackSequence::bucketed(std::vector<Pack> singles) const {
-  // Global batches of like lengths, each as large as a dealer has room for.
+  // Global batches are formed of like lengths, each as large as a dealer has room for.
   std::stable_sort(singles.begin(), singles.end(),
                    [](const Pack& a, const Pack& b) { return a.tokens < b.tokens; });
   std::vector<std::pair<size_t, size_t>> batches;  // [first, last)
@@ -180,7 +184,7 @@ std::vector<Pack> PackSequence::bucketed(std::vector<Pack> singles) const {
     batches.emplace_back(first, last);
   }
 
-  // Their order is shuffled, inside a batch the pairs stay as they are.
+  // The order of batches is shuffled; inside a batch the pairs stay as they are.
   std::vector<Pack> packs;
   if (batches.empty()) return packs;
   const Permutation shuffled = window_order(batches.size());

@@ -1,4 +1,4 @@
-// Which samples share a row.
+// Chooses which samples share a row.
 #pragma once
 
 #include <cstdint>

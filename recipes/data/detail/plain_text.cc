@@ -9,8 +9,8 @@ namespace {
 
 constexpr uint32_t kNoCharacter = 0xffffffff;
 
-// The character that begins at `at`, which moves behind it; kNoCharacter, and one byte further, if
-// the bytes there are no UTF-8.
+// Returns the character that begins at `at`, and moves `at` behind it. kNoCharacter, and one byte
+// further, if the bytes there are no UTF-8.
 uint32_t next_character(std::string_view text, size_t& at) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t first = byte(at++);
@@ -31,7 +31,7 @@ struct Sign {
   uint32_t character;
   std::string_view plain;
 };
-// Sorted by character, for a binary search, so that things of one kind stand apart.
+// The signs are sorted by character for a binary search, so things of one kind stand apart.
 constexpr std::array kSigns{
     // Latin-1 and Greek
     Sign{0x00a0, "\\,"},
@@ -99,7 +99,7 @@ constexpr std::array kSigns{
     Sign{0xfeff, ""},
 };
 
-// The value of a superscript digit, or -1.
+// Returns the value of a superscript digit, or -1.
 int superscript(uint32_t character) {
   if (character == 0xb9) return 1;
   if (character == 0xb2 || character == 0xb3) return static_cast<int>(character - 0xb0);
@@ -108,7 +108,7 @@ int superscript(uint32_t character) {
   return -1;
 }
 
-// A digit of a script other than ASCII's, or -1.
+// Returns the value of a digit of a script other than ASCII's, or -1.
 int other_digit(uint32_t character) {
   for (const uint32_t zero : {0x0660U, 0x06f0U, 0x0966U})
     if (character >= zero && character < zero + 10) return static_cast<int>(character - zero);
@@ -124,7 +124,8 @@ bool separates(uint32_t character) {
          between(0xfe00, 0xfe0f) || character == 0xab || character == 0xbb;
 }
 
-// Signs of mathematics without a place in kSigns, and what nothing is known of.
+// True for signs of mathematics without a place in kSigns, and for characters of which nothing is
+// known.
 bool is_unknown(uint32_t character) {
   const auto between = [&](uint32_t first, uint32_t last) {
     return character >= first && character <= last;

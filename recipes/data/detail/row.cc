@@ -10,7 +10,8 @@
 namespace retort::data::detail {
 namespace {
 
-// nlohmann's text without its own prefix "[json.exception...] parse error at line 1, column 7: ".
+// Returns nlohmann's text without its own prefix "[json.exception...] parse error at line 1, column
+// 7: ".
 std::string parse_reason(const std::string& what) {
   const size_t at = what.find(": ");
   return at == std::string::npos ? what : what.substr(at + 2);
@@ -40,8 +41,8 @@ std::string a_type(const Json& value) {
 
 namespace {
 
-// A column of this name, else what the names between its dots lead to, one inside the other; an
-// item of a list is named by its number, from 0.
+// Finds a column of this name, else what the names between its dots lead to, one inside the other.
+// An item of a list is named by its number, from 0.
 const Json* find_column(const Json& object, std::string_view name) {
   if (const auto whole = object.find(std::string(name)); whole != object.end()) return &*whole;
   const Json* at = &object;
@@ -60,8 +61,8 @@ const Json* find_column(const Json& object, std::string_view name) {
   return at;
 }
 
-// As trl.trainer.utils.remove_none_values (TRL 1.16): entries of objects, at every depth; the items
-// of a list stay, so that their places do.
+// Does as trl.trainer.utils.remove_none_values (TRL 1.16): it removes entries of objects, at every
+// depth. The items of a list stay, so that their places do.
 void remove_none_values(Json& value) {
   if (value.is_object()) {
     for (auto entry = value.begin(); entry != value.end();)
@@ -99,6 +100,7 @@ Row::Row(std::string_view line, const Source& source) : source_(source) {
   if (source_.remove_none_values)
     for (Json& value : object_)
       remove_none_values(value);
+  // A mapped column that is missing is a mistake in the mapping, not a row without that key.
   for (const auto& [key, name] : source_.columns)
     if (find_column(object_, name) == nullptr)
       bad_row("column '" + name + "' (columns: {" + key + ": " + name +
@@ -108,6 +110,7 @@ Row::Row(std::string_view line, const Source& source) : source_(source) {
 std::string_view Row::column_of(std::string_view key) const {
   const auto mapped = source_.columns.find(std::string(key));
   if (mapped != source_.columns.end()) return mapped->second;
+  // A column that is mapped to another key is no longer found under its own name.
   for (const auto& entry : source_.columns)
     if (entry.second == key) return {};
   return key;
@@ -165,7 +168,7 @@ std::vector<std::pair<std::string, std::string>> Row::other_fields(
 
 namespace {
 
-// The formats whose keys the row has, with these keys.
+// Returns the formats whose keys the row has, with these keys.
 std::vector<std::pair<Format, std::string>> fitting_formats(const Row& row) {
   std::vector<std::pair<Format, std::string>> fits;
   if (row.has("messages")) fits.emplace_back(Format::kMessages, "messages");

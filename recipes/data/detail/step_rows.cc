@@ -20,15 +20,16 @@ StepRows::StepRows(std::shared_ptr<RowCosts> costs, const BatchOptions& options,
                 "a batch cursor holds a negative number; expected one from Step::after");
 }
 
-// The packs, which stand at the next one to be dealt. They are made here, on first use, so that
-// making a stream reads nothing.
+// Returns the packs, which stand at the next one to be dealt. They are made here, on first use, so
+// that making a stream reads nothing.
 PackSequence& StepRows::packs() {
   if (!sequence_) {
     sequence_.emplace(costs_, options_, layout_, pending_.epoch);
     sequence_->seek(pending_);
   }
 
-  // At the end of an epoch the next one begins; without any pack there is nothing to train on.
+  // At the end of an epoch the next one begins. An epoch without any pack means that there is
+  // nothing to train on.
   if (!sequence_->peek()) {
     if (sequence_->consumed() == 0) {
       const std::string why = costs_->rows().first_skip_reason();
@@ -43,7 +44,8 @@ PackSequence& StepRows::packs() {
 }
 
 StepRows::Step StepRows::next() {
-  // A global batch: packs go where the dealer says until none fits any more.
+  // Every rank deals the whole global batch and keeps its own share, so that all agree on it
+  // without a message.
   PackSequence& packs = this->packs();
   Step step;
   BatchOptions now = options_;
@@ -60,7 +62,7 @@ StepRows::Step StepRows::next() {
   }
   RETORT_CHECK(dealer.dealt() > 0);
 
-  // The cursor of the end of an epoch is that of the next one's beginning.
+  // A cursor at the end of an epoch is written as the beginning of the next one.
   ++total_steps_;
   const bool more = packs.peek() != nullptr;
   step.epoch = static_cast<double>(packs.epoch()) + (more ? packs.fraction() : 1.0);
@@ -74,6 +76,7 @@ StepRows::Step StepRows::next() {
 
 int64_t StepRows::steps_per_epoch() {
   if (steps_of_epoch_ >= 0) return steps_of_epoch_;
+  // A sequence of its own is counted through, so that the stream stays where it is.
   PackSequence packs(costs_, options_, layout_, /*epoch=*/0);
   int64_t steps = 0;
   while (packs.peek()) {

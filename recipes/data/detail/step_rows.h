@@ -46,7 +46,7 @@ class StepRows {
   int64_t steps_of_epoch_ = -1;  // not counted yet
 };
 
-// What a stream makes of a row that is not cut, and of a part of one.
+// The item that a stream makes of a row that is not cut, and of a part of one.
 template <class Set, class Item>
 Item item_of(ItemCache<Set, Item>& items, const RowPart& part) {
   RETORT_CHECK(part.is_whole()) << "row " << part.row << " was cut";
@@ -65,7 +65,7 @@ struct StepItems {
   double epoch = 0;
 };
 
-// Those of the next step, which `items` makes of its rows.
+// Returns the items of the next step, which `items` makes of its rows.
 template <class Item, class Set>
 StepItems<Item> next_items(StepRows& rows, ItemCache<Set, Item>& items) {
   const StepRows::Step next = rows.next();
@@ -101,6 +101,7 @@ class StepsAhead : public StepStream<MicroBatch>::Source {
   }
 
   int64_t steps_per_epoch() override {
+    // The rows belong to the thread that makes the next step until it is done with it.
     ahead_.settle();
     return rows_.steps_per_epoch();
   }
@@ -108,10 +109,10 @@ class StepsAhead : public StepStream<MicroBatch>::Source {
  private:
   StepRows rows_;
   const std::function<MicroBatch(std::vector<Item> items)> make_batch_;
-  OneAhead<StepItems<Item>> ahead_;
+  OneAhead<StepItems<Item>> ahead_;  // destroyed first: its thread uses rows_
 };
 
-// The same of items that a cache has of whole rows or their parts.
+// The same for items that a cache has of whole rows or their parts.
 template <class MicroBatch, class Set, class Item>
 std::unique_ptr<typename StepStream<MicroBatch>::Source> steps_of_rows(
     StepRows rows, std::shared_ptr<ItemCache<Set, Item>> items,
@@ -121,9 +122,10 @@ std::unique_ptr<typename StepStream<MicroBatch>::Source> steps_of_rows(
       std::move(make_batch));
 }
 
-// What StepRows is given for rows that are always laid end to end, each a pack of its own: of pairs
-// and of completions. `what` names them; `sequences`: how many of the data set's max_length make a
-// row. kInvalidArgument for packing: false, and for a max_length of the batches' own.
+// The options that StepRows is given for rows that are always laid end to end, each a pack of its
+// own: of pairs and of completions. `what` names them; `sequences`: how many of the data set's
+// max_length make a row. kInvalidArgument for packing: false, and for a max_length of the batches'
+// own.
 BatchOptions end_to_end(const BatchOptions& options, int64_t max_length, const std::string& what,
                         int64_t sequences);
 
@@ -133,7 +135,8 @@ BatchOptions end_to_end(const BatchOptions& options, int64_t max_length, const s
 template <class Item, class Set>
 std::vector<std::vector<Item>> eval_items(const Set& set, const BatchOptions& options,
                                           int64_t budget) {
-  // Every rank follows what all of them get, and keeps its own.
+  // Every rank follows what all of them get, and keeps its own: so all know the number of
+  // micro-batches without a message.
   struct Rank {
     int64_t batches = 0;  // so far
     int64_t items = 0;    // in the last one
@@ -161,7 +164,8 @@ std::vector<std::vector<Item>> eval_items(const Set& set, const BatchOptions& op
     mine.back().push_back(std::move(*item));
   }
 
-  // Empty micro-batches where another rank has more.
+  // A rank gets empty micro-batches where another one has more, because the collectives of an
+  // evaluation are the same on all.
   int64_t batches = 0;
   for (const Rank& rank : ranks)
     batches = std::max(batches, rank.batches);

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kMagic = "retort tokens 2\n";
-// Rows that one thread makes before they are written.
+// The rows that one thread makes before they are written.
 constexpr int64_t kPieceRows = 512;
 
 void put_number(std::string& out, uint64_t value, size_t bytes) {
@@ -55,7 +55,8 @@ std::string record_of(const MadeRow& row) {
   return record + body;
 }
 
-// Takes what a record holds off its front. Its checksum was right: what is missing is a bug.
+// Takes what a record holds off its front. Its checksum was right, so something missing is a bug of
+// the writer.
 class RecordReader {
  public:
   explicit RecordReader(std::string_view left) : left_(left) {}
@@ -82,7 +83,7 @@ class RecordReader {
   std::string_view left_;
 };
 
-// The records of a few rows, made by one thread.
+// Makes the records of a few rows, on one thread.
 std::vector<std::string> make_records(int64_t begin, int64_t end,
                                       const std::function<MadeRow(int64_t)>& make) {
   std::vector<std::string> records;
@@ -111,6 +112,8 @@ Sample TokenFile::sample(int64_t row, const std::string& origin) const {
   RETORT_CHECK(row >= 0 && row < rows_) << "row " << row << " of " << rows_;
   const std::string_view text = file_.text();
   const size_t places = text.size() - 8 * (static_cast<size_t>(rows_) + 2);
+  // The offsets of a damaged file may say anything, so they and the checksum are looked at before
+  // the record is followed.
   RecordReader place(text.substr(places + 8 * static_cast<size_t>(row), 16));
   const uint64_t begin = place.number(8), end = place.number(8);
   const bool inside = begin >= kMagic.size() && end >= begin + 8 && end <= places;
@@ -123,6 +126,7 @@ Sample TokenFile::sample(int64_t row, const std::string& origin) const {
 
   RecordReader reader(body);
   const std::string bad = reader.text();
+  // A row that was bad when the file was made is bad again, with the same message.
   if (!bad.empty()) throw Error(ErrorCode::kInvalidArgument, bad);
   Sample sample;
   sample.origin = origin;
@@ -148,7 +152,8 @@ void write_token_file(const fs::path& path, int64_t rows,
   std::string places;
   const auto threads = static_cast<int64_t>(std::max(1u, std::thread::hardware_concurrency()));
 
-  // Each thread makes a piece; they are written in the order of the rows.
+  // Each thread makes a piece, and pieces are written in the order of the rows, so that the file
+  // does not depend on the number of threads.
   for (int64_t row = 0; row < rows;) {
     std::vector<std::future<std::vector<std::string>>> pieces;
     for (int64_t i = 0; i < threads && row < rows; ++i) {

@@ -12,7 +12,7 @@
 
 namespace retort::data::detail {
 
-// What became of a row: a sample, or why it is a bad one.
+// The result of making a row: a sample, or why it is a bad one.
 struct MadeRow {
   Sample sample;    // its origin is not kept
   std::string bad;  // "" if it is good

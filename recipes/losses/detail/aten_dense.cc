@@ -16,7 +16,7 @@
 namespace retort::losses::detail {
 namespace {
 
-// A teacher with a number for each id. The first own_below(common) of its columns belong to the
+// A teacher with a number for each id. The first own_below(common) of its columns stand beside the
 // student's first ones; the others are ids that the divergence masks.
 class DenseTeacher : public AtenTeacher {
  public:
@@ -33,7 +33,7 @@ class DenseTeacher : public AtenTeacher {
 
   DivergenceRows chunk(int64_t begin, at::Tensor logits, TargetSoftmax& softmax,
                        const RowLoss& loss) override {
-    // The columns of the ids that take part, on both sides; the teacher's others are masked.
+    // Both sides are narrowed to the ids that take part; the teacher's other columns are masked.
     const int64_t count = logits.size(0);
     const at::Tensor all = load(begin, count);
     const at::Tensor teacher = all.narrow(1, 0, own_common_);
@@ -45,7 +45,8 @@ class DenseTeacher : public AtenTeacher {
     const bool same_ids = common_ == vocab_.total();
     const bool shared = same_ids && loss.inv_temperature == 1.0f;
 
-    // First reduction: the maxima of all softmaxes.
+    // First reduction: the maxima of all softmaxes. They go together, because each reduction of a
+    // split vocabulary is a round trip between the ranks.
     at::Tensor student_max = same_ids ? at::Tensor() : row_max(student);
     at::Tensor teacher_max = row_max(teacher);
     at::Tensor masked_max = row_max(masked);
@@ -54,7 +55,7 @@ class DenseTeacher : public AtenTeacher {
     if (has_masked_) maxima.push_back(&masked_max);
     vocab_.max(maxima);
 
-    // Exponentials below the maximum of the whole row.
+    // The exponentials are taken below the maximum of the whole row, which another rank may hold.
     softmax.exponentials(logits);
     Side s = shared
                  ? softmax.side
@@ -75,13 +76,14 @@ class DenseTeacher : public AtenTeacher {
     vocab_.sum(sums);
     if (shared) s.sum = softmax.side.sum;
 
-    // Third reduction: the sums of the divergences that compare probabilities.
+    // Third reduction: divergences that compare probabilities can be summed only now that both
+    // normalisers are known.
     if (sums_need_normalisers(loss.type)) {
       moments = divergence_sums(loss, s, t);
       vocab_.sum({&moments.first, &moments.second});
     }
 
-    // The rows' numbers, and their gradient over the logits.
+    // The logits are not read any more, so the gradient may take their place.
     status_.narrow(0, begin, count).copy_(teacher_status(teacher_max, t.sum, max_abs_log_mass_));
     const RowMoments row = divergence_moments(loss, moments, s, t);
     if (loss.gradient) write_gradient(logits, softmax, loss, divergence_gradient(loss, row, s, t));
@@ -110,7 +112,8 @@ class DenseTeacher : public AtenTeacher {
   virtual at::Tensor load(int64_t begin, int64_t count) = 0;
 
  private:
-  // The teacher's mass on the masked ids, from their own maximum: they may have more than the rest.
+  // The teacher's mass on the masked ids. It is formed from a maximum of their own, because they
+  // may have more mass than the rest.
   at::Tensor masked_mass(const at::Tensor& max, const at::Tensor& sum, const at::Tensor& kept_max,
                          const at::Tensor& kept_sum) const {
     const at::Tensor gap = (max.to(at::kDouble) - kept_max) * inv_temperature_;
@@ -168,8 +171,9 @@ class FullTeacher : public DenseTeacher {
   at::Tensor logps_;
 };
 
-// The teacher's ids over all ranks; checks that each rank has those that stand beside its
-// student's, and the last rank with any of the student's ids all that follow.
+// Returns how many ids the teacher has over all ranks. Checks that each rank has those that stand
+// beside its student's, and the last rank with any of the student's ids all that follow. Every rank
+// looks at the same gathered numbers, so all throw or none.
 int64_t teacher_ids(const VocabGroup& vocab, int64_t own_rows) {
   const at::Tensor rows = vocab.gather(own_rows);
   const int64_t* count = rows.const_data_ptr<int64_t>();

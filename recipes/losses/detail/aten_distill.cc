@@ -42,13 +42,14 @@ class DistillChunks : public ChunkLoss {
     return ChunkLoss::rounded_chunk(begin, count, logits);
   }
   at::Tensor loss_sum() const override { return mixed_loss(kd_ratio_, kd_sum(), ce_sum()); }
-  // As DistillSums::of() reads them; `refused`: code_of_first() of the teacher's rows.
+  // The numbers in the order in which DistillSums::of() reads them; `refused` is code_of_first() of
+  // the teacher's rows.
   at::Tensor numbers(const at::Tensor& refused) const {
     return at::stack({kd_sum(), ce_sum(), sum(2), sum(3), sum(4), sum(5), sum(6), refused});
   }
 
  private:
-  // Whether there is one.
+  // False if there is no kernel for these logits.
   bool run_kernel(int64_t begin, int64_t count, const at::Tensor& logits, GradientDtype gradient) {
     const at::Tensor rows =
         teacher_.kernel_rows(begin, logits, targets_.narrow(0, begin, count), loss_, gradient);
@@ -94,7 +95,7 @@ UnreadDistill aten_distill(const at::Tensor& hidden, const at::Tensor& weight,
   const LinearHead head{hidden, weight, bias, softcap};
   std::optional<VocabGroup> vocab;
   int64_t common = 0;
-  TeacherSignal there;                  // the signal, on hidden's device
+  TeacherSignal there;                  // the signal on hidden's device
   std::optional<WeightedIds> weighted;  // of draws, there
   at::Tensor status;                    // of its rows
   check_together(shard, [&] {
@@ -114,8 +115,8 @@ UnreadDistill aten_distill(const at::Tensor& hidden, const at::Tensor& weight,
     if (status.defined() && status.is_cpu()) refuse_first(status);
   });
 
-  // The teacher's rows may all be looked at only after the last chunk: until then every rank has to
-  // take part in each chunk's reductions.
+  // A teacher's row that is no distribution is refused only after the last chunk: until then every
+  // rank has to take part in each chunk's reductions.
   const auto teacher = weighted ? make_aten_sampled(*weighted, *vocab, common)
                                 : make_teacher(there, *vocab, common, options);
   DistillChunks chunks(*vocab, moved_to(hidden.device(), targets).contiguous(), *teacher, options);
@@ -123,7 +124,8 @@ UnreadDistill aten_distill(const at::Tensor& hidden, const at::Tensor& weight,
       options.chunk_tokens, vocab->rows_per_rank() + teacher->floats_per_row(), hidden.device());
   const at::Tensor loss_sum = run_linear_head(head, rows_at_once, chunks);
 
-  // What the host has is looked at now; of a device nobody waits for it.
+  // A status in host memory is looked at now. Looking at that of a device would wait for it, so its
+  // code travels with the numbers, which are read later.
   if (!status.defined()) status = teacher->status();
   if (status.is_cpu()) refuse_first(status);
   return {

@@ -22,14 +22,14 @@ at::Tensor ratio(const at::Tensor& a, const at::Tensor& b) {
   return (a / b).masked_fill_(a == 0, 0);
 }
 
-// The mixture that loss.type compares with.
+// Returns the mixture that loss.type compares with.
 at::Tensor mixture(const RowLoss& loss, const at::Tensor& p, const at::Tensor& q) {
   return loss.type == DivergenceType::kSkewedReverseKl ? q + loss.mix * (p - q)
                                                        : p + loss.mix * (q - p);
 }
 
-// [n] sum of e (a - b). Where e is 0 the difference may be infinite, which is NaN then. A row whose
-// logits are NaN has that in its normaliser.
+// [n] sum of e (a - b). Where e is 0 the difference may be infinite; the product is NaN then and is
+// left out. A row whose logits are NaN still shows it, in its normaliser.
 at::Tensor weighted_difference(const at::Tensor& e, const at::Tensor& a, const at::Tensor& b) {
   return at::nansum((a - b).mul_(e), 1);
 }
@@ -40,7 +40,7 @@ DivergenceSums divergence_sums(const RowLoss& loss, const Side& s, const Side& t
   if (loss.type == DivergenceType::kForwardKl) return {weighted_difference(t.e, t.x, s.x), {}};
   if (loss.type == DivergenceType::kReverseKl) return {weighted_difference(s.e, s.x, t.x), {}};
 
-  // The others compare probabilities, not logits.
+  // The other divergences compare probabilities, not logits.
   const at::Tensor p = probabilities(s);
   const at::Tensor q = probabilities(t);
   if (loss.type == DivergenceType::kTvd) {
@@ -48,7 +48,7 @@ DivergenceSums divergence_sums(const RowLoss& loss, const Side& s, const Side& t
     return {d.abs().sum(1), (p * d.sign()).sum(1)};
   }
 
-  // These compare with a mixture M of the two.
+  // The divergences that are left compare with a mixture M of the two.
   const at::Tensor m = mixture(loss, p, q);
   if (loss.type == DivergenceType::kJsd)
     return {(q * log_ratio(q, m)).sum(1), (p * log_ratio(p, m)).sum(1)};
@@ -66,7 +66,7 @@ RowMoments divergence_moments(const RowLoss& loss, const DivergenceSums& sums, c
   // log q - log p = (x(q) - x(p)) - constant
   const at::Tensor constant = t.sum.log() - s.sum.log();
 
-  // What `mean` is the mean of is what divergence_gradient subtracts it from.
+  // `mean` is the mean under p of the expression from which divergence_gradient subtracts it.
   switch (loss.type) {
     case DivergenceType::kForwardKl: return {.value = first / t.sum - constant, .mean = {}};
     case DivergenceType::kReverseKl:
@@ -91,6 +91,8 @@ at::Tensor divergence_gradient(const RowLoss& loss, const RowMoments& moments, c
   }
 
   const at::Tensor q = probabilities(t);
+  // The chain rule of the softmax: d f / d logit_i = p_i (d f / d p_i - the mean of that under p).
+  // Whatever is the same for all i falls out with the mean.
   const at::Tensor mean = as_column(moments.mean, p);
   if (loss.type == DivergenceType::kTvd) return (p - q).sign_().sub_(mean).mul_(p).mul_(0.5);
 

@@ -22,7 +22,7 @@
 
 namespace retort::losses::detail {
 
-// What a divergence sums over a row's columns; second is undefined for the KLs. [n], to be summed
+// The sums of a divergence over a row's columns; second is undefined for the KLs. [n], to be summed
 // over the ranks.
 struct DivergenceSums {
   at::Tensor first, second;
@@ -38,7 +38,7 @@ DivergenceSums divergence_sums(const RowLoss& loss, const Side& student, const S
 struct RowMoments {
   at::Tensor value, mean;
 };
-// Of reduced sums and normalisers.
+// Takes sums and normalisers that have been reduced over the ranks.
 RowMoments divergence_moments(const RowLoss& loss, const DivergenceSums& sums, const Side& student,
                               const Side& teacher);
 

@@ -13,8 +13,8 @@
 namespace retort::losses::detail {
 namespace {
 
-// What forward makes of all rows, [R] each; max and sum, those of the softmax over the whole
-// vocabulary, let backward do without the group.
+// The numbers that forward makes of all rows, [R] each. max and sum are those of the softmax over
+// the whole vocabulary: with them backward does without the group.
 struct Rows {
   at::Tensor log_probs;  // float32
   at::Tensor entropy;    // float32, undefined unless asked for
@@ -84,7 +84,7 @@ class BackwardChunks : public ChunkLoss {
   void chunk(int64_t begin, int64_t count, at::Tensor logits, bool) override {
     if (has_kernels(logits)) return run_kernels(begin, count, logits, GradientDtype::kFloat32);
 
-    // -g / T softmax, from the maximum and the sum that forward kept.
+    // The softmax's part, -g / T p, comes from the maximum and the sum that forward kept.
     const double inv_temperature = 1 / saved_.temperature;
     if (inv_temperature != 1) logits.mul_(inv_temperature);
     const auto rows = [&](const at::Tensor& all) { return all.narrow(0, begin, count); };
@@ -94,7 +94,8 @@ class BackwardChunks : public ChunkLoss {
       logits.sub_(as_column(rows(saved_.sum).log(), logits));
       const at::Tensor p = logits.exp();
       const at::Tensor weight = rows(of_entropy_) * inv_temperature;
-      // An id that is never drawn has log p = -inf, and no part in this.
+      // An excluded id has log p = -inf, and 0 times that would be NaN. The clamp keeps it finite,
+      // and p = 0 takes it out.
       logits.clamp_min_(-1e4)
           .add_(rows(saved_.entropy).unsqueeze(1))
           .mul_(-weight.unsqueeze(1))
@@ -104,7 +105,8 @@ class BackwardChunks : public ChunkLoss {
       logits.exp_().mul_(as_column(-scale.to(at::kDouble) / rows(saved_.sum), logits));
     }
 
-    // + g / T at the target, where this rank has it.
+    // The target's part, + g / T, belongs to the rank that has the target. The others add 0 to some
+    // column.
     if (logits.size(1) == 0) return;
     const at::Tensor index = rows(saved_.targets) - saved_.begin;
     const at::Tensor elsewhere = (index < 0).logical_or_(index >= logits.size(1));
@@ -119,7 +121,8 @@ class BackwardChunks : public ChunkLoss {
   at::Tensor loss_sum() const override { return {}; }
 
  private:
-  // Those kernels keep the maximum before it is divided by the temperature.
+  // The kernels' forward keeps the maximum before it is divided by the temperature, so their rows
+  // need their backward.
   bool has_kernels(const at::Tensor& logits) const {
     return !saved_.is_split && has_row_kernels(logits);
   }
@@ -188,14 +191,14 @@ LogProbs aten_log_probs(const at::Tensor& hidden, const at::Tensor& weight, cons
     vocab.emplace(shard, head.vocab());
   });
 
-  // Forward, without autograd, into one vector for each number of a row.
+  // Forward runs without autograd, which would keep the logits of every chunk.
   const at::Tensor ids = moved_to(hidden.device(), targets).contiguous();
   Rows rows = empty_rows(hidden, options.entropy);
   ForwardChunks chunks(*vocab, ids, options.temperature, rows);
   const int64_t rows_at_once = logit_chunk_rows(options.chunk_tokens, *vocab, hidden.device());
   run_linear_head_forward(head, rows_at_once, chunks);
 
-  // A node of the graph, which forms the logits again in backward.
+  // Autograd sees one node, which forms the logits again in backward.
   LogProbs result{rows.log_probs, rows.entropy};
   if (wants_gradient(head)) {
     const std::optional<at::Tensor> optional_bias =

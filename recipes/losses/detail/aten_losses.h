@@ -41,7 +41,7 @@ UnreadDistill aten_distill(const at::Tensor& hidden, const at::Tensor& weight,
                            const TeacherSignal& signal, const DivergenceOptions& options,
                            const parallel::VocabShard& vocab, double softcap = 0);
 
-// What the host is to know of a loss, read from where it lies.
+// Reads what the host is to know of a loss, and waits for its device.
 CrossEntropyResult read(UnreadCrossEntropy loss);
 DistillResult read(UnreadDistill loss);
 

@@ -25,6 +25,7 @@ at::Tensor row_max(const at::Tensor& logits) {
 
 Side side_below(const at::Tensor& logits, const at::Tensor& max, double inv_temperature) {
   Side side;
+  // A row without any finite logit has the maximum -inf, and -inf less -inf would be NaN.
   side.x = logits - max.masked_fill(max == -kInfinity, 0).unsqueeze(1);
   if (inv_temperature != 1) side.x.mul_(inv_temperature);
   side.e = side.x.exp();
@@ -44,7 +45,8 @@ TargetSoftmax::TargetSoftmax(const VocabGroup& vocab, const at::Tensor& targets,
   owned_ = (local >= 0).logical_and_(local < vocab.rows());
   index_ = local.masked_fill(owned_.logical_not(), 0).unsqueeze(1);
 
-  // A rank without columns has no maximum, and loses against every other rank.
+  // A rank without columns has the maximum -inf and an id beyond all others, so it loses against
+  // every other rank.
   if (vocab.rows() > 0) {
     std::tie(own_max_, first_) = logits.max(1);
     first_ = first_ + vocab.begin();
@@ -63,7 +65,8 @@ void TargetSoftmax::exponentials(const at::Tensor& logits, bool want_entropy) {
   else
     at_target_ = at::zeros({logits.size(0)}, side.sum.options());
 
-  // An excluded id (-infinity) is NaN here, 0 * infinity. A row that is NaN has that in its sum.
+  // An excluded id is 0 times -infinity here, NaN, and is left out. A row that is NaN still shows
+  // it, in its sum.
   moment_ = want_entropy ? at::nansum(side.x * side.e, 1) : at::Tensor();
   wins_ = ((first_ == targets_).to(at::kFloat) - (first_ < targets_).to(at::kFloat))
               .masked_fill_(own_max_ != max, 0);

@@ -14,7 +14,7 @@ namespace retort::losses::detail {
 
 at::Tensor teacher_status(const at::Tensor& max, const at::Tensor& sum, double max_abs_log_mass) {
   const auto code = [](RowStatus status) { return static_cast<int64_t>(status); };
-  // false for NaN
+  // A comparison with NaN is false, so NaN counts as not finite.
   const at::Tensor finite = (sum > 0).logical_and_(sum < std::numeric_limits<double>::infinity());
   at::Tensor status = at::full(sum.sizes(), code(RowStatus::kOk), sum.options().dtype(at::kInt));
   if (max_abs_log_mass >= 0)
@@ -33,6 +33,8 @@ void refuse_first(const at::Tensor& status) {
 
 at::Tensor code_of_first(const at::Tensor& status) {
   const auto f64 = status.options().dtype(at::kDouble);
+  // The first row that is refused has the least code, so one minimum finds it without a copy to the
+  // host.
   const at::Tensor codes = at::arange(status.numel(), f64).mul_(kRowStatuses).add_(status);
   const at::Tensor none = at::full({1}, kNoRowRefused, f64);
   codes.masked_fill_(status == static_cast<int64_t>(RowStatus::kOk), kNoRowRefused);
@@ -42,6 +44,8 @@ at::Tensor code_of_first(const at::Tensor& status) {
 void write_gradient(at::Tensor logits, const TargetSoftmax& softmax, const RowLoss& loss,
                     const at::Tensor& divergence) {
   if (loss.ce_weight == 0) {
+    // Without cross-entropy the ids beyond the common ones have no gradient, and its softmax need
+    // not be formed.
     logits.narrow(1, divergence.size(1), logits.size(1) - divergence.size(1)).zero_();
     at::Tensor taking_part = logits.narrow(1, 0, divergence.size(1));
     at::mul_out(taking_part, divergence, at::full({}, loss.kd_weight, divergence.options()));

@@ -17,7 +17,7 @@
 
 namespace retort::losses::detail {
 
-// Of a chunk's rows, [n] float64 each.
+// The numbers of a chunk's rows, [n] float64 each.
 struct DivergenceRows {
   at::Tensor kd, teacher_mass, student_mass, masked_mass;
 };
@@ -30,7 +30,7 @@ class AtenTeacher {
   // loss.gradient the gradient of loss.ce_weight CE + loss.kd_weight KD is written over `logits`.
   virtual DivergenceRows chunk(int64_t begin, at::Tensor logits, TargetSoftmax& softmax,
                                const RowLoss& loss) = 0;
-  // The same by one kernel, where there is one: [7, n] float64 as DistillChunks sums them.
+  // Does the same by one kernel, where there is one: [7, n] float64 as DistillChunks sums them.
   // Undefined where there is none. With loss.gradient it is written in `gradient`, as device_rows.h
   // says.
   virtual at::Tensor kernel_rows(int64_t /*begin*/, at::Tensor /*logits*/,
@@ -38,7 +38,7 @@ class AtenTeacher {
                                  GradientDtype /*gradient*/) {
     return {};
   }
-  // What a row costs beside the student's logits, in floats: the same number on every rank.
+  // The floats that a row needs beside the student's logits: the same number on every rank.
   virtual int64_t floats_per_row() const = 0;
   // After the last chunk: [R] int32 RowStatus of the teacher's rows, the same on all ranks;
   // undefined where they were looked at before.
@@ -54,7 +54,7 @@ std::unique_ptr<AtenTeacher> make_aten_dense(const TeacherFull& signal, const Vo
                                              int64_t common);
 std::unique_ptr<AtenTeacher> make_aten_top_k(const TeacherTopK& signal, const VocabGroup& vocab,
                                              int64_t common);
-// Of draws: weighted ids, on the device of the logits.
+// The teacher of draws, from weighted ids on the device of the logits.
 std::unique_ptr<AtenTeacher> make_aten_sampled(const WeightedIds& weighted, const VocabGroup& vocab,
                                                int64_t common);
 // [R] int32 RowStatus by ids and numbers of a top-k payload. No collective.
@@ -65,7 +65,7 @@ at::Tensor top_k_status(const TeacherTopK& signal, int64_t common);
 at::Tensor teacher_status(const at::Tensor& max, const at::Tensor& sum, double max_abs_log_mass);
 // Throws what the first row says that is not kOk. Waits for a device.
 void refuse_first(const at::Tensor& status);
-// The same for later: what refuse_coded() takes, a float64 scalar where the status is.
+// The same for later: returns what refuse_coded() takes, a float64 scalar where the status is.
 at::Tensor code_of_first(const at::Tensor& status);
 
 // logits = ce_weight (softmax - onehot), plus kd_weight * divergence on the first columns.

@@ -19,8 +19,8 @@
 namespace retort::losses::detail {
 namespace {
 
-// The K ids and, unless they are all common ids, the rest: [n, K (+ 1)] float64, the same on every
-// rank.
+// The coarse distributions: the K ids and, unless these are all common ids, the rest as one more
+// category. [n, K (+ 1)] float64, the same on every rank.
 struct Coarse {
   Side student;
   Side teacher;
@@ -87,8 +87,9 @@ class TopKTeacher : public AtenTeacher {
 
   DivergenceRows chunk(int64_t begin, at::Tensor logits, TargetSoftmax& softmax,
                        const RowLoss& loss) override {
-    // The student's logits at the ids, 0 where another rank has the id; in the copy they are taken
-    // out of the row, which leaves the rest. The last column stands for the ids of other ranks.
+    // The student's logits at the ids, 0 where another rank has the id, so that their sum over the
+    // ranks has all. In the copy they are taken out of the row, which leaves the rest. The last
+    // column stands for the ids of other ranks.
     const int64_t count = logits.size(0);
     const at::Tensor columns = at::empty({count, own_common_ + 1}, logits.options());
     const at::Tensor own = columns.narrow(1, 0, own_common_);
@@ -99,7 +100,8 @@ class TopKTeacher : public AtenTeacher {
     at::Tensor at_ids = columns.gather(1, index);
     columns.scatter_(1, index, -std::numeric_limits<double>::infinity());
 
-    // Two reductions: the maxima, then the normalisers and the logits at the ids.
+    // Two reductions bring the ranks together: the maxima, then the normalisers and the logits at
+    // the ids.
     at::Tensor rest_max = row_max(own);
     vocab_.max({&softmax.max, &rest_max});
     softmax.exponentials(logits);
@@ -108,15 +110,19 @@ class TopKTeacher : public AtenTeacher {
     sums.push_back(&rest.sum);
     sums.push_back(&at_ids);
     vocab_.sum(sums);
+    // A padded place has taken the 0 that stands for the ids of other ranks; it gets no mass.
     if (none_.defined())
       at_ids.masked_fill_(none_.narrow(0, begin, count), -std::numeric_limits<double>::infinity());
 
-    // The loss of the coarse distributions, which every rank computes from the same numbers.
+    // Every rank computes the loss of the coarse distributions from the same numbers, so nothing
+    // more is exchanged.
     const Coarse coarse =
         coarsen(begin, at_ids, rest_max.to(at::kDouble), rest.sum, loss.inv_temperature);
     CoarseLoss result = coarse_loss(coarse, loss);
     at::Tensor teacher_mass = coarse.teacher_k / coarse.teacher.sum;
     at::Tensor of_ids = coarse.student.e.narrow(1, 0, k());
+    // Draws: the loss of the normalised weights is scaled back to the estimate (sampled_weights.h).
+    // Ids that only fill the row are no part of the student's mass.
     if (scale_.defined()) {
       const at::Tensor scale = scale_.narrow(0, begin, count);
       result.kd = result.kd * scale + offset_.narrow(0, begin, count);
@@ -125,7 +131,8 @@ class TopKTeacher : public AtenTeacher {
       of_ids = of_ids.masked_fill(not_drawn_.narrow(0, begin, count), 0);
     }
 
-    // Its gradient by the columns: an id of the rest gets its share of the rest's gradient.
+    // The coarse gradient goes back to the columns: an id of the rest gets its share of the rest's
+    // gradient.
     if (loss.gradient) {
       if (has_rest_) {
         const at::Tensor share =
@@ -187,7 +194,7 @@ at::Tensor top_k_status(const TeacherTopK& signal, int64_t common) {
   at::Tensor status = teacher_status(max, side_below(numbers, max, 1).sum,
                                      log_mass_tolerance(signal.logps.scalar_type()));
 
-  // The ids come last, over the numbers' status: an id that cannot be says more.
+  // The ids are judged last and overwrite the numbers' status: an id that cannot be says more.
   const auto mark = [&](const at::Tensor& rows, RowStatus as) {
     status.masked_fill_(rows, static_cast<int64_t>(as));
   };

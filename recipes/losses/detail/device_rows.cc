@@ -23,7 +23,7 @@ using kernels::write_address;
 // The pieces in which a block walks over a row (kernels/row_softmax.cuh).
 constexpr int64_t kPieceFours = 4, kThreads = 512;
 constexpr int64_t kPieceBytes = kPieceFours * 16 * kThreads;
-// Of a row: the first pieces stay in registers, of the others as many in shared memory as it holds.
+// The first pieces of a row stay in registers, of the others as many in shared memory as it holds.
 constexpr int64_t kFrontPieces = 4;
 
 int64_t kept_pieces(const at::Tensor& logits) {
@@ -75,7 +75,7 @@ at::Tensor cross_entropy_rows(at::Tensor logits, const at::Tensor& targets,
   return numbers;
 }
 
-// In two launches, as a row's weight follows from its statistics.
+// The kernel is launched twice, because a row's weight follows from its statistics.
 at::Tensor dft_rows(at::Tensor logits, const at::Tensor& targets, GradientDtype gradient) {
   const int64_t rows = logits.size(0), first_column = 0;
   at::Tensor max = at::empty({rows}, logits.options());
@@ -98,7 +98,7 @@ at::Tensor dft_rows(at::Tensor logits, const at::Tensor& targets, GradientDtype 
          write_address(logits), logits.size(1), read_address(targets), first_column,
          read_address(max), read_address(sum), read_address(weights));
 
-  // A row that is NaN has no largest logit.
+  // A row that is NaN has no largest logit: its sum is NaN too, which does not equal itself.
   const at::Tensor correct = (first == targets).logical_and_(sum == sum);
   return at::stack({p * log_prob, log_sum - moment / sum, correct.to(at::kDouble)});
 }

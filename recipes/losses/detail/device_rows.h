@@ -16,7 +16,7 @@
 
 namespace retort::losses::detail {
 
-// Whether these logits are a kernel's: contiguous float32 with columns, on a device that has them.
+// True if these logits are a kernel's: contiguous float32 with columns, on a device that has them.
 bool has_row_kernels(const at::Tensor& logits);
 // Rows of logits that are formed at once where a loss needs no other buffer of that size: with
 // kernels more than aten_chunk_rows(), so that dW is read and written less often.
@@ -31,7 +31,7 @@ at::Tensor over_front(const at::Tensor& logits);
 // 1[target].
 at::Tensor cross_entropy_rows(at::Tensor logits, const at::Tensor& targets, GradientDtype gradient);
 
-// The same of CrossEntropyType::kDft: [3, R] float64 p log p of the target, entropy, and 1 as
+// The same for CrossEntropyType::kDft: [3, R] float64 p log p of the target, entropy, and 1 as
 // above; the logits become p (softmax - 1[target]), with p the target's.
 at::Tensor dft_rows(at::Tensor logits, const at::Tensor& targets, GradientDtype gradient);
 
@@ -44,8 +44,9 @@ at::Tensor divergence_rows(at::Tensor student, const at::Tensor& teacher, int64_
                            const at::Tensor& targets, const RowLoss& loss,
                            double teacher_inv_temperature, GradientDtype gradient);
 
-// Of rows at a temperature: log-probability of the target and, where it is defined, the entropy,
-// with the maximum, all [R] float32, and the sum of exponentials [R] float64, each into its tensor.
+// The numbers of rows at a temperature: log-probability of the target and, where it is defined, the
+// entropy, with the maximum, all [R] float32, and the sum of exponentials [R] float64, each into
+// its tensor.
 struct LogProbOutputs {
   at::Tensor log_probs, entropy, max, sum;
 };

@@ -29,7 +29,8 @@ void DistillChunks::chunk(int64_t begin, int64_t count, at::Tensor chunk, bool g
           teacher_->row(r, {logits + r * vocab_, vocab_, common_, targets[r]}, loss_, thread);
   });
 
-  // In the order of the rows, whichever thread had them.
+  // The sums run in the order of the rows, whichever thread had them, so that their bits do not
+  // depend on the number of threads. The first bad row is the one that is named.
   for (int64_t r = 0; r < count; ++r) {
     if (rows_[r].status != RowStatus::kOk) refuse_row(rows_[r].status, begin + r);
     add(rows_[r]);

@@ -1,5 +1,5 @@
-// What a chunk of logits becomes against one teacher, by row kernels: whole vocabularies on the
-// CPU.
+// Turns a chunk of logits into its loss against one teacher, by row kernels: whole vocabularies on
+// the CPU.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,7 +29,7 @@ class DistillChunks : public ChunkLoss {
   at::Tensor loss_sum() const override;
   // [8] float64 on the host: UnreadDistill::numbers.
   at::Tensor numbers() const;
-  // What a row costs beside the student's logits, in floats.
+  // The floats that a row needs beside the student's logits.
   int64_t floats_per_row() const { return teacher_->floats_per_row(); }
 
  private:

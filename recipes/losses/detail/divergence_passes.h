@@ -106,8 +106,8 @@ static Moments divergence_value(const Side& s, const Side& t, int64_t n, float m
   __builtin_unreachable();
 }
 
-// Where the cross-entropy's part of the gradient comes from: there is none, it is the divergence's
-// own softmax (temperature 1, whole vocabulary), or it is a softmax of its own.
+// The cross-entropy's part of the gradient: there is none, it comes from the divergence's own
+// softmax (temperature 1, whole vocabulary), or from a softmax of its own.
 enum class CePart { kNone, kShared, kSeparate };
 
 // d(divergence)/d(shifted student logit), for one vector.

@@ -16,6 +16,8 @@ class FormedFunction : public torch::autograd::Function<FormedFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& /*first*/,
                             const std::optional<at::Tensor>& /*second*/, double value,
                             const std::vector<FormedGradient>* inputs) {
+    // The inputs are arguments only so that autograd ties them to this node. Their gradients are
+    // known.
     const auto there = [](const FormedGradient& one) {
       return one.gradient.to(one.input.device());
     };

@@ -46,7 +46,8 @@ at::Tensor HeadProducts::products(const at::Tensor& rows, const at::Tensor& bias
 at::Tensor HeadProducts::logits(const at::Tensor& rows, at::Tensor* slopes) const {
   if (softcap_ == 0) return products(rows, bias_);
 
-  // d c tanh(x / c) / dx = 1 - tanh(x / c)^2
+  // The slope is d c tanh(x / c) / dx = 1 - tanh(x / c)^2. The bias comes after the cap, as the
+  // head defines it.
   at::Tensor logits = products(rows, {}).div_(softcap_).tanh_();
   if (slopes != nullptr) *slopes = at::rsub(logits.square(), 1);
   logits.mul_(softcap_);

@@ -27,7 +27,7 @@ class HeadProducts {
   HeadProducts(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
                double softcap = 0);
 
-  // Whether the products are those of bfloat16 on a device.
+  // True if the products are those of bfloat16 on a device.
   bool in_bfloat16() const { return in_bfloat16_; }
 
   // Rows [begin, begin + count) of hidden, as a factor of the products.
@@ -47,7 +47,7 @@ class HeadProducts {
                            bool first) const;
 
  private:
-  // Without the softcap.
+  // The products before the softcap.
   at::Tensor products(const at::Tensor& rows, const at::Tensor& bias) const;
 
   bool in_bfloat16_;

@@ -67,7 +67,8 @@ void check_head_devices(const LinearHead& head, const at::Tensor& targets) {
         .with("hidden_device", hidden.device().str());
 }
 
-// Targets on a device are copied to the host for this, and waited for.
+// Targets on a device are copied to the host for this, and waited for: a wrong id would read or
+// write beside a row.
 void check_target_ids(const at::Tensor& targets, int64_t vocab) {
   const at::Tensor flat = targets.to(at::kCPU).contiguous();
   const int64_t* ids = flat.data_ptr<int64_t>();
@@ -80,21 +81,22 @@ void check_target_ids(const at::Tensor& targets, int64_t vocab) {
           .with("vocab", vocab);
 }
 
-// The rows of the next chunk: as many as fit, then whole multiples of the quantum, then the rest,
-// so that large products come in few shapes (parallel/gemm.h).
+// The rows of the next chunk are as many as fit, then whole multiples of the quantum, then the
+// rest, so that large products come in few shapes (parallel/gemm.h).
 int64_t next_rows(int64_t left, int64_t rows_at_once) {
   if (left >= rows_at_once) return rows_at_once;
   return left > kRowQuantum ? left / kRowQuantum * kRowQuantum : left;
 }
 
-// What dH is kept in until the incoming factor is known: that of a float16 is a loss scale, without
-// which small gradients would be rounded to 0.
+// The dtype in which dH is kept until the incoming factor is known. For float16 that factor is a
+// loss scale, without which small gradients would be rounded to 0.
 at::ScalarType kept_dtype(const at::Tensor& hidden) {
   return hidden.scalar_type() == at::kHalf ? at::kFloat : hidden.scalar_type();
 }
 
 // Forms the logits chunk by chunk, lets `loss` turn each chunk into its gradient, and folds that
-// into the gradients that `needs` names. Everything under no-grad.
+// into the gradients that `needs` names. No more than a chunk of logits exists at a time.
+// Everything runs under no-grad.
 HeadGradients run_chunks(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss,
                          const HeadNeeds& needs) {
   const int64_t rows = head.rows();
@@ -102,7 +104,8 @@ HeadGradients run_chunks(const LinearHead& head, int64_t rows_at_once, ChunkLoss
   const int64_t width = head.hidden.size(1);
   const auto f32 = head.hidden.options().dtype(at::kFloat).requires_grad(false);
   const HeadProducts products(head.hidden, head.weight, head.bias, head.softcap);
-  // Nothing but products of bfloat16 will read the gradient.
+  // If nothing but products of bfloat16 will read the gradient, the loss may round it itself. A
+  // bias and a softcap read it in float32 first.
   const bool rounds = products.in_bfloat16() && needs.any() && !needs.bias && head.softcap == 0;
 
   // dH is written once for each row, dW and dbias are sums over the chunks.
@@ -128,7 +131,8 @@ HeadGradients run_chunks(const LinearHead& head, int64_t rows_at_once, ChunkLoss
         loss.chunk(begin, count, logits, needs.any());
     }
 
-    // `logits` is now d(loss) / d(logits), but for the rows' weights, which dW takes from h.
+    // `logits` is now d(loss) / d(logits). A kept chunk still lacks the rows' weights, which dbias
+    // and dH apply here and dW takes from h.
     if (!needs.any()) continue;
     if (needs.bias)
       grads.bias.add_(row_weights.defined() ? at::mm(logits.t(), row_weights).squeeze(1)
@@ -149,15 +153,15 @@ at::Tensor loss_of(const ChunkLoss& loss, const LinearHead& head) {
   return loss.loss_sum().to(head.hidden.options().dtype(at::kFloat).requires_grad(false));
 }
 
-// The incoming scalar times a gradient, in the input's dtype; the tensor itself where nothing has
-// to change.
+// Returns the gradient times the incoming scalar, in the input's dtype. A factor of 1 needs no pass
+// over it.
 at::Tensor scaled_on_host(const at::Tensor& gradient, const at::Tensor& scale,
                           at::ScalarType dtype) {
   const double factor = scale.item<double>();
   return factor == 1.0 ? gradient.to(dtype) : gradient.mul(factor).to(dtype);
 }
 
-// The same without a look at the scalar, which the host would have to wait for: every gradient is
+// The same without a look at the scalar, for which the host would have to wait: every gradient is
 // multiplied, in place if it has its dtype already.
 at::Tensor scaled_on_device(at::Tensor gradient, const at::Tensor& scale, at::ScalarType dtype) {
   if (gradient.scalar_type() == dtype) return gradient.mul_(scale);
@@ -178,6 +182,7 @@ class HeadFunction : public torch::autograd::Function<HeadFunction> {
                             const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                             double softcap, int64_t rows_at_once, ChunkLoss* loss) {
     const LinearHead head{hidden, weight, bias.value_or(at::Tensor()), softcap};
+    // The gradients are formed here, while a chunk's logits exist; backward only scales them.
     const HeadGradients grads = run_chunks(head, rows_at_once, *loss, HeadNeeds::of(head));
     ctx->save_for_backward({grads.hidden, grads.weight, grads.bias});
     ctx->saved_data["hidden_dtype"] = static_cast<int64_t>(hidden.scalar_type());
@@ -196,7 +201,8 @@ class HeadFunction : public torch::autograd::Function<HeadFunction> {
     const auto dtype = [&](const char* key) {
       return static_cast<at::ScalarType>(ctx->saved_data[key].toInt());
     };
-    // One for each argument of forward. dH was formed in kept_dtype(), the others in fp32.
+    // Autograd wants a gradient for each argument of forward. dH was formed in kept_dtype(), the
+    // others in fp32.
     return {scaled(grads.hidden, scale, dtype("hidden_dtype")),
             scaled(grads.weight, scale, dtype("weight_dtype")),
             scaled(grads.bias, scale, dtype("bias_dtype")),

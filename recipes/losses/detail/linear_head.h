@@ -26,7 +26,7 @@ struct KeptChunk {
   at::Tensor row_weights;  // [count, 1] float32
 };
 
-// What happens to a chunk of logits. One call at a time, in row order, on the calling thread.
+// Says what happens to a chunk of logits. One call at a time, in row order, on the calling thread.
 class ChunkLoss {
  public:
   virtual ~ChunkLoss() = default;
@@ -45,7 +45,7 @@ class ChunkLoss {
   virtual at::Tensor loss_sum() const = 0;
 };
 
-// Whether what has a row for each position may be used where `device` is: there already, or on the
+// True if what has a row for each position may be used where `device` is: there already, or on the
 // host.
 inline bool may_move_to(const at::Device& device, const at::Tensor& rows) {
   return rows.device() == device || rows.is_cpu();
@@ -74,19 +74,19 @@ int64_t chunk_rows(int64_t asked, int64_t floats_per_row, int64_t bytes = 16 << 
 // = 0 backward yields zeros. On a device neither direction waits for it; backward scales there what
 // it kept where it lies, so that it runs once, also with retain_graph.
 at::Tensor run_linear_head(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss);
-// The same without gradients and result.
+// Runs `loss` over all rows without gradients and result.
 void run_linear_head_forward(const LinearHead& head, int64_t rows_at_once, ChunkLoss& loss);
 
-// In the backward of a loss that computes its gradient itself: kInvalidArgument if that is to be
-// differentiated again. `what`: "linear_log_probs is", "the linear losses are".
+// Called in the backward of a loss that computes its gradient itself: kInvalidArgument if that is
+// to be differentiated again. `what`: "linear_log_probs is", "the linear losses are".
 void check_differentiated_once(const char* what);
 
-// Whether grad mode is on and hidden, weight or bias requires grad.
+// True if grad mode is on and hidden, weight or bias requires grad.
 bool wants_gradient(const LinearHead& head);
 
 struct HeadNeeds {
   bool hidden = false, weight = false, bias = false;
-  // Those that require grad.
+  // The inputs of the head that require grad.
   static HeadNeeds of(const LinearHead& head);
   bool any() const { return hidden || weight || bias; }
 };

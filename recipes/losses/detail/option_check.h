@@ -1,4 +1,4 @@
-// What all options of losses are checked with.
+// The check that all options of losses share.
 #pragma once
 
 #include <string>

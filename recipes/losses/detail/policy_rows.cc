@@ -7,7 +7,7 @@
 namespace retort::losses::detail {
 namespace {
 
-// An input that is defined exactly if `needed`.
+// Refuses an input that is missing though it is needed, or given though nothing reads it.
 void require_exactly(bool needed, const at::Tensor& tensor, const char* name, int64_t rows,
                      const char* when) {
   if (needed) {
@@ -49,7 +49,7 @@ void PolicyRows::check_shapes(const PolicyInputs& in, const PolicyOptions& optio
   if (in.surrogate_mask.defined())
     require_vector(in.surrogate_mask, "surrogate_mask", count, at::kBool);
 
-  // Advantages belong to sequences or to tokens.
+  // Advantages belong to sequences or to tokens, so exactly one of the two is given.
   if (in.num_sequences < 0 || in.advantages.defined() == in.token_advantages.defined())
     throw Error(ErrorCode::kInvalidArgument,
                 "give num_sequences and either advantages [S] or token_advantages [R]")

@@ -28,7 +28,7 @@ Term of_difference(double value, double slope, double scale_chosen, double scale
 // log odds = l - log(1 - e^l) of a mean log-probability, and its derivative 1 / (1 - e^l).
 struct LogOdds {
   explicit LogOdds(double mean_log_prob) {
-    // Written so that NaN stays.
+    // A comparison with NaN is false, so NaN stays; std::min would hide it.
     const double l = mean_log_prob > kLargestMeanLogProb ? kLargestMeanLogProb : mean_log_prob;
     const double log1mexp = l < -M_LN2 ? std::log1p(-std::exp(l)) : std::log(-std::expm1(l));
     value = l - log1mexp;
@@ -47,7 +47,7 @@ Term sigmoid_term(const Pair& p, double beta) {
 
 Term hinge_term(const Pair& p, double beta) {
   const double x = margin(p, beta);
-  // 0 * x rather than 0: NaN stays.
+  // It is 0 * x rather than 0, so that NaN stays.
   return of_difference(x < 1 ? 1 - x : 0 * x, x < 1 ? -1 : 0, beta, beta);
 }
 
@@ -59,7 +59,7 @@ Term ipo_term(const Pair& p, double beta) {
   return of_difference(error * error, 2 * error, per_chosen, per_rejected);
 }
 
-// An unbiased estimate of the sigmoid loss where a share `smoothing` of the labels is swapped.
+// The unbiased estimate of the sigmoid loss if a share `smoothing` of the labels is swapped.
 Term robust_term(const Pair& p, double beta, double smoothing) {
   const double x = margin(p, beta);
   const double scale = 1 / (1 - 2 * smoothing);
@@ -111,26 +111,27 @@ Term sppo_hard_term(const Pair& p, double beta) {
           2 * rejected_error};
 }
 
-// The form of cdpo with the reference's margin of equal place in the batch.
+// The form of cdpo; in place of the pair's own reference margin stands that of equal place in the
+// batch.
 Term aot_term(const Pair& p, double beta, double smoothing) {
   const Smoothed s(beta * (p.chosen - p.rejected - p.margin_counterpart), smoothing);
   return of_difference(s.value, s.slope, beta, beta);
 }
 
-// Likewise with a completion of the other kind: each value counts once, with the chosen one, each
-// slope where its own completion is.
+// The same with completions of the other kind. Each value counts once, with the chosen completion,
+// and each slope where its own completion is.
 Term aot_unpaired_term(const Pair& p, double beta, double smoothing) {
   const Smoothed of_chosen(beta * (p.chosen_ratio - p.chosen_counterpart), smoothing);
   const Smoothed of_rejected(beta * (p.rejected_counterpart - p.rejected_ratio), smoothing);
   return {of_chosen.value, beta * of_chosen.slope, -beta * of_rejected.slope};
 }
 
-// A mixture of -log sigmoid(x) and e^-x, by how far x / tau is above 0.
+// Mixes -log sigmoid(x) and e^-x by how far x / tau is above 0.
 Term discopop_term(const Pair& p, double beta, double tau) {
   const double x = margin(p, beta);
   const double share = sigmoid(x / tau);
   const double rest = sigmoid(-x / tau);
-  // e^-x * share in one exponent: far below 0 the one is infinite and the other 0.
+  // e^-x * share is formed in one exponent: far below 0 the one is infinite and the other 0.
   const double exponential = std::exp(log_sigmoid(x / tau) - x);
   return of_difference(
       -log_sigmoid(x) * rest + exponential,

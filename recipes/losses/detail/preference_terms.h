@@ -39,8 +39,8 @@ struct Score {
 };
 Score score_of(double log_ratio, const PreferenceOptions& options);
 
-// What a completion's sum is multiplied by to be a mean over its tokens; one without any counts as
-// one token.
+// The factor that makes a completion's sum a mean over its tokens; one without any counts as one
+// token.
 inline double per_token(double tokens) { return 1 / std::max(tokens, 1.0); }
 
 }  // namespace retort::losses::detail

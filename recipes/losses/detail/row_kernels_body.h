@@ -20,7 +20,7 @@ static Side cross_entropy_stats(const StudentRow& row, RowResult& result) {
   const float at_target = row.logits[row.target];
   result.log_prob = static_cast<double>(at_target) - side.max - side.log_sum();
   result.entropy = side.log_sum() - moment.total() / side.sum;
-  // The first of equal maxima is the argmax.
+  // The first of equal maxima is the argmax, as on the ATen path.
   if (at_target == side.max) {
     int64_t first = 0;
     while (row.logits[first] != side.max)
@@ -98,7 +98,8 @@ static RowResult dense(const StudentRow& row, const DenseTeacherRow& teacher, co
   result.student_mass = 1;
   if (teacher.vocab > n) result.masked_mass = masked_mass(teacher, n, t);
 
-  // Value, then gradient, which takes the cross-entropy's part along.
+  // The value comes first, because the gradient needs its mean; the cross-entropy's part is written
+  // in the same pass.
   with_divergence(loss.type, [&]<DivergenceType D>() {
     const Moments moments = divergence_value<D>(s, t, n, loss.mix);
     result.kd = moments.value;
@@ -155,7 +156,7 @@ static Coarse coarsen(const StudentRow& row, const TopKTeacherRow& teacher, floa
            .rest = {row.logits, 0, inv_temperature}};
   c.n = k < row.common ? k + 1 : k;
 
-  // The rest as one more category, with its logsumexp from a maximum of its own.
+  // The rest is one more category. Its logsumexp is taken from a maximum of its own.
   const float max_k = max_of(scratch.raw, k);
   float top = max_k;
   if (c.n > k) {
@@ -170,13 +171,13 @@ static Coarse coarsen(const StudentRow& row, const TopKTeacherRow& teacher, floa
     scratch.teacher[k] = teacher.log_tail;
   }
 
-  // Both sides as rows of K (+ 1) logits. The student's are shifted by the largest of all.
+  // Both sides become rows of K (+ 1) logits. The student's are shifted by the largest of all.
   for (int64_t i = 0; i < k; ++i) {
     scratch.student[i] = (scratch.raw[i] - top) * inv_temperature;
     scratch.teacher[i] = teacher.logps[i];
   }
 
-  // The teacher's mass is summed over the K ids first, which truncated losses want alone.
+  // The teacher's mass is summed over the K ids first, because truncated losses want that alone.
   c.student = softmax_side(scratch.student, c.n, 1.0f);
   c.teacher.max = max_of(scratch.teacher, c.n);
   c.teacher_k = sum_exp(c.teacher, 0, k);
@@ -261,7 +262,7 @@ static RowResult top_k(const StudentRow& row, const TopKTeacherRow& teacher, con
                  ce_scale, 0, row.common, row.logits);
   if (row.common < row.vocab) softmax_pass(ce, ce_scale, ce, 0, row.common, row.vocab, row.logits);
 
-  // The ids get back into the row: the coarse gradient and the cross-entropy's.
+  // The ids get back into the row, with the coarse gradient and the cross-entropy's.
   if (loss.ce_weight != 0) {
     const Side at_ids{scratch.raw, ce.max, 1.0f, ce.sum};
     softmax_pass(at_ids, ce_scale, at_ids, 0, 0, k, scratch.raw);

@@ -5,7 +5,8 @@
 namespace retort::losses::detail {
 namespace {
 
-// At the ends of their parameter, jsd and the skewed divergences are KLs.
+// At the ends of their parameter, jsd and the skewed divergences are KLs, which the kernels compute
+// without a mixture.
 DivergenceType resolved(const DivergenceOptions& options) {
   switch (options.type) {
     case DivergenceType::kJsd:

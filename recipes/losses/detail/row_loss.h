@@ -12,7 +12,7 @@ namespace retort::losses::detail {
 // Special cases resolved (jsd beta 0 and 1, lambda 0); weights of the gradient as kd_ratio, T and
 // T^2 make them.
 RowLoss row_loss(const DivergenceOptions& options);
-// What the divergence is multiplied by: T^2, or 1.
+// The factor of the divergence: T^2, or 1.
 double kd_factor(const DivergenceOptions& options);
 // loss = (1 - kd_ratio) CE + kd_ratio KD; an infinite CE that is not asked for does not make NaN.
 // Of doubles, or of float64 tensors without dimensions.

@@ -12,7 +12,7 @@
 namespace retort::losses::detail {
 namespace {
 
-// The log of no weight: its exponential is 0, and it is finite.
+// Stands for the logarithm of no weight: it is finite, and its exponential is 0.
 constexpr float kNoLogWeight = -1e4f;
 
 struct Draw {
@@ -20,8 +20,9 @@ struct Draw {
   double weight = 0, log_prob = 0;
 };
 
-// A row's ids, each once where they were drawn with replacement. Of a payload that has an id twice
-// all the same it stays, for whoever refuses it.
+// Returns a row's draws. With replacement an id that came up several times is one draw with its
+// share of the count. Without it each weighs q over the probability that it was drawn at all
+// (WeightedIds); a payload that has an id twice all the same keeps both, for whoever refuses it.
 std::vector<Draw> draws_of_row(const int32_t* ids, const float* log_probs, int64_t count,
                                const float* kappa) {
   std::vector<Draw> draws;
@@ -42,7 +43,7 @@ std::vector<Draw> draws_of_row(const int32_t* ids, const float* log_probs, int64
   return draws;
 }
 
-// The lowest ids that are not among the draws.
+// Returns the lowest ids that are not among the draws, to fill a row up to K distinct ones.
 std::vector<int32_t> other_ids(const std::vector<Draw>& draws, size_t count) {
   std::vector<int32_t> drawn;
   for (const Draw& draw : draws)
@@ -74,13 +75,16 @@ WeightedIds weigh(const TeacherSampled& signal, int64_t common) {
     const float* kappa = kappas.defined() ? kappas.const_data_ptr<float>() + r : nullptr;
     std::vector<Draw> draws = draws_of_row(ids.const_data_ptr<int32_t>() + r * count,
                                            logps.const_data_ptr<float>() + r * count, count, kappa);
-    // More distinct ids than there are: some lie above the common ones, which is refused later.
+    // There can be more distinct ids than common ones only if some lie above these, which is
+    // refused later.
     draws.resize(std::min(draws.size(), static_cast<size_t>(k)));
+    // The loss of top-k takes a distribution, so the weights are normalised row by row; scale and
+    // offset bring the estimate back (sampled_weights.h).
     double total = 0;
     for (const Draw& draw : draws)
       total += draw.weight;
 
-    // What has underflowed counts for nothing, and would be 0 times infinity.
+    // A weight that has underflowed counts for nothing; in the offset it would be 0 times infinity.
     auto* id = out.ids.ids.mutable_data_ptr<int32_t>() + r * k;
     auto* log_weight = out.ids.logps.mutable_data_ptr<float>() + r * k;
     double offset = 0;

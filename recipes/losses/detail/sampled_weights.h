@@ -1,4 +1,4 @@
-// Drawn ids as what the other code of top-k losses computes with.
+// Turns drawn ids into weighted ones, with which the code of top-k losses can compute.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// Whether a teacher's signal can belong to a student's rows and vocabulary: shapes, dtypes and
+// Checks that a teacher's signal can belong to a student's rows and vocabulary: shapes, dtypes and
 // devices. Its numbers are judged where they are used.
 #pragma once
 
@@ -33,7 +33,8 @@ int64_t common_ids(const DivergenceOptions& options, int64_t vocab);
 // which are common.
 void check_vocabularies(int64_t teacher_vocab, int64_t vocab, const DivergenceOptions& options);
 
-// How far the log of a payload's total mass may be from 0: rounding of the wire's dtype, with room.
+// Returns how far the log of a payload's total mass may be from 0: rounding of the wire's dtype,
+// with room.
 double log_mass_tolerance(at::ScalarType dtype);
 
 }  // namespace retort::losses::detail

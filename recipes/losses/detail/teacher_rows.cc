@@ -14,7 +14,7 @@
 namespace retort::losses::detail {
 namespace {
 
-// Logits formed from hidden states, a chunk at a time.
+// Forms the teacher's logits from its hidden states, a chunk at a time.
 class HiddenRows : public TeacherRows {
  public:
   HiddenRows(const TeacherHidden& signal, float inv_temperature)
@@ -28,7 +28,7 @@ class HiddenRows : public TeacherRows {
   int64_t floats_per_row() const override { return vocab(); }
 
   void load(int64_t begin, int64_t count) override {
-    logits_ = at::Tensor();  // the last chunk's memory first
+    logits_ = at::Tensor();  // frees the last chunk before the next is formed
     logits_ = form_logits(hidden_.narrow(0, begin, count).to(at::kFloat), weight_, bias_);
   }
 
@@ -98,7 +98,7 @@ class TopKRows : public TeacherRows {
   }
 
  protected:
-  // With the first `count` of its ids alone.
+  // The row with the first `count` of its ids alone.
   RowResult row_of_first(int64_t count, int64_t r, const StudentRow& student, const RowLoss& loss,
                          int thread) const {
     Scratch& own = scratch_.at(thread);
@@ -113,7 +113,7 @@ class TopKRows : public TeacherRows {
   }
 
  private:
-  // Ids before the row's padding.
+  // Returns how many ids stand before the row's padding.
   int64_t named(int64_t row) const {
     const int32_t* ids = ids_.const_data_ptr<int32_t>() + row * k();
     return std::find(ids, ids + k(), -1) - ids;
@@ -130,7 +130,8 @@ class TopKRows : public TeacherRows {
   mutable std::vector<Scratch> scratch_;  // by row thread
 };
 
-// Forward KL from the weights of the draws, row by row as large as these are in all.
+// Forward KL from the normalised weights of the draws, scaled row by row by what these sum to
+// (sampled_weights.h).
 class SampledRows : public TopKRows {
  public:
   SampledRows(WeightedIds weighted, int64_t common)

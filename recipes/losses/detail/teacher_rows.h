@@ -19,7 +19,7 @@ class TeacherRows {
   // The divergence of loaded row begin + r. Any row thread; `thread` indexes its scratch.
   virtual RowResult row(int64_t r, const StudentRow& student, const RowLoss& loss,
                         int thread) const = 0;
-  // What a row costs beside the student's logits, in floats.
+  // The floats that a row needs beside the student's logits.
   virtual int64_t floats_per_row() const = 0;
 };
 

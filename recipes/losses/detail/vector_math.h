@@ -150,7 +150,7 @@ static float max_of(const float* x, int64_t n) {
     d = t > d ? t : d;
   }
 
-  // Then the vectors, their lanes, and what was left over.
+  // The four vectors are folded into one, then its lanes, then the elements that were left over.
   a = b > a ? b : a;
   c = d > c ? d : c;
   a = c > a ? c : a;

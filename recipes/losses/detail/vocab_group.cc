@@ -50,6 +50,8 @@ at::Tensor VocabGroup::gather(int64_t mine) const {
 
 void VocabGroup::reduce(const std::vector<at::Tensor*>& columns, parallel::ReduceOp op) const {
   if (!split() || columns.empty()) return;
+  // All columns travel in one message, because every all-reduce costs a round trip between the
+  // ranks.
   std::vector<at::Tensor> parts;
   for (const at::Tensor* column : columns)
     parts.push_back(column->reshape({-1}));

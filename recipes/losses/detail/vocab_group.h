@@ -45,10 +45,10 @@ class VocabGroup {
   int64_t begin_, rows_, total_;
 };
 
-// How many ids the vocabulary has, of which the weight (maybe not yet checked) is a part.
+// Returns how many ids the vocabulary has, of which the weight (maybe not yet checked) is a part.
 int64_t vocab_total(const parallel::VocabShard& vocab, const at::Tensor& weight);
 
-// Whether the row kernels can read it; an undefined tensor is left to check_head.
+// True if the row kernels can read it; an undefined tensor is left to check_head.
 inline bool on_cpu(const at::Tensor& tensor) {
   return !tensor.defined() || tensor.device().is_cpu();
 }

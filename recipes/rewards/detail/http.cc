@@ -12,7 +12,8 @@ namespace {
 
 constexpr uint64_t kMaxBodyBytes = uint64_t{64} << 20;
 
-// As long as `timeout`, which is of the whole batch, a service that is busy is asked again.
+// A busy service is asked again until `timeout`, which is that of the whole batch, so a batch may
+// arrive twice (docs/rewards.md).
 http::Request request_to(const http::Url& url, std::string body, Duration timeout) {
   http::Request request{.url = url, .expected_type = "", .idempotent = true};
   request.body.push_back(http::piece_of(std::move(body)));
@@ -28,7 +29,8 @@ class Http final : public Scorer {
       : name_(std::move(name)),
         url_(http::parse_url(*options.url)),
         timeout_(options.timeout.value_or(kDefaultTimeout)),
-        // A connection that is kept would block a server with one thread for everybody else.
+        // A connection that is kept would block a server with one thread for everybody else, so
+        // none is.
         client_({.connect_timeout = timeout_, .keep_idle = Duration(0)}) {}
 
   Scores score(const std::vector<RewardInput>& inputs) override {
@@ -43,7 +45,7 @@ class Http final : public Scorer {
     fail(code, name_, url_.shown() + ": " + what);
   }
 
-  // What goes wrong on the way names the reward and its address.
+  // An error on the way names the reward and its address.
   http::Response post(std::string body, size_t count) {
     try {
       return client_.send(request_to(url_, std::move(body), timeout_), Deadline::after(timeout_))
@@ -69,7 +71,7 @@ class Http final : public Scorer {
     if (!answer.is_object() || !answer.contains("scores") || !answer["scores"].is_array())
       refuse("the answer has no list of scores");
 
-    // One score for each completion, in their order.
+    // Scores are matched to completions by their order alone, so their number must fit.
     const Json& list = answer["scores"];
     if (list.size() != count)
       refuse("the answer has " + std::to_string(list.size()) + " scores for " +

@@ -13,7 +13,8 @@
 namespace retort::rewards::detail {
 namespace {
 
-// What a template sees. A row without a reference has no such name, so that it is not read as one.
+// Returns the variables that a template sees. A row without a reference has no such name, so that
+// an empty one is not read as a reference.
 std::string variables_of(const RewardInput& input) {
   Json json = to_json(input);
   if (json["reference"].is_null()) json.erase("reference");
@@ -28,7 +29,7 @@ std::optional<double> finite_number(std::string_view text) {
   return value;
 }
 
-// What a model said after it thought; nullopt: it was still thinking.
+// Returns what a model said after it thought, or nullopt if it was still thinking.
 std::optional<std::string_view> after_thought(std::string_view text) {
   constexpr std::string_view kBegin = "<think>", kEnd = "</think>";
   const size_t begin = text.find_first_not_of(" \t\r\n");
@@ -38,7 +39,7 @@ std::optional<std::string_view> after_thought(std::string_view text) {
   return text.substr(end + kEnd.size());
 }
 
-// Whether more of a number may have followed where an answer was cut: "1" of "10", "7." of "7.5".
+// True if more of a number may have followed where an answer was cut: "1" of "10", "7." of "7.5".
 bool may_go_on(std::string_view text, std::string_view number) {
   const auto end = static_cast<size_t>(number.data() + number.size() - text.data());
   return text.substr(end).find_first_of(" \t\r\n") == std::string_view::npos;
@@ -90,7 +91,8 @@ class Judge final : public Scorer {
     }
   }
 
-  // The last place counts: before it a judge may quote the completion, or think aloud.
+  // The last place in the answer counts: before it a judge may quote the completion, or think
+  // aloud.
   std::optional<double> score_of(const Said& said, const RewardInput& input) const {
     const auto text = after_thought(said.text);
     if (!text) return std::nullopt;
@@ -100,7 +102,8 @@ class Judge final : public Scorer {
     return number ? std::optional(*number * scale_) : std::nullopt;
   }
 
-  // Whether question, answer and pattern fit together is seen at a glance.
+  // The first question and answer are logged, so that one sees at a glance whether question, answer
+  // and pattern fit together.
   void show(const std::string& question, const Said& answer, const Scores& scores) const {
     size_t scored = 0;
     for (const auto& score : scores)

@@ -20,6 +20,7 @@ Json to_json(const RewardInput& input) {
 }
 
 std::string dump(const Json& value) {
+  // A model may write bytes that are no UTF-8, for which dump() would throw; they are replaced.
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -16,8 +16,9 @@
 namespace retort::rewards::detail {
 namespace {
 
-// The seconds that one of `pairs` may take, so that all of them are answered within `timeout` even
-// if each takes as long: its part of four fifths, since a program takes a while to start.
+// Returns the seconds that one of `pairs` may take, so that all of them are answered within
+// `timeout` even if each takes as long. They share four fifths of it, because a program takes a
+// while to start.
 double seconds_of_a_pair(Duration timeout, size_t pairs) {
   constexpr int64_t kLongestMs = 5'000;
   const int64_t part = timeout.count() * 4 / 5 / static_cast<int64_t>(pairs);
@@ -39,6 +40,7 @@ class Numeric final : public Scorer {
       if (!program_ && !data::has_answer(inputs[i].reference)) refuse_reference(inputs[i]);
       const data::Agreement agreement =
           data::compare_answers(inputs[i].completion, inputs[i].reference);
+      // Only answers that cannot be compared here go to the program, all of them in one batch.
       if (program_ && agreement == data::Agreement::kUnknown) {
         undecided.push_back(i);
       } else {
@@ -50,8 +52,8 @@ class Numeric final : public Scorer {
   }
 
  private:
-  // What the model under training wrote decides how long a comparison takes: one that takes too
-  // long has no score, and the run goes on.
+  // The text that the model under training wrote decides how long a comparison takes. One that
+  // takes too long has no score, and the run goes on.
   void ask(const std::vector<RewardInput>& inputs, const std::vector<size_t>& undecided,
            Scores& scores) {
     std::vector<Json> questions;
@@ -64,7 +66,7 @@ class Numeric final : public Scorer {
       questions.push_back(std::move(question));
     }
 
-    // An answer is equal or not: half a point is a mistake in the program.
+    // An answer is equal or it is not, so any other score than 0 or 1 is a mistake in the program.
     const Scores said = program_->ask(questions, Program::Late::kUnscored);
     for (size_t i = 0; i < undecided.size(); ++i) {
       if (said[i] && *said[i] != 0 && *said[i] != 1)

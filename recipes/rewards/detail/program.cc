@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kMaxLineBytes = size_t{1} << 20;  // of stdout
 constexpr size_t kStderrBytes = 2000;              // kept for errors
 constexpr int64_t kSilentBatches = 3;              // after which a program is taken to hang
-// How long the exit code of a program that has closed its pipes is waited for.
+// The exit code of a program that has closed its pipes is waited for this long.
 constexpr Duration kDeathGrace = std::chrono::milliseconds(3'000);
 
 std::string joined(const std::vector<std::string>& argv) {
@@ -31,7 +31,7 @@ std::string joined(const std::vector<std::string>& argv) {
 
 }  // namespace
 
-// A batch under way.
+// A batch whose answers are not all there yet.
 struct Program::Batch {
   std::string requests;
   size_t sent = 0;
@@ -65,7 +65,8 @@ Program::Batch Program::start_batch(const std::vector<Json>& questions) {
   return batch;
 }
 
-// Gives up what is not answered of a batch. False if the program seems to answer nothing at all.
+// Gives up the questions of a batch that are not answered, and starts the program again. False if
+// it seems to answer nothing at all.
 bool Program::begin_again(const Batch& batch) {
   const auto missing = static_cast<int64_t>(batch.missing);
   const auto asked = static_cast<int64_t>(batch.scores.size());
@@ -76,7 +77,8 @@ bool Program::begin_again(const Batch& batch) {
                        << " of " << asked << " completions are not scored after "
                        << format_duration(timeout_) << " (timeout) and have no score, " << unscored_
                        << " so far; it is started again";
-  // What it would still say of this batch goes with it.
+  // Late answers to this batch go with the process, so that none of them is taken for one to the
+  // next.
   child_->kill();
   child_.reset();
   pending_.clear();
@@ -96,6 +98,7 @@ Scores Program::ask(const std::vector<Json>& questions, Late late) {
   Batch batch = start_batch(questions);
 
   // Reading and writing take turns, so that neither side waits for the other with full pipes.
+  // Answers may come in any order: their ids say what they answer.
   const Deadline deadline = Deadline::after(timeout_);
   while (batch.missing > 0 || batch.sent < batch.requests.size()) {
     if (!wait(batch, deadline)) {
@@ -105,21 +108,23 @@ Scores Program::ask(const std::vector<Json>& questions, Late late) {
                   " completions are not scored after " + format_duration(timeout_) + " (timeout)");
     }
     read_stderr();
-    // What it wrote before it closed its stdin counts.
+    // Answers that it wrote before it closed its stdin count, so they are read before it is given
+    // up.
     while (read_answers(batch) && deaf_ && !deadline.expired()) {
     }
     if (deaf_ && batch.missing > 0) lost(batch, "closed its stdin");
     send(batch);
   }
 
-  // Answers beyond those that were asked for are here already, or the next batch finds them.
+  // Answers beyond those that were asked for are read now if they are there already; else the next
+  // batch finds them.
   while (read_answers(batch)) {
     if (deadline.expired()) give_up(ErrorCode::kCorrupt, "it does not stop to write");
   }
   return std::move(batch.scores);
 }
 
-// Until a pipe can be used; false at the deadline.
+// Waits until a pipe can be used. False at the deadline.
 bool Program::wait(const Batch& batch, const Deadline& deadline) {
   std::vector<pollfd> fds{{child_->out(), POLLIN, 0}};
   if (child_->err() >= 0) fds.push_back({child_->err(), POLLIN, 0});
@@ -191,6 +196,7 @@ void Program::take_line(Batch& batch, std::string_view line) {
   if (!answer.is_object()) refuse("is not a JSON object");
   if (!answer.contains("id") || !answer["id"].is_number_integer()) refuse("has no id");
   if (!answer.contains("score")) refuse("has no score");
+  // Ids go on from batch to batch, so one below the first of this batch was answered in its own.
   const int64_t number = answer["id"].get<int64_t>() - batch.first_id;
   if (number >= static_cast<int64_t>(batch.answered.size())) refuse("answers what was not asked");
   if (number < 0 || batch.answered[static_cast<size_t>(number)]) refuse("answers twice");

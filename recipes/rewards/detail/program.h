@@ -26,10 +26,10 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  // What becomes of a batch that is not answered in time: an error, or those questions that were
-  // not answered have no score. The program is then killed and started again, as it may be inside
-  // one of them for ever; it is an error nevertheless if it has never answered anything, or nothing
-  // in three batches that follow each other.
+  // A batch that is not answered in time is an error, or those questions that were not answered
+  // have no score. The program is then killed and started again, as it may be inside one of them
+  // for ever; it is an error nevertheless if it has never answered anything, or nothing in three
+  // batches that follow each other.
   enum class Late { kFails, kUnscored };
 
   // A score for each question, to which an `id` is added. After an error the program is killed and

@@ -51,6 +51,8 @@ Regex::Regex(std::string reward, std::string pattern, bool whole)
     : reward_(std::move(reward)),
       pattern_(std::move(pattern)),
       compiled_(std::make_unique<Compiled>()) {
+  // A completion may hold bytes that are no UTF-8, which then match nothing. A pattern for the
+  // whole completion must span its lines.
   uint32_t flags = PCRE2_UTF | PCRE2_MATCH_INVALID_UTF | PCRE2_NEVER_BACKSLASH_C;
   if (whole) flags |= PCRE2_ANCHORED | PCRE2_ENDANCHORED | PCRE2_DOTALL;
   int code = 0;
@@ -66,6 +68,8 @@ Regex::Regex(std::string reward, std::string pattern, bool whole)
   compiled_->context.reset(pcre2_match_context_create(nullptr));
   if (!compiled_->match || !compiled_->context)
     fail(ErrorCode::kResourceExhausted, reward_, "no memory for matching");
+  // Nested repetitions may backtrack without end on what a model writes. The limits make an error
+  // of that.
   pcre2_set_match_limit(compiled_->context.get(), kMatchLimit);
   pcre2_set_heap_limit(compiled_->context.get(), kHeapLimitKiB);
 }
@@ -79,7 +83,7 @@ int Regex::num_groups() const {
 
 std::optional<Regex::Place> Regex::find(std::string_view text, size_t from,
                                         const std::string& what) const {
-  // 0: it matched, and has more groups than are asked for.
+  // A result of 0 means that it matched and has more groups than are asked for.
   const int found = pcre2_match(compiled_->code.get(), bytes_of(text), text.size(), from, 0,
                                 compiled_->match.get(), compiled_->context.get());
   if (found == PCRE2_ERROR_NOMATCH) return std::nullopt;
@@ -107,7 +111,8 @@ std::optional<std::string_view> Regex::find_last(std::string_view text,
     const auto place = find(text, from, what);
     if (!place) break;
     last = place;
-    // A place without characters is not found again.
+    // A match without characters would be found again at its own end for ever, so the search goes
+    // on behind the next character.
     from = place->end > from ? place->end : next_character(text, from);
   }
   return last ? last->group : std::nullopt;

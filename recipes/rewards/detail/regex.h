@@ -19,7 +19,7 @@ class Regex {
 
   int num_groups() const;
 
-  // Whether it is found anywhere in `text`. kResourceExhausted naming `what` the text is when it
+  // True if it is found anywhere in `text`. kResourceExhausted naming `what` the text is when it
   // takes too long.
   bool matches(std::string_view text, const std::string& what) const;
   // The first group of the last place that a search from the beginning finds; nullopt: there is no
@@ -27,7 +27,7 @@ class Regex {
   std::optional<std::string_view> find_last(std::string_view text, const std::string& what) const;
 
  private:
-  // Where a place ends, and its first group.
+  // The end of a match, and its first group.
   struct Place {
     size_t end = 0;
     std::optional<std::string_view> group;

@@ -43,7 +43,7 @@ void check_number_pattern(const std::string& name, const std::string& pattern);
 [[noreturn]] void fail(ErrorCode code, const std::string& name, const std::string& what);
 // kInvalidArgument for a sample without a reference.
 void require_reference(const std::string& name, const RewardInput& input);
-// How errors name a sample: its origin, or the beginning of its prompt.
+// Returns the name of a sample in errors: its origin, or the beginning of its prompt.
 std::string sample_name(const RewardInput& input);
 // Text for an error: cut at 200 characters, control characters replaced.
 std::string excerpt(std::string_view text);

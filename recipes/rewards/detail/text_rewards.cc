@@ -86,7 +86,7 @@ std::string sample_name(const RewardInput& input) {
 std::string excerpt(std::string_view text) {
   const bool cut = text.size() > kQuotedBytes;
   size_t length = std::min(text.size(), kQuotedBytes);
-  // not inside a character
+  // A cut inside a character would make text that is no UTF-8.
   while (cut && length > 0 && (static_cast<unsigned char>(text[length]) & 0xc0) == 0x80)
     --length;
   std::string result = "'";
