@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "http/detail/shown.h"
+#include "http/detail/quoted_text.h"
 
 namespace retort::http {
 namespace {

@@ -14,12 +14,12 @@
 
 #include "base/network_interfaces.h"
 #include "base/sizes.h"
-#include "parallel/detail/arrival.h"
 #include "parallel/detail/c10d_impl.h"
 #include "parallel/detail/device_backends.h"
 #include "parallel/detail/device_setup.h"
 #include "parallel/detail/device_watch.h"
 #include "parallel/detail/mesh.h"
+#include "parallel/detail/store_barrier.h"
 
 namespace retort::parallel {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "rpc/detail/pace.h"
+#include "rpc/detail/concurrency_limit.h"
 #include "rpc/transport/dial.h"
 
 namespace retort::rpc {
@@ -105,7 +105,7 @@ void PeerLinks::keep_all(std::vector<Place> places, Deadline deadline) {
   std::atomic<bool> given_up{false};
   std::mutex error_mutex;
   std::exception_ptr first_error;
-  detail::Pace pace(kAtFirst, kAtOnce);
+  detail::ConcurrencyLimit pace(kAtFirst, kAtOnce);
   // Every thread takes the next peer that is left. The first error ends them all, because the
   // caller needs all peers.
   const auto connect_some = [&] {

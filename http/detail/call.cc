@@ -9,8 +9,8 @@
 
 #include "base/random.h"
 #include "http/detail/core.h"
-#include "http/detail/pause.h"
-#include "http/detail/shown.h"
+#include "http/detail/quoted_text.h"
+#include "http/detail/retry_after.h"
 #include "http/message.h"
 #include "http/url.h"
 

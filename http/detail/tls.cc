@@ -9,7 +9,7 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "http/detail/shown.h"
+#include "http/detail/quoted_text.h"
 
 namespace retort::http::detail {
 namespace {

@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/near_file.h"
 #include "base/options.h"
 #include "base/piped_file.h"
+#include "base/similar_file.h"
 #include "launch/document/key_paths.h"
-#include "launch/document/places.h"
+#include "launch/document/yaml_locations.h"
 #include "launch/kubernetes/check.h"
 #include "launch/placement/placement.h"
 #include "launch/process/child_process.h"
@@ -75,9 +75,9 @@ void expand(std::optional<std::string>& path) {
   if (path) path = home_expanded(*path);
 }
 
-// "~" and "~/..." become the home folder of this environment (base/near_file.h) in what the recipe
-// reads and writes: models, adapters, data, tokenizers, certificates, keys, templates, caches and
-// output_dir. Not with backend: kubernetes, whose pods have another home.
+// "~" and "~/..." become the home folder of this environment (base/similar_file.h) in what the
+// recipe reads and writes: models, adapters, data, tokenizers, certificates, keys, templates, caches
+// and output_dir. Not with backend: kubernetes, whose pods have another home.
 void expand_home(recipes::Recipe& recipe) {
   if (recipe.launch.backend == recipes::Backend::kKubernetes) return;
   expand(recipe.output_dir);

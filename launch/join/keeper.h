@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "launch/backends/rank_spec.h"
-#include "launch/join/meeting.h"
+#include "launch/join/join_protocol.h"
 #include "recipes/document/recipe.h"
 
 namespace retort::launch {

@@ -11,7 +11,7 @@
 #include "parallel/layout.h"
 #include "parallel/world.h"
 #include "recipes/roles/adapter.h"
-#include "recipes/rollout/own_reward_roles.h"
+#include "recipes/rollout/local_reward_models.h"
 #include "recipes/run/rank/agent_options.h"
 #include "recipes/run/rank/rank_context.h"
 #include "roles/generator/server.h"

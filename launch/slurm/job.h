@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/units.h"
-#include "launch/join/place.h"
+#include "launch/join/rank_identity.h"
 
 namespace retort::launch {
 

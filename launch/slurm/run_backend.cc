@@ -1,7 +1,7 @@
 #include "launch/slurm/run_backend.h"
 
 #include "launch/backends/run_store.h"
-#include "launch/join/meeting.h"
+#include "launch/join/join_protocol.h"
 #include "launch/run_folder/launcher_address.h"
 #include "launch/slurm/command.h"
 #include "launch/slurm/run.h"

@@ -14,7 +14,7 @@
 #include "launch/join/carried_variables.h"
 #include "launch/process/child_process.h"
 #include "launch/process/find_program.h"
-#include "launch/slurm/task_ends.h"
+#include "launch/slurm/exit_status.h"
 #include "launch/supervision/supervisor.h"
 
 namespace retort::launch {

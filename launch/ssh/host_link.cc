@@ -157,7 +157,7 @@ void HostLink::work() {
   logs_.work();
   ssh_->try_reap();
   if (lost_) return;
-  // Time in which this process itself stood still is not the host's silence (LifeSigns).
+  // Time in which this process itself stood still is not the host's silence (HeartbeatClock).
   signs_.look();
   try {
     listen();
@@ -205,7 +205,7 @@ void HostLink::greet() {
                                           line->substr(kVersionBeginning.size()) + "; here it is " +
                                           version_line().substr(kVersionBeginning.size()));
   greeted_ = true;
-  signs_ = LifeSigns(options_.interval, options_.limit);
+  signs_ = HeartbeatClock(options_.interval, options_.limit);
   tell({.kind = ToHostKind::kPlace,
         .folder = fs::current_path().string(),
         .run_folder = options_.run_folder.string(),

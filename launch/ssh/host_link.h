@@ -16,8 +16,8 @@
 #include "base/deadline.h"
 #include "launch/process/child_process.h"
 #include "launch/ssh/frame_stream.h"
+#include "launch/ssh/heartbeat_clock.h"
 #include "launch/ssh/host_frames.h"
-#include "launch/ssh/life_signs.h"
 #include "launch/supervision/backend.h"
 #include "launch/writers/log_writer.h"
 #include "recipes/document/hosts_options.h"
@@ -96,7 +96,7 @@ class HostLink {
   std::optional<ChildProcess> ssh_;
   std::optional<FrameStream> stream_;
   int64_t log_offset_ = 0;
-  LifeSigns signs_;
+  HeartbeatClock signs_;
   bool greeted_ = false;  // its version was right
   std::optional<HostFacts> facts_;
   std::optional<std::string> examined_;

@@ -23,10 +23,10 @@
 #include "launch/run_folder/driving_lock.h"
 #include "launch/run_folder/run_mark.h"
 #include "launch/ssh/frame_stream.h"
+#include "launch/ssh/heartbeat_clock.h"
 #include "launch/ssh/host_frames.h"
 #include "launch/ssh/host_version.h"
 #include "launch/ssh/hosted_processes.h"
-#include "launch/ssh/life_signs.h"
 
 namespace retort::launch {
 namespace {
@@ -137,7 +137,7 @@ class HostLoop {
   // Shows the launcher that this host sees its folders: it goes into the working folder and reads
   // the mark in the run's.
   void take_place(const ToHost& frame) {
-    signs_ = LifeSigns(Duration(frame.interval_ms), Duration(frame.limit_ms));
+    signs_ = HeartbeatClock(Duration(frame.interval_ms), Duration(frame.limit_ms));
     try {
       // Relative paths of the recipe must mean the same here as at the launcher.
       if (::chdir(frame.folder.c_str()) != 0)
@@ -201,7 +201,7 @@ class HostLoop {
   SignalCatcher& signals_;
   const ExamineHost examine_;
   FrameStream stream_ = take_standard_streams();
-  LifeSigns signs_{kFirstWord, kFirstWord};
+  HeartbeatClock signs_{kFirstWord, kFirstWord};
   std::filesystem::path run_folder_;
   RunMark mark_;
   std::optional<HostedProcesses> processes_;

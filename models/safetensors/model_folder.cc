@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/file_kind.h"
-#include "base/near_file.h"
+#include "base/similar_file.h"
 
 namespace retort::models {
 namespace {
@@ -91,7 +91,7 @@ std::string model_folder_hint(const fs::path& path) {
   std::error_code ignored;
   if (fs::is_regular_file(path, ignored)) return hint_of_file(path);
   if (!fs::is_directory(path, ignored)) {
-    if (const std::string near = near_file(path); !near.empty())
+    if (const std::string near = similar_file(path); !near.empty())
       return "; did you mean '" + near + "'?";
     if (is_hub_name(path.string()))
       return "; nothing is downloaded here: if it is a name on the Hugging Face Hub, fetch it with "

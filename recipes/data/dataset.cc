@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "recipes/data/detail/making_lock.h"
+#include "recipes/data/detail/creation_lock.h"
 #include "recipes/data/detail/token_file.h"
 #include "recipes/data/preference_dataset.h"
 #include "recipes/data/prompt_dataset.h"
@@ -54,7 +54,7 @@ void Dataset::open_tokens(const std::filesystem::path& folder) {
     if (failed)
       throw Error(ErrorCode::kUnavailable, "data.tokenized_cache: cannot create folder " +
                                                folder.string() + ": " + failed.message());
-    const detail::MakingLock lock(folder);
+    const detail::CreationLock lock(folder);
     // Another process may have made the file while this one waited for the lock.
     if (!std::filesystem::exists(path)) {
       RETORT_LOG(kInfo) << "tokenising " << size() << " rows into " << path.string();

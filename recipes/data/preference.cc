@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "recipes/data/detail/boundary.h"
 #include "recipes/data/detail/formats.h"
-#include "recipes/data/detail/loss_switch.h"
+#include "recipes/data/detail/message_loss_mask.h"
 
 namespace retort::data {
 namespace {

@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "recipes/data/detail/formats.h"
 #include "recipes/data/detail/keys.h"
-#include "recipes/data/detail/loss_switch.h"
+#include "recipes/data/detail/message_loss_mask.h"
 #include "recipes/data/sample.h"
 
 namespace retort::data {

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/near_file.h"
+#include "base/similar_file.h"
 
 namespace retort::data {
 namespace fs = std::filesystem;
@@ -53,7 +53,7 @@ std::string hint(const std::string& path, bool pattern) {
                ? ""
                : "; [ ] in a pattern stand for one of the characters between them, and a folder "
                  "that has them in its name must be there";
-  if (const std::string near = near_file(path); !near.empty())
+  if (const std::string near = similar_file(path); !near.empty())
     return "; did you mean '" + near + "'?";
   if (is_hub_name(path))
     return "; nothing is downloaded here: if it is a name on the Hugging Face Hub, fetch it with "

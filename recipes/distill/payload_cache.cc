@@ -12,8 +12,8 @@
 #include <system_error>
 
 #include "base/append_file.h"
+#include "base/cache_key.h"
 #include "base/checksum.h"
-#include "base/content_key.h"
 #include "base/error.h"
 
 namespace retort::recipes {
@@ -100,7 +100,7 @@ std::vector<WantedSequence> wanted_sequences(const at::Tensor& input_ids,
     const std::span<const int32_t> all(ids);
     const auto tokens =
         all.subspan(static_cast<size_t>(ends[s]), static_cast<size_t>(ends[s + 1] - ends[s]));
-    sequences.push_back({.key = content_key(places, tokens),
+    sequences.push_back({.key = cache_key(places, tokens),
                          .first_row = static_cast<int64_t>(first),
                          .num_rows = static_cast<int64_t>(places.size())});
   }

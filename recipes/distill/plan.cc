@@ -9,7 +9,7 @@
 #include "recipes/losses/distill_shares.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "roles/payload/payload.h"
-#include "roles/teacher/kept_rows.h"
+#include "roles/teacher/hidden_state_cache.h"
 
 namespace retort::recipes {
 namespace {
@@ -23,7 +23,7 @@ double plan_kept_rows(const Recipe& recipe, const RoleOptions& teacher, int64_t 
   const int64_t of_replica = (requests + teacher.world.dp - 1) / teacher.world.dp;
   const double bytes = static_cast<double>(of_replica * micro_batch_tokens(recipe, 1)) *
                        static_cast<double>(hidden_size * dtype_bytes(teacher.dtype));
-  return std::min(bytes, static_cast<double>(roles::KeptRows::Options{}.max_bytes));
+  return std::min(bytes, static_cast<double>(roles::HiddenStateCache::Options{}.max_bytes));
 }
 
 // Ids that the student names take another way than answers that were asked for ahead.

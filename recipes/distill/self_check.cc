@@ -20,7 +20,7 @@
 #include "recipes/data/dataset.h"
 #include "recipes/distill/cached_teacher.h"
 #include "recipes/distill/objective.h"
-#include "recipes/distill/row_rule.h"
+#include "recipes/distill/row_filter.h"
 #include "recipes/losses/divergence.h"
 #include "recipes/losses/linear_distill.h"
 #include "recipes/sft/self_check.h"

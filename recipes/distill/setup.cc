@@ -11,7 +11,7 @@
 #include "recipes/distill/objective.h"
 #include "recipes/distill/on_policy.h"
 #include "recipes/distill/plan.h"
-#include "recipes/distill/row_rule.h"
+#include "recipes/distill/row_filter.h"
 #include "recipes/distill/self_check.h"
 #include "recipes/distill/write_cache.h"
 #include "recipes/rollout/drawn_ids.h"

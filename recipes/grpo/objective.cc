@@ -16,7 +16,7 @@
 #include "recipes/grpo/round_metrics.h"
 #include "recipes/grpo/round_rewards.h"
 #include "recipes/grpo/student_rows.h"
-#include "recipes/rollout/deal.h"
+#include "recipes/rollout/prompt_sharding.h"
 #include "recipes/rollout/sample_files.h"
 #include "recipes/run/loop/batch_objective.h"
 
@@ -298,7 +298,7 @@ std::vector<GrpoMicroBatch> GrpoObjective::make_batches(const Rollout& rollout, 
   // part in nothing. So does one that is masked or of a group without a signal, but for the
   // divisor (GrpoMicroBatch).
   std::vector<GrpoMicroBatch> batches;
-  for (const std::vector<size_t>& places : batch_places(num_prompts, sizes_)) {
+  for (const std::vector<size_t>& places : mini_batch_split(num_prompts, sizes_)) {
     OpenGrpoMicroBatch open;
     for (const size_t place : places) {
       const RolloutGroup& group = rollout.groups[place / generations];

@@ -35,7 +35,7 @@ void ReferenceQuestions::ask_early(const RolloutRequest& request, RolloutScorer&
   // Where all ranks form the answer together, none may ask before the others do.
   if (reference_->on_all_ranks()) return;
   const auto generations = static_cast<size_t>(options_.sizes.num_generations);
-  const auto batches = batch_places(num_prompts_, options_.sizes);
+  const auto batches = mini_batch_split(num_prompts_, options_.sizes);
   for (size_t index = early_.size(); index < batches.size(); ++index) {
     const std::vector<size_t>& places = batches[index];
     const auto scored = scorer.peek(request.number, places);

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "recipes/data/batches.h"
-#include "recipes/grpo/batch_places.h"
+#include "recipes/grpo/mini_batch_split.h"
 #include "recipes/rollout/rollout_scorer.h"
 #include "recipes/run/reference/reference.h"
 

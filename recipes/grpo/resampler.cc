@@ -6,7 +6,7 @@
 #include "base/sizes.h"
 #include "parallel/vote.h"
 #include "recipes/grpo/round_rewards.h"
-#include "recipes/rollout/deal.h"
+#include "recipes/rollout/prompt_sharding.h"
 
 namespace retort::recipes {
 namespace {

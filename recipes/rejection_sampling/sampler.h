@@ -13,7 +13,7 @@
 #include "recipes/data/prompt_dataset.h"
 #include "recipes/document/rejection_sampling_options.h"
 #include "recipes/rejection_sampling/select.h"
-#include "recipes/rollout/deal.h"
+#include "recipes/rollout/prompt_sharding.h"
 #include "recipes/rollout/rollout_scorer.h"
 #include "recipes/rollout/sample_source.h"
 #include "recipes/run/loop/batch_objective.h"

@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "recipes/rollout/own_reward_roles.h"
+#include "recipes/rollout/local_reward_models.h"
 #include "recipes/rollout/reward_input.h"
 
 namespace retort::recipes {

@@ -26,7 +26,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 // Where no copy is kept, so many buckets of a rank may be sealed before they are everywhere: it
 // bounds what is held at once.
-constexpr size_t kSealedAhead = 4 * WeightSpread::kOnTheirWay;
+constexpr size_t kSealedAhead = 4 * WeightBroadcast::kOnTheirWay;
 
 // Returns the bucket of the same place in an earlier push, whose memory may serve again; null if
 // there is none.
@@ -228,7 +228,7 @@ SentWeights GeneratorClient::send_weights(const models::Decoder& decoder, uint64
   // All replicas get the same, so a bucket is cut and sealed once for each rank of a replica.
   if (pushed_) pushed_->check();
   SentWeights sent;
-  WeightSpread::Buckets buckets;
+  WeightBroadcast::Buckets buckets;
   const auto parameters =
       options_.adapter_alone ? decoder.trained_parameters() : models::merged_parameters(decoder);
   for (const std::vector<WeightSlice>& held : held_) {
@@ -241,21 +241,21 @@ SentWeights GeneratorClient::send_weights(const models::Decoder& decoder, uint64
   // PushedWeights sends nothing while this push does, and the memory of the earlier push serves
   // again. Who is away now gets all of this one when it is back.
   std::unique_lock<std::mutex> pause;
-  WeightSpread::Buckets earlier;
+  WeightBroadcast::Buckets earlier;
   if (pushed_) {
     pause = pushed_->pause();
     earlier = pushed_->take();
   }
-  WeightSpread spread(agent_,
-                      {.version = version,
-                       .sender = sender,
-                       .peers = peers_in_order(),
-                       .pass_on = !options_.weights_on_device,
-                       .leave_behind = pushed_ != nullptr,
-                       .timeout = options_.timeout,
-                       .patience = options_.push_patience,
-                       .passes = [this](const Error& error) { return passes(error); }},
-                      buckets);
+  WeightBroadcast spread(agent_,
+                         {.version = version,
+                          .sender = sender,
+                          .peers = peers_in_order(),
+                          .pass_on = !options_.weights_on_device,
+                          .leave_behind = pushed_ != nullptr,
+                          .timeout = options_.timeout,
+                          .patience = options_.push_patience,
+                          .passes = [this](const Error& error) { return passes(error); }},
+                         buckets);
 
   seal_and_send(spread, buckets, earlier, sent);
   spread.wait_all();
@@ -274,8 +274,8 @@ SentWeights GeneratorClient::send_weights(const models::Decoder& decoder, uint64
 }
 
 // Seals the next bucket while the ones before it travel.
-void GeneratorClient::seal_and_send(WeightSpread& spread, WeightSpread::Buckets& buckets,
-                                    const WeightSpread::Buckets& earlier, SentWeights& sent) {
+void GeneratorClient::seal_and_send(WeightBroadcast& spread, WeightBroadcast::Buckets& buckets,
+                                    const WeightBroadcast::Buckets& earlier, SentWeights& sent) {
   size_t most = 0;
   for (const std::vector<WeightBucket>& of_rank : buckets)
     most = std::max(most, of_rank.size());
@@ -303,8 +303,8 @@ void GeneratorClient::seal_and_send(WeightSpread& spread, WeightSpread::Buckets&
 
 // Returns the peers that are there. Those that kept others waiting come last, where nobody waits
 // for them.
-std::vector<WeightSpread::Peer> GeneratorClient::peers_in_order() const {
-  std::vector<WeightSpread::Peer> peers;
+std::vector<WeightBroadcast::Peer> GeneratorClient::peers_in_order() const {
+  std::vector<WeightBroadcast::Peer> peers;
   for (size_t i = 0; i < options_.peers.size(); ++i)
     if (!options_.links || options_.links->up(options_.peers[i]))
       peers.push_back({options_.peers[i], i % held_.size()});

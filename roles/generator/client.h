@@ -17,7 +17,7 @@
 #include "roles/generator/methods.h"
 #include "roles/generator/pushed_weights.h"
 #include "roles/generator/sample_stream.h"
-#include "roles/generator/weight_spread.h"
+#include "roles/generator/weight_broadcast.h"
 #include "rpc/agent.h"
 #include "rpc/peer_links.h"
 
@@ -66,7 +66,7 @@ class GeneratorClient {
     rpc::PeerLinks* links = nullptr;
     std::chrono::milliseconds patience{0};  // with links: for how long all replicas may be away
     // A bucket that takes longer than this, and than four times the longest one so far, takes
-    // another way (WeightSpread).
+    // another way (WeightBroadcast).
     std::chrono::milliseconds push_patience{2'000};
     // Weights leave from the student's device, which needs an entry in the agent's rpc.device_maps.
     // Else from host memory.
@@ -98,8 +98,8 @@ class GeneratorClient {
 
   // Sends what `decoder` counts of each parameter (adapter_alone: of the adapter) to every rank of
   // every replica that holds some of it, and nothing else, and returns when it has arrived; the
-  // caller may change it then. Replicas pass it on to one another (WeightSpread), unless it leaves
-  // from a device. With links those that are much slower than most are left to PushedWeights.
+  // caller may change it then. Replicas pass it on to one another (WeightBroadcast), unless it
+  // leaves from a device. With links those that are much slower than most are left to PushedWeights.
   // `sender`: this rank's position among those that send. No commit may be waiting.
   SentWeights send_weights(const models::Decoder& decoder, uint64_t version, int64_t bucket_bytes,
                            int64_t sender = 0);
@@ -122,9 +122,9 @@ class GeneratorClient {
   bool take(PendingSamples& pending, const std::function<void()>& meanwhile = {}) const;
   void watch(Future<Empty>& reply, const std::function<void()>& meanwhile) const;
   Future<CommitReply> watched(int64_t replica, Future<CommitReply> reply) const;
-  void seal_and_send(WeightSpread& spread, WeightSpread::Buckets& buckets,
-                     const WeightSpread::Buckets& earlier, SentWeights& sent);
-  std::vector<WeightSpread::Peer> peers_in_order() const;
+  void seal_and_send(WeightBroadcast& spread, WeightBroadcast::Buckets& buckets,
+                     const WeightBroadcast::Buckets& earlier, SentWeights& sent);
+  std::vector<WeightBroadcast::Peer> peers_in_order() const;
   bool passes(const Error& error) const;
   bool missed(int64_t replica) const;
   const std::string& leader(int64_t replica) const {

@@ -315,7 +315,7 @@ void Generator::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queu
                 return Empty{};
               });
   agent.serve(kWeightsPass, passes_.queue(),
-              [this, passer = std::make_shared<WeightPasser>(agent)](
+              [this, passer = std::make_shared<WeightRelay>(agent)](
                   const PassWeights& request, const rpc::CallContext& caller) {
                 caller.clock->wait();  // for the other replica, however slow
                 return passer->pass(request, backend_->staged_bucket(

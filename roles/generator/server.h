@@ -18,7 +18,7 @@
 #include "roles/generator/methods.h"
 #include "roles/generator/request_table.h"
 #include "roles/generator/sample_backend.h"
-#include "roles/generator/weight_passer.h"
+#include "roles/generator/weight_relay.h"
 #include "roles/handler_thread.h"
 #include "roles/served_role.h"
 #include "rpc/agent.h"

@@ -16,7 +16,7 @@
 namespace retort::roles {
 
 AnswerComputer::AnswerComputer(models::Decoder decoder, parallel::World* world, bool on_device,
-                               KeptRows::Options kept)
+                               HiddenStateCache::Options kept)
     : decoder_(std::move(decoder)), on_device_(on_device), kept_(kept) {
   decoder_.set_requires_grad(false);
   if (world != nullptr) pipeline_ = std::make_unique<Pipeline>(decoder_, world->pp());

@@ -12,7 +12,7 @@
 #include "models/decoder/decoder.h"
 #include "parallel/world.h"
 #include "roles/payload/payload.h"
-#include "roles/teacher/kept_rows.h"
+#include "roles/teacher/hidden_state_cache.h"
 #include "roles/teacher/methods.h"
 #include "roles/trainer/pipeline.h"
 
@@ -30,7 +30,7 @@ class AnswerComputer {
   // `world`: of the ranks that hold the model together; null: this rank has all of it. Must outlive
   // the computer. `on_device`: answers stay on the decoder's device, as far as their kind may.
   AnswerComputer(models::Decoder decoder, parallel::World* world, bool on_device = false,
-                 KeptRows::Options kept = {});
+                 HiddenStateCache::Options kept = {});
   AnswerComputer(const AnswerComputer&) = delete;
   AnswerComputer& operator=(const AnswerComputer&) = delete;
 
@@ -49,7 +49,7 @@ class AnswerComputer {
 
   int64_t forwards() const { return forwards_; }
   int64_t requests_served() const { return served_; }
-  const KeptRows& kept() const { return kept_; }
+  const HiddenStateCache& kept() const { return kept_; }
 
  private:
   // Requests whose rows a pass computes, and who wants them.
@@ -67,7 +67,7 @@ class AnswerComputer {
   models::Decoder decoder_;
   const bool on_device_;
   std::unique_ptr<Pipeline> pipeline_;  // null: this rank has all of the model
-  KeptRows kept_;
+  HiddenStateCache kept_;
   bool said_full_ = false;  // that there was no room to keep
   int64_t forwards_ = 0;
   int64_t served_ = 0;

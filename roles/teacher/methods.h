@@ -86,7 +86,8 @@ struct ForwardRequest {
   // kFull: part p has columns [columns[p], columns[p + 1]); empty: one part has all
   std::vector<int64_t> columns;
   // A spec that names ids is asked for twice: first without these, of one part, so that the rows
-  // are computed and kept (KeptRows) while the student computes too; the answer has no tensors.
+  // are computed and kept (HiddenStateCache) while the student computes too; the answer has no
+  // tensors.
   // Then the whole request with the ids that the student names, [R, K] int32 (make_payload).
   at::Tensor ids;
   template <class A>

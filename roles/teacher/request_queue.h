@@ -15,7 +15,7 @@ namespace retort::roles {
 
 // Requests of one or several parts, each to be computed once however many ranks ask for its parts:
 // in the order of their arrival, but those that name ids before all others. A student waits for
-// these, the rest is computed ahead (KeptRows). Threads: compute.
+// these, the rest is computed ahead (HiddenStateCache). Threads: compute.
 class RequestQueue {
  public:
   // `lease`: for how long a part of a computed request may be asked for, AnswerStore::Options.

@@ -58,7 +58,7 @@ class Teacher final : public ServedRole {
     // where the model was loaded from; for its fingerprint, if there is a world
     std::filesystem::path folder;
     AnswerStore::Options store{};
-    KeptRows::Options kept{};  // for requests that name ids
+    HiddenStateCache::Options kept{};  // for requests that name ids
     // Answers and rows of the head leave from the model's device, which needs an entry in the
     // agent's rpc.device_maps for whoever asks; what waits to be fetched takes memory there. Else
     // from host memory.

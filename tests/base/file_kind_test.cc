@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "base/near_file.h"
+#include "base/similar_file.h"
 #include "tests/support/temporary_folder.h"
 
 namespace retort {
@@ -70,10 +70,10 @@ TEST(NearFile, IsTheNearestNameInTheSameFolder) {
   test::TemporaryFolder folder;
   for (const char* name : {"chats.jsonl", "questions.jsonl"})
     std::ofstream(folder.path() / name) << "{}";
-  EXPECT_EQ(near_file(folder.path() / "chat.jsonl"), folder.path() / "chats.jsonl");
-  EXPECT_EQ(near_file(folder.path() / "chats.jsonl"), "");
-  EXPECT_EQ(near_file(folder.path() / "zzzzzzzzzzzz"), "");
-  EXPECT_EQ(near_file(folder.path() / "none" / "chat.jsonl"), "");
+  EXPECT_EQ(similar_file(folder.path() / "chat.jsonl"), folder.path() / "chats.jsonl");
+  EXPECT_EQ(similar_file(folder.path() / "chats.jsonl"), "");
+  EXPECT_EQ(similar_file(folder.path() / "zzzzzzzzzzzz"), "");
+  EXPECT_EQ(similar_file(folder.path() / "none" / "chat.jsonl"), "");
 }
 
 TEST(NearFile, NamesOfTheHubAreTwoNames) {

@@ -20,7 +20,7 @@
 #include "models/config/config.h"
 #include "roles/payload/payload.h"
 #include "roles/teacher/answer_computer.h"
-#include "roles/teacher/kept_rows.h"
+#include "roles/teacher/hidden_state_cache.h"
 #include "tests/roles/ask_teacher.h"
 #include "tests/support/source_folder.h"
 #include "tests/support/thrown.h"
@@ -197,7 +197,7 @@ struct Answered {
   Payload payload;
   int64_t forwards = 0;
 };
-Answered answered_with(KeptRows::Options kept, Support support, int64_t next_step = 1) {
+Answered answered_with(HiddenStateCache::Options kept, Support support, int64_t next_step = 1) {
   Teacher teacher("teacher/0", models::load_decoder(support_model(), at::kFloat),
                   models::Tokenizer::load(support_model()), {.kept = kept});
   ForwardRequest request = support_request(7, support);
@@ -299,8 +299,8 @@ TEST(NamedIds, OnlyWhatIsKeptIsComputedAhead) {
   EXPECT_EQ(computer.forwards(), 2) << "it was not kept";
 }
 
-TEST(KeptRows, HaveABudgetAndForgetOldSteps) {
-  KeptRows rows({.max_bytes = 100});
+TEST(HiddenStateCache, HaveABudgetAndForgetOldSteps) {
+  HiddenStateCache rows({.max_bytes = 100});
   const at::Tensor all = at::arange(40, at::kFloat).view({10, 4});
   at::Tensor taken;
   rows.keep("a", 1, all.narrow(0, 2, 2), 60);

@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "recipes/data/detail/creation_lock.h"
 #include "recipes/data/detail/line_index.h"
-#include "recipes/data/detail/making_lock.h"
 
 namespace retort::data::detail {
 namespace fs = std::filesystem;
@@ -69,7 +69,7 @@ std::optional<std::string> content_hash(const fs::path& file, std::string_view t
   // of the lock, so that is looked for again.
   std::error_code failed;
   fs::create_directories(cache, failed);
-  const MakingLock lock(cache / (name + ".lock"), stop);
+  const CreationLock lock(cache / (name + ".lock"), stop);
   if (lock.is_stopped()) return std::nullopt;
   if (auto hash = kept_hash(kept)) return hash;
   const auto hash = hash_of(text, stop);

@@ -17,8 +17,8 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "models/text/table_rows.h"
+#include "recipes/data/detail/creation_lock.h"
 #include "recipes/data/detail/json_rows.h"
-#include "recipes/data/detail/making_lock.h"
 
 namespace retort::data::detail {
 namespace fs = std::filesystem;
@@ -199,7 +199,7 @@ void PlainText::make(const fs::path& path, std::string_view bytes, Content conte
   path_ = cache / (path.stem().string() + "-" + sha256_hex(bytes).substr(0, 16));
   if (fs::exists(path_)) return;
   make_folder(cache);
-  const MakingLock lock(cache);
+  const CreationLock lock(cache);
   if (!fs::exists(path_)) write_plain({path, from}, bytes, content, path_);
 }
 

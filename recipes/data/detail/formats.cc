@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "recipes/data/detail/loss_switch.h"
+#include "recipes/data/detail/message_loss_mask.h"
 
 namespace retort::data::detail {
 namespace {

@@ -13,8 +13,8 @@
 
 #include "recipes/data/batches.h"
 #include "recipes/data/detail/item_cache.h"
-#include "recipes/data/detail/one_ahead.h"
 #include "recipes/data/detail/pack_sequence.h"
+#include "recipes/data/detail/prefetcher.h"
 #include "recipes/data/step_stream.h"
 
 namespace retort::data::detail {
@@ -109,7 +109,7 @@ class StepsAhead : public StepStream<MicroBatch>::Source {
  private:
   StepRows rows_;
   const std::function<MicroBatch(std::vector<Item> items)> make_batch_;
-  OneAhead<StepItems<Item>> ahead_;  // destroyed first: its thread uses rows_
+  Prefetcher<StepItems<Item>> ahead_;  // destroyed first: its thread uses rows_
 };
 
 // The same for items that a cache has of whole rows or their parts.

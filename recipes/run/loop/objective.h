@@ -13,7 +13,7 @@
 
 #include "models/decoder/decoder.h"
 #include "recipes/data/batches.h"
-#include "recipes/run/loop/late_numbers.h"
+#include "recipes/run/loop/device_scalars.h"
 #include "recipes/run/metrics/metrics_writer.h"
 
 namespace retort::recipes {
@@ -27,7 +27,7 @@ struct StepSums {
   double num_truncated = 0;  // rows that were cut at data.max_length
   std::vector<double> values;
   // What the losses of a device have yet to add to the others. Empty once the step is computed.
-  LateNumbers late;
+  DeviceScalars late;
 };
 
 // A step that was drawn.

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/append_file.h"
-#include "base/content_key.h"
+#include "base/cache_key.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -108,14 +108,14 @@ void ReferenceCache::read(const fs::path& file) {
 
 std::optional<float> ReferenceCache::find(const std::vector<int32_t>& prompt,
                                           const std::vector<int32_t>& completion) const {
-  const auto found = values_.find(content_key(prompt, completion));
+  const auto found = values_.find(cache_key(prompt, completion));
   if (found == values_.end()) return std::nullopt;
   return found->second;
 }
 
 void ReferenceCache::add(const std::vector<int32_t>& prompt, const std::vector<int32_t>& completion,
                          float log_prob) {
-  const std::string key = content_key(prompt, completion);
+  const std::string key = cache_key(prompt, completion);
   // The first number of a completion counts; another batch may give one with other last bits.
   if (!values_.emplace(key, log_prob).second) return;
   Record record{};

@@ -20,8 +20,8 @@ namespace retort::recipes {
 // Threads: compute.
 class RowLook {
  public:
-  // How long the first step waits for it; then it goes on beside training. With what RowDigest
-  // waits for the same data it is 5 s.
+  // How long the first step waits for it; then it goes on beside training. With what
+  // DataFingerprint waits for the same data it is 5 s.
   static constexpr Duration kMostWait{4'000};
 
   // Begins, and waits for nothing: the files are opened beside what follows.

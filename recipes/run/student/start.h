@@ -29,7 +29,7 @@ std::string template_day(const RankContext& context, const std::filesystem::path
 models::Decoder load_student(const RankContext& context, parallel::World& world,
                              const std::filesystem::path& checkpoint);
 
-// What the loop begins with, but for what is said of the rows (RowDigest::complete).
+// What the loop begins with, but for what is said of the rows (DataFingerprint::complete).
 // kInvalidArgument where the seed or the adapter of the reference is another one.
 LoopState starting_state(const RankContext& context, const std::filesystem::path& checkpoint,
                          const std::string& day, parallel::Layout layout);

@@ -12,8 +12,8 @@
 
 #include "base/deadline.h"
 #include "base/error.h"
-#include "base/freed_memory.h"
 #include "base/log.h"
+#include "base/malloc_tuning.h"
 #include "models/decoder/decoder.h"
 #include "parallel/vote.h"
 #include "recipes/data/row_set.h"
@@ -29,7 +29,7 @@
 #include "recipes/run/rank/recipe_run.h"
 #include "recipes/run/rank/role_connections.h"
 #include "recipes/run/rank/student_options.h"
-#include "recipes/run/rows/row_digest.h"
+#include "recipes/run/rows/data_fingerprint.h"
 #include "recipes/run/rows/row_look.h"
 #include "recipes/run/rows/row_troubles.h"
 #include "recipes/run/student/spike_watch.h"
@@ -158,7 +158,7 @@ roles::Trainer::Options training_options(const RankContext& context, const LoopS
 class StepReports {
  public:
   StepReports(const RunContext& run, const data::RowSet& rows, const roles::Trainer& trainer,
-              RowLook& look, RowDigest& digest, CheckpointCommand* command);
+              RowLook& look, DataFingerprint& digest, CheckpointCommand* command);
 
   // Before the first step that is done now.
   void begin(int64_t step, int64_t max_steps);
@@ -181,7 +181,7 @@ class StepReports {
   const data::RowSet& rows_;
   const roles::Trainer& trainer_;
   RowLook& look_;
-  RowDigest& digest_;
+  DataFingerprint& digest_;
   CheckpointCommand* const command_;      // null: none
   const bool makes_calls_;                // to roles that serve
   std::unique_ptr<ToldMetrics> metrics_;  // null but on the first rank
@@ -193,7 +193,7 @@ class StepReports {
 };
 
 StepReports::StepReports(const RunContext& run, const data::RowSet& rows,
-                         const roles::Trainer& trainer, RowLook& look, RowDigest& digest,
+                         const roles::Trainer& trainer, RowLook& look, DataFingerprint& digest,
                          CheckpointCommand* command)
     : context_(run.rank),
       world_(run.world),
@@ -306,10 +306,10 @@ RunContext open_run(const RankContext& context, parallel::World& world, const st
 // Makes sure that all ranks read the same rows, and that a resumed run reads those of its
 // checkpoint. A resumed run waits for the whole digest, because the comparison may refuse it. A new
 // run waits only as long as its first step may wait, and compares later.
-void settle_rows(RowDigest& digest, const RunContext& run, const RecipeRun& work,
+void settle_rows(DataFingerprint& digest, const RunContext& run, const RecipeRun& work,
                  const std::filesystem::path& checkpoint, Deadline first_step) {
   if (checkpoint.empty()) {
-    digest.wait_before_training(std::max(first_step.remaining(), RowDigest::kLeastWait));
+    digest.wait_before_training(std::max(first_step.remaining(), DataFingerprint::kLeastWait));
     return;
   }
   digest.finish();
@@ -354,14 +354,14 @@ TrainLoopResult run_student(const RankContext& context) {
                        }});
   RunContext run = open_run(context, world, day, agent, links);
   run.vocab_rows = decoder.config().vocab_size;
-  const Deadline first_step = Deadline::after(RowLook::kMostWait + RowDigest::kLeastWait);
+  const Deadline first_step = Deadline::after(RowLook::kMostWait + DataFingerprint::kLeastWait);
   look.wait_before_training();
   std::unique_ptr<RecipeRun> work = recipe_type(recipe).make_run(run);
   warn_of_unheard_end(run, work->rows());
 
   // The digest is declared behind `work`, whose rows its thread reads: an error here ends the
   // thread first.
-  auto digest = std::make_unique<RowDigest>(work->rows(), world);
+  auto digest = std::make_unique<DataFingerprint>(work->rows(), world);
   settle_rows(*digest, run, *work, checkpoint, first_step);
   const LoopState start = starting_state(context, checkpoint, day, context.role_options().world);
   const int64_t max_steps = total_steps(recipe.train, [&] { return work->steps_per_epoch(); });

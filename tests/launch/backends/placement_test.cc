@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "launch/ssh/life_signs.h"
+#include "launch/ssh/heartbeat_clock.h"
 #include "tests/support/thrown.h"
 
 namespace retort::test {
@@ -128,10 +128,10 @@ TEST(Placement, UsesNoLostHost) {
   EXPECT_EQ(placed(placement, "teacher"), (Hosts{2}));
 }
 
-TEST(LifeSigns, AreSilentAfterTheLimitButNotForTimeInWhichNobodyLooked) {
+TEST(HeartbeatClock, AreSilentAfterTheLimitButNotForTimeInWhichNobodyLooked) {
   using std::chrono::seconds;
-  launch::LifeSigns::Clock::time_point now{seconds(1000)};
-  launch::LifeSigns signs(Duration(1'000), Duration(15'000), now);
+  launch::HeartbeatClock::Clock::time_point now{seconds(1000)};
+  launch::HeartbeatClock signs(Duration(1'000), Duration(15'000), now);
   EXPECT_TRUE(signs.due());
   EXPECT_FALSE(signs.due());
   for (int i = 0; i < 15; ++i)

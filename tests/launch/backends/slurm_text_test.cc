@@ -11,11 +11,11 @@
 #include <sstream>
 
 #include "launch/commands/submit.h"
+#include "launch/slurm/exit_status.h"
 #include "launch/slurm/job.h"
 #include "launch/slurm/run.h"
 #include "launch/slurm/run_backend.h"
 #include "launch/slurm/steps.h"
-#include "launch/slurm/task_ends.h"
 #include "tests/support/command.h"
 #include "tests/support/folder_fixture.h"
 #include "tests/support/thrown.h"

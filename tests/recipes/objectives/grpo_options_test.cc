@@ -8,7 +8,7 @@
 
 #include <cmath>
 
-#include "recipes/grpo/batch_places.h"
+#include "recipes/grpo/mini_batch_split.h"
 #include "recipes/grpo/round_rewards.h"
 #include "tests/recipes/objectives/fake_frozen_role.h"
 #include "tests/recipes/objectives/grpo_loss_fixture.h"
@@ -358,19 +358,19 @@ TEST(GrpoBatchPlaces, AreTheSamePromptsInEveryLayout) {
   const BatchSizes one{
       .num_generations = 2, .num_mini_batches = 2, .micro_batches = 2, .rows_per_micro_batch = 3};
   using Batches = std::vector<std::vector<size_t>>;
-  EXPECT_EQ(batch_places(6, {.num_generations = 2,
-                             .num_mini_batches = 2,
-                             .micro_batches = 2,
-                             .rows_per_micro_batch = 3}),
+  EXPECT_EQ(mini_batch_split(6, {.num_generations = 2,
+                                 .num_mini_batches = 2,
+                                 .micro_batches = 2,
+                                 .rows_per_micro_batch = 3}),
             (Batches{{0, 1, 2}, {3, 4, 5}, {6, 7, 8}, {9, 10, 11}}));
-  EXPECT_EQ(batch_places(3, one), (Batches{{0, 1}, {}, {2, 3, 4}, {5}}));
+  EXPECT_EQ(mini_batch_split(3, one), (Batches{{0, 1}, {}, {2, 3, 4}, {5}}));
 
   // On two ranks prompts 0 and 2 are places 0 and 1 of the first.
   BatchSizes split = one;
   split.dp_size = 2;
-  EXPECT_EQ(batch_places(3, split), (Batches{{0, 1}, {}, {2, 3}, {}}));
+  EXPECT_EQ(mini_batch_split(3, split), (Batches{{0, 1}, {}, {2, 3}, {}}));
   split.dp_rank = 1;
-  EXPECT_EQ(batch_places(3, split), (Batches{{}, {}, {0, 1}, {}}));
+  EXPECT_EQ(mini_batch_split(3, split), (Batches{{}, {}, {0, 1}, {}}));
 }
 
 // ---- prompts without a signal ----

@@ -94,7 +94,7 @@ uint64_t GeneratorSimulation::bytes_sent(const Asker& trainer) const {
 
 // The weights leave once for each of the first replicas; words about them are short.
 void GeneratorSimulation::check_sent(uint64_t sent, uint64_t bytes_of_weights) {
-  const uint64_t times = std::min<uint64_t>(names_.size(), WeightSpread::kFanOut);
+  const uint64_t times = std::min<uint64_t>(names_.size(), WeightBroadcast::kFanOut);
   // A bucket names its parts, a pass names a bucket.
   const uint64_t buckets = bytes_of_weights / kBucketBytes + 1;
   const uint64_t words = buckets * (times * 2'000 + names_.size() * 500);

@@ -22,7 +22,7 @@ namespace retort::roles::simulation {
 // - the trainer gets all samples that it asks for, with the bits that the weights give which the
 //   request names; or kCancelled, of a push that aborts or when these weights were lost and
 //   replaced;
-// - while nothing is lost, a push leaves the trainer for WeightSpread::kFanOut replicas alone;
+// - while nothing is lost, a push leaves the trainer for WeightBroadcast::kFanOut replicas alone;
 // - in the end every generator uses the weights that were pushed last, whatever late buckets of
 //   older ones come;
 // - a caller that is replaced by a new process is served as the one before;

@@ -13,8 +13,8 @@
 #include "base/error.h"
 #include "base/process_name.h"
 #include "base/sizes.h"
-#include "roles/generator/weight_passer.h"
-#include "roles/generator/weight_spread.h"
+#include "roles/generator/weight_broadcast.h"
+#include "roles/generator/weight_relay.h"
 #include "rpc/agent.h"
 #include "rpc/peer_links.h"
 #include "rpc/rendezvous/store_state.h"
@@ -195,8 +195,8 @@ struct Replica {
       return Empty{};
     });
     agent->serve(kWeightsPass, queue,
-                 [this, passer = std::make_shared<WeightPasser>(*agent)](const PassWeights& request,
-                                                                         const rpc::CallContext&) {
+                 [this, passer = std::make_shared<WeightRelay>(*agent)](const PassWeights& request,
+                                                                        const rpc::CallContext&) {
                    const auto found = staged.find(request.index);
                    return passer->pass(request, found == staged.end()
                                                     ? std::nullopt
@@ -205,8 +205,8 @@ struct Replica {
   }
 };
 
-WeightSpread::Buckets make_buckets(int64_t num_buckets, int64_t bucket_bytes) {
-  WeightSpread::Buckets buckets(1);
+WeightBroadcast::Buckets make_buckets(int64_t num_buckets, int64_t bucket_bytes) {
+  WeightBroadcast::Buckets buckets(1);
   for (int64_t i = 0; i < num_buckets; ++i)
     buckets[0].push_back({.version = 1,
                           .index = i,
@@ -242,7 +242,7 @@ PushCost push(int64_t replicas, int64_t num_buckets, int64_t bucket_bytes, bool 
 
     const auto student = make_agent(world.network.add_host("student/0"));
     std::list<Replica> all;
-    std::vector<WeightSpread::Peer> peers;
+    std::vector<WeightBroadcast::Peer> peers;
     for (int64_t i = 0; i < replicas; ++i) {
       Replica& replica = all.emplace_back();
       replica.agent = make_agent(world.network.add_host(generator_name(i)));
@@ -251,16 +251,16 @@ PushCost push(int64_t replicas, int64_t num_buckets, int64_t bucket_bytes, bool 
       peers.push_back({generator_name(i), 0});
     }
 
-    const WeightSpread::Buckets buckets = make_buckets(num_buckets, bucket_bytes);
+    const WeightBroadcast::Buckets buckets = make_buckets(num_buckets, bucket_bytes);
     const milliseconds start = world.scheduler.elapsed();
     const uint64_t messages = world.network.traffic().data_messages;
-    WeightSpread spread(*student,
-                        {.version = 1,
-                         .peers = peers,
-                         .pass_on = pass_on,
-                         .patience = Duration(kLimit),
-                         .passes = {}},
-                        buckets);
+    WeightBroadcast spread(*student,
+                           {.version = 1,
+                            .peers = peers,
+                            .pass_on = pass_on,
+                            .patience = Duration(kLimit),
+                            .passes = {}},
+                           buckets);
     for (int64_t i = 0; i < num_buckets; ++i)
       spread.sealed(0);
     spread.wait_all();

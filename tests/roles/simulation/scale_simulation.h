@@ -1,6 +1,6 @@
 // What the messages of our own cost where thousands of ranks start: look-ups in the run's store,
-// sessions, and a push of weights. Production code (store, agents, links, WeightSpread and
-// WeightPasser) over a simulated network; no model.
+// sessions, and a push of weights. Production code (store, agents, links, WeightBroadcast and
+// WeightRelay) over a simulated network; no model.
 //
 // Sampled: sessions of many students with many teachers are too many for one process. Some students
 //   connect to all teachers; the others would do the same.
