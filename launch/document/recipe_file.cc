@@ -76,8 +76,8 @@ void expand(std::optional<std::string>& path) {
 }
 
 // "~" and "~/..." become the home folder of this environment (base/similar_file.h) in what the
-// recipe reads and writes: models, adapters, data, tokenizers, certificates, keys, templates, caches
-// and output_dir. Not with backend: kubernetes, whose pods have another home.
+// recipe reads and writes: models, adapters, data, tokenizers, certificates, keys, templates,
+// caches and output_dir. Not with backend: kubernetes, whose pods have another home.
 void expand_home(recipes::Recipe& recipe) {
   if (recipe.launch.backend == recipes::Backend::kKubernetes) return;
   expand(recipe.output_dir);

@@ -99,7 +99,8 @@ class GeneratorClient {
   // Sends what `decoder` counts of each parameter (adapter_alone: of the adapter) to every rank of
   // every replica that holds some of it, and nothing else, and returns when it has arrived; the
   // caller may change it then. Replicas pass it on to one another (WeightBroadcast), unless it
-  // leaves from a device. With links those that are much slower than most are left to PushedWeights.
+  // leaves from a device. With links those that are much slower than most are left to
+  // PushedWeights.
   // `sender`: this rank's position among those that send. No commit may be waiting.
   SentWeights send_weights(const models::Decoder& decoder, uint64_t version, int64_t bucket_bytes,
                            int64_t sender = 0);
