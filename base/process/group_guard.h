@@ -33,7 +33,8 @@ class GroupGuard {
   pid_t pid_ = -1;
 };
 
-// start_program(), as the leader of a new group, and then its guard. Where there can be no guard
+// start_program(), as the leader of a new group, and then its guard: where this process is killed
+// between the two, what the program has started by then stays. Where there can be no guard
 // the program, which may have begun, is killed with its group; the error is the guard's
 // (is_guards).
 StartedProgram start_guarded(const ProgramStart& options, GroupGuard& guard);

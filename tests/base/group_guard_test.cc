@@ -63,6 +63,7 @@ TEST_F(GroupGuardTest, AProcessThatIsKilledLeavesNothingOfTheGroup) {
   for (const pid_t pid : started)
     EXPECT_TRUE(process_runs(pid)) << pid;
 
+  ASSERT_TRUE(student.has_worked());
   student.kill();
   for (const pid_t pid : started)
     EXPECT_TRUE(ends(pid)) << pid;
@@ -75,6 +76,7 @@ TEST_F(GroupGuardTest, TheProgramMayHaveEndedBefore) {
   ASSERT_EQ(started.size(), 2u);
   EXPECT_TRUE(ends(started[0]));
   EXPECT_TRUE(process_runs(started[1]));
+  ASSERT_TRUE(student.has_worked());
   student.kill();
   EXPECT_TRUE(ends(started[1]));
 }
@@ -85,6 +87,7 @@ TEST_F(GroupGuardTest, ADaemonIsOutOfItsReach) {
       employer("setsid sh -c 'echo $$ '$$' end > $0/pids; sleep 1000' $0 & wait");
   const std::vector<pid_t> started = pids(2);
   ASSERT_EQ(started.size(), 2u);
+  ASSERT_TRUE(student.has_worked());
   student.kill();
   EXPECT_TRUE(ends(started[1]));
   EXPECT_TRUE(process_runs(started[0]));

@@ -97,6 +97,7 @@ TEST_F(EngineProcessTest, EndsWithAProcessThatIsKilled) {
   pid_t helper = -1;
   std::istringstream(read_file(file)) >> engine >> helper;
   ASSERT_GT(helper, 0);
+  ASSERT_TRUE(role.has_worked());
   role.kill();
   for (const pid_t pid : {engine, helper})
     EXPECT_TRUE(test::wait_until([&] { return !test::process_runs(pid); })) << pid;
