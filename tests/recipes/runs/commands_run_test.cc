@@ -34,27 +34,27 @@ fs::path first_lines(const fs::path& from, size_t count, const fs::path& to) {
   return to;
 }
 
-// Where each command is run, and a text by which that test is known.
+// Where each command is run, of the folder of tests, and a text by which that test is known.
 const std::map<std::string, std::pair<std::string, std::string>> kTests{
-    {"launch", {"golden_run_test.cc", "retort({\"launch\""}},
-    {"join", {"joined_run.cc", "\"join\""}},
-    {"status", {"resume_run_test.cc", "\"status\""}},
-    {"eval", {"commands_run_test.cc", "retort({\"eval\""}},
-    {"generate", {"generate_run_test.cc", "retort({\"generate\""}},
-    {"chat", {"commands_run_test.cc", " chat --model "}},
-    {"cache", {"cache_support.cc", "args{\"cache\""}},
-    {"audit", {"kto_run_test.cc", "retort({\"audit\""}},
-    {"check", {"check_run_test.cc", "retort({\"check\""}},
-    {"plan", {"commands_run_test.cc", "retort({\"plan\""}},
-    {"doctor", {"../launch/doctor_run_test.cc", "retort({\"doctor\""}},
-    {"probe", {"../engines/judge_run_test.cc", "\"probe\""}},
-    {"model init", {"commands_run_test.cc", "retort({\"model\", \"init\""}},
-    {"model export", {"commands_run_test.cc", "retort({\"model\", \"export\""}},
-    {"model convert", {"commands_run_test.cc", "retort({\"model\", \"convert\""}},
-    {"model merge", {"lora_run_test.cc", "retort({\"model\", \"merge\""}},
-    {"vocab add", {"commands_run_test.cc", "retort({\"vocab\", \"add\""}},
-    {"tokenizer train", {"commands_run_test.cc", "retort({\"tokenizer\", \"train\""}},
-    {"data arithmetic", {"commands_run_test.cc", "retort({\"data\", \"arithmetic\""}},
+    {"launch", {"recipes/runs/golden_run_test.cc", "retort({\"launch\""}},
+    {"join", {"recipes/run_support/joined_run.cc", "\"join\""}},
+    {"status", {"recipes/runs/resume_run_test.cc", "\"status\""}},
+    {"eval", {"recipes/runs/commands_run_test.cc", "retort({\"eval\""}},
+    {"generate", {"recipes/runs/generate_run_test.cc", "retort({\"generate\""}},
+    {"chat", {"recipes/runs/commands_run_test.cc", " chat --model "}},
+    {"cache", {"recipes/run_support/cache_support.cc", "args{\"cache\""}},
+    {"audit", {"recipes/runs/kto_run_test.cc", "retort({\"audit\""}},
+    {"check", {"recipes/runs/check_run_test.cc", "retort({\"check\""}},
+    {"plan", {"recipes/runs/commands_run_test.cc", "retort({\"plan\""}},
+    {"doctor", {"launch/commands/doctor_run_test.cc", "retort({\"doctor\""}},
+    {"probe", {"engines/judge_run_test.cc", "\"probe\""}},
+    {"model init", {"recipes/runs/commands_run_test.cc", "retort({\"model\", \"init\""}},
+    {"model export", {"recipes/runs/commands_run_test.cc", "retort({\"model\", \"export\""}},
+    {"model convert", {"recipes/runs/commands_run_test.cc", "retort({\"model\", \"convert\""}},
+    {"model merge", {"recipes/runs/lora_run_test.cc", "retort({\"model\", \"merge\""}},
+    {"vocab add", {"recipes/runs/commands_run_test.cc", "retort({\"vocab\", \"add\""}},
+    {"tokenizer train", {"recipes/runs/commands_run_test.cc", "retort({\"tokenizer\", \"train\""}},
+    {"data arithmetic", {"recipes/runs/commands_run_test.cc", "retort({\"data\", \"arithmetic\""}},
 };
 
 // The names that `--help` lists below "Subcommands:".
@@ -86,7 +86,7 @@ TEST(Commands, EachIsRunByATest) {
   std::set<std::string> tested;
   for (const auto& [command, where] : kTests) {
     tested.insert(command);
-    const std::string text = read_file(source_folder() / "tests/recipes" / where.first);
+    const std::string text = read_file(source_folder() / "tests" / where.first);
     EXPECT_NE(text.find(where.second), std::string::npos) << command << " in " << where.first;
   }
   EXPECT_EQ(all, tested);
