@@ -51,9 +51,9 @@ class PeerLinks {
 
   // The same for many peers whose addresses are known: first where they were said to be, then where
   // `find` says; kAtFirst at a time, up to kAtOnce where they answer quickly
-  // (detail::ConcurrencyLimit). Each process takes them in an order of its own, so that a crowd does
-  // not come to one peer after the other. Errors: the first one; attempts that are under way then
-  // end first.
+  // (detail::ConcurrencyLimit). Each process takes them in an order of its own, so that a crowd
+  // does not come to one peer after the other. Errors: the first one; attempts that are under way
+  // then end first.
   static constexpr size_t kAtFirst = 1, kAtOnce = 32;
   static constexpr Duration kLookUpSlice{500};
   struct Place {

@@ -329,6 +329,15 @@ void start_training(roles::Trainer& trainer, const RunContext& run, RecipeRun& w
   parallel::run_on_all(run.world.all(), [&] { work.start(trainer, start); });
 }
 
+// All ranks have this error. With a program for checkpoints the first rank alone, which runs it,
+// throws the error once the program is done: another rank that failed now would end the first one
+// while its program still reads.
+void tell_bad_rows(const std::exception_ptr& bad_rows, const TrainOptions& train,
+                   bool has_command) {
+  const bool another_tells = !train.checkpoint_command.empty() && !has_command;
+  if (bad_rows && !another_tells) std::rethrow_exception(bad_rows);
+}
+
 }  // namespace
 
 TrainLoopResult run_student(const RankContext& context) {
@@ -387,11 +396,7 @@ TrainLoopResult run_student(const RankContext& context) {
   agent.close();
   agent.join();
   if (command) finish_command(*command, context, result.step);
-  // All ranks have this error. With a program for checkpoints the first rank alone throws it, when
-  // the program is done: another rank that failed now would end the first one while its program
-  // still reads.
-  const bool another_tells = !recipe.train.checkpoint_command.empty() && !command;
-  if (bad_rows && !another_tells) std::rethrow_exception(bad_rows);
+  tell_bad_rows(bad_rows, recipe.train, command != nullptr);
   report_end(context, result);
   return result;
 }

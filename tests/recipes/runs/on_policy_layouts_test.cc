@@ -132,10 +132,9 @@ TEST(OnPolicyLayouts, GrpoAsItIsUsed) {
 }
 
 // The student is asked before a step, for its old policy and the entropies of all ranks; each
-// reward is compared by itself.
-// The first tokens of a group have one entropy, as they have one prompt. A quantile that falls among
-// them would be a matter of last bits, which layouts and processors have of their own: with 0.28 it
-// falls between two entropies in every step.
+// reward is compared by itself. The first tokens of a group have one entropy, as they have one
+// prompt. A quantile that falls among them would be a matter of last bits, which layouts and
+// processors have of their own: with 0.28 it falls between two entropies in every step.
 TEST(OnPolicyLayouts, GrpoThatAsksTheStudentFirst) {
   TemporaryFolder folder;
   OnPolicyRecipe one{.data = write_prompts(folder),
