@@ -142,6 +142,7 @@ Options parse(const std::vector<std::string>& args) {
         throw Error(ErrorCode::kInvalidArgument, args[i] + " needs a value");
       return args[++i];
     };
+
     if (args[i] == "--json")
       options.json = true;
     else if (args[i] == "--one-by-one")
@@ -158,6 +159,8 @@ Options parse(const std::vector<std::string>& args) {
       throw Error(ErrorCode::kInvalidArgument,
                   "no option '" + args[i] + "'; the head of bench/scale_bench.cc lists them");
   }
+
+  // Half of the ranks call the other half, so that there are as many of both.
   for (const int64_t ranks : options.ranks)
     if (ranks < 2 || ranks % 2 != 0)
       throw Error(ErrorCode::kInvalidArgument, "--ranks takes even numbers");

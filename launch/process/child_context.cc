@@ -58,16 +58,22 @@ ChildContext decode_context(std::string_view text) {
     context.incarnation = json.at("incarnation").get<int64_t>();
     context.restart = json.at("restart").get<int64_t>();
     context.life = json.at("life").get<int64_t>();
+
+    // The store, and what a process proves and encrypts with when it calls there.
     context.store_host = json.at("store_host").get<std::string>();
     context.store_port = json.at("store_port").get<uint16_t>();
     context.secret = json.at("secret").get<std::string>();
     context.encryption = parse_enum<rpc::Encryption>(json.at("encryption").get<std::string>());
+
+    // The host that it is on, and how long a silent peer is borne with.
     context.bind = json.at("bind").get<std::string>();
     context.advertise = json.at("advertise").get<std::string>();
     context.cuda = json.at("cuda").get<bool>();
     context.ranks_on_host = json.at("ranks_on_host").get<std::map<std::string, int64_t>>();
     context.heartbeat_interval = Duration(json.at("heartbeat_interval_ms").get<int64_t>());
     context.peer_timeout = Duration(json.at("peer_timeout_ms").get<int64_t>());
+
+    // The work itself, and what holds when the launcher is lost.
     context.resume = json.at("resume").get<bool>();
     context.writes_cache = json.at("writes_cache").get<bool>();
     context.threads = json.at("threads").get<int64_t>();

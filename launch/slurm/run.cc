@@ -127,6 +127,7 @@ void SlurmRun::start_steps(const RunStart& start) {
                   .cuda = options.world.device == parallel::Device::kCuda,
                   .start_timeout = std::min<Duration>(kStepStart, recipe_.launch.load_timeout),
                   .logs = folder_.logs()};
+
     // The secret goes by a file, because everybody on a node can read the arguments of a process.
     text.command = {program,         "join",
                     "--role",        role,
@@ -134,6 +135,8 @@ void SlurmRun::start_steps(const RunStart& start) {
                     "--secret-file", fs::absolute(secret).string(),
                     "--output",      folder_.path().string(),
                     "--encryption",  std::string(enum_name(access_.encryption))};
+
+    // Variables go by srun's environment: its arguments would show them, too.
     steps_.start_step({.name = text.name,
                        .role = role,
                        .arguments = srun_arguments(text),

@@ -345,6 +345,7 @@ void Supervisor::Impl::on_deadline() {
     for (auto& child : processes.all())
       if (!child.gone() && child.spec->driving) fail(child, std::nullopt);
   } else if (phase == Phase::kFinishing) {
+    // The recipe is done: a serving process that is killed now costs the run nothing.
     for (const auto& child : processes.all())
       if (!child.gone())
         result.remarks.push_back(
@@ -356,6 +357,7 @@ void Supervisor::Impl::on_deadline() {
     // same.
     for (auto& child : processes.all()) {
       if (child.exit_status) continue;
+
       if (child.joined)
         result.remarks.push_back(child.spec->name() + " on " + child.spec->host +
                                  " has not said that it ended; it ends when it finds that this "

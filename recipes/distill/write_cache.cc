@@ -249,6 +249,7 @@ void CacheRun::finish() {
 }  // namespace
 
 void check_cache_recipe(const Recipe& recipe) {
+  // What the student has a say in is new in each step, so an answer could be used once at most.
   const DistillOptions& distill = *recipe.distill;
   if (distill.lmbda > 0)
     refuse_recipe(
@@ -258,6 +259,8 @@ void check_cache_recipe(const Recipe& recipe) {
     refuse_recipe("distill.support: " + std::string(enum_name(distill.support)) +
                   " asks for ids that the student names in each step, so that nothing said of them "
                   "can be kept; write support: teacher");
+
+  // A cache is one teacher's answers to every row, and names the weights that gave them.
   if (distill.teachers.size() != 1)
     refuse_recipe(
         "distill.teachers: a cache holds the payloads of one teacher; write a recipe for each "
@@ -273,6 +276,8 @@ void check_cache_recipe(const Recipe& recipe) {
     refuse_recipe("roles." + teacher.role +
                   ".external: an engine does not say which weights it serves, so that nothing is "
                   "kept for other runs; use a teacher of ours (`model`)");
+
+  // Sequences are found by their tokens, which have to be the same in every epoch.
   if (recipe.data.packing_strategy == data::PackingStrategy::kWrapped)
     refuse_recipe(
         "data.packing_strategy: wrapped cuts rows elsewhere in each epoch, so that a second one "
