@@ -61,9 +61,12 @@ struct LossSum {
 
 // The metrics stand in the order of a row.
 constexpr std::array kLossSums{
+    // What the samples are like, whatever the loss.
     LossSum{
         .sum = GrpoSum::kWithoutSignal, .name = "frac_without_signal", .per = GrpoSum::kSequences},
     LossSum{.sum = GrpoSum::kEntropy, .name = "entropy"},
+
+    // Of the KL term and the choice of tokens, which a recipe may leave out.
     LossSum{.sum = GrpoSum::kKl,
             .of = [](const auto& result) { return result.kl_sum; },
             .name = "kl",
@@ -71,6 +74,8 @@ constexpr std::array kLossSums{
     LossSum{.sum = GrpoSum::kHighEntropy,
             .name = "frac_high_entropy",
             .is_told = [](const auto& grpo) { return grpo.picks_tokens(); }},
+
+    // Where the ratio was clipped, of all rows that could be.
     LossSum{.sum = GrpoSum::kClipLow,
             .of = [](const auto& result) { return result.clip_low_sum; },
             .name = "clip_ratio/low_mean",
@@ -88,11 +93,15 @@ constexpr std::array kLossSums{
             .name = "clip_ratio/delta_mean",
             .per = GrpoSum::kClipCount,
             .is_told = [](const auto& grpo) { return grpo.delta.has_value(); }},
+
+    // Sequences that the loss leaves out.
     LossSum{.sum = GrpoSum::kOffPolicyMasked,
             .of = [](const auto& result) { return static_cast<double>(result.off_policy_masked); },
             .name = "frac_off_policy_masked",
             .per = GrpoSum::kSequences,
             .is_told = [](const auto& grpo) { return grpo.off_policy_mask_threshold.has_value(); }},
+
+    // What others above are means over.
     LossSum{.sum = GrpoSum::kClipCount,
             .of = [](const auto& result) { return static_cast<double>(result.clip_count); }},
 };

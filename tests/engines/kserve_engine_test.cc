@@ -170,22 +170,31 @@ TEST_F(Kserve, GivesHiddenStatesAndRewards) {
 TEST_F(Kserve, RefusesQuestionsThatTheModelCannotBeAsked) {
   serve();
   const auto engine = this->engine(options());
+
+  // Before its state is known nothing can be checked against it.
   test::expect_refused("wait for state()", [&] { engine->score(question(), soon()).get(); });
   engine->state(soon()).get();
+
   const size_t asked = journal_.lines().size();
   const auto expect_score = [&](const std::string& part, const ScoreRequest& request) {
     test::expect_refused(part, [&] { engine->score(request, soon()).get(); });
   };
+
+  // Positions are of tokens that have one behind them, in order.
   expect_score("token_ids is empty", {});
   expect_score("positions is empty", {.token_ids = {1, 2}});
   expect_score("positions has 1;", {.token_ids = {1, 2}, .positions = {1}});
   expect_score("positions has 0;", {.token_ids = {1, 2, 3}, .positions = {0, 0}});
   expect_score("positions has -1;", {.token_ids = {1, 2, 3}, .positions = {-1}});
+
+  // The model has 400 ids, takes 256 tokens and gives 64 of a top k.
   expect_score("token_ids has 400", {.token_ids = {1, 400, 3}, .positions = {0}});
   expect_score("token_ids has -1", {.token_ids = {1, -1, 3}, .positions = {0}});
   expect_score("takes 256", {.token_ids = std::vector<int32_t>(257), .positions = {0}});
   expect_score("gives at most 64", {.token_ids = {1, 2}, .positions = {0}, .top_k = 65});
   expect_score("top_k is -1", {.token_ids = {1, 2}, .positions = {0}, .top_k = -1});
+
+  // What it does not give, or not in this way.
   for (const int64_t label : {-1, 1})
     test::expect_refused("label is " + std::to_string(label) + "; the scores of small are 1", [&] {
       engine->reward({{1}, {2}, label}, soon()).get();
@@ -193,6 +202,7 @@ TEST_F(Kserve, RefusesQuestionsThatTheModelCannotBeAsked) {
   test::expect_refused("top_k has no effect",
                        [&] { engine->hidden_states(question(), soon()).get(); });
   test::expect_refused("cannot draw", [&] { engine->draw({}, soon()).get(); });
+
   EXPECT_EQ(journal_.lines().size(), asked) << "something was sent all the same";
 }
 
@@ -214,16 +224,22 @@ TEST_F(Kserve, RefusesServersThatAreNotReadyOrNotTheRightOne) {
     expect_error(code, part, [&] { engine->state(soon()).get(); });
     EXPECT_FALSE(engine->abilities().scores);
   };
+
+  // The server: ready, at this path, for this key.
   expect_state(ErrorCode::kUnavailable, "the server is not ready",
                {{"/v2/health/ready", reply(400, "")}});
   expect_state(ErrorCode::kMismatch, "check the path",
                {{"/v2/health/ready", reply(404, "")}, {"/v2", reply(404, "")}});
   expect_state(ErrorCode::kUnauthenticated, "check the key",
                {{"/v2/health/ready", reply(401, "who?")}});
+
+  // The model: ready, and the one that is named.
   expect_state(ErrorCode::kUnavailable, "model \"small\" is not ready",
                {{"/v2/models/small/ready", reply(400, "")}});
   expect_state(ErrorCode::kMismatch, "no model \"big\"; it has \"faulty\", \"small\"", {}, "big");
   expect_state(ErrorCode::kInvalidArgument, "served_model: is missing", {}, "");
+
+  // What the server says of itself and of the model.
   expect_state(ErrorCode::kMismatch, "does not have the extension binary_tensor_data",
                {{"/v2", reply(200, R"({"name":"x","version":"1","extensions":[]})")}});
   expect_state(ErrorCode::kCorrupt, "expected JSON, found \"<html>",

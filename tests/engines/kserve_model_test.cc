@@ -92,6 +92,7 @@ TEST(ServedModel, MayHaveNamesOfItsOwn) {
 }
 
 TEST(ServedModel, ThatDoesNotKeepTheConventionIsRefused) {
+  // Who it is, and what it takes.
   expect_refused("asked for model \"small\", told of \"x\"",
                  [](Json& model, Json&) { model["name"] = "x"; });
   expect_refused(
@@ -103,6 +104,8 @@ TEST(ServedModel, ThatDoesNotKeepTheConventionIsRefused) {
       [](Json& model, Json&) {
         named(model["inputs"], "input_ids")["shape"] = {-1, -1};
       });
+
+  // What it gives, with sizes that can be relied on.
   expect_refused("output scores: shape [1, 2]; expected [-1]", [](Json& model, Json&) {
     named(model["outputs"], "scores")["shape"] = {1, 2};
   });
@@ -111,6 +114,8 @@ TEST(ServedModel, ThatDoesNotKeepTheConventionIsRefused) {
   expect_refused("hidden_states: its second size is open", [](Json& model, Json&) {
     named(model["outputs"], "hidden_states")["shape"] = {-1, -1};
   });
+
+  // The two of a top k belong together, and a request says how many it wants.
   expect_refused("one of topk_ids and topk_logprobs",
                  [](Json& model, Json&) { remove(model["outputs"], "topk_ids"); });
   expect_refused("differ in their second size", [](Json& model, Json&) {
@@ -118,6 +123,8 @@ TEST(ServedModel, ThatDoesNotKeepTheConventionIsRefused) {
   });
   expect_refused("no input top_k [1] that says it",
                  [](Json& model, Json&) { remove(model["inputs"], "top_k"); });
+
+  // Without them nothing of ours is left that could be asked for.
   expect_refused("no input positions",
                  [](Json& model, Json&) { remove(model["inputs"], "positions"); });
   expect_refused("gives nothing that is ours; it gives logits", [](Json& model, Json&) {

@@ -35,11 +35,14 @@ TEST_F(SglangFault, GivenTokensThatCannotBe) {
   const std::string row = "[-8.78328800201416,23,null]";
   expect_score_errors(
       "score-top",
-      {{row, "[8.78,23,null]", ErrorCode::kCorrupt, "at most 0"},
+      {// A number that is no log-probability.
+       {row, "[8.78,23,null]", ErrorCode::kCorrupt, "at most 0"},
        {row, "[null,23,null]", ErrorCode::kCorrupt, "null, which stands for NaN"},
        {row, "[-3.4e38,23,null]", ErrorCode::kCorrupt, "NaN or minus infinity"},
        {row, "[NaN,23,null]", ErrorCode::kCorrupt, "no JSON at byte"},
        {row, "[\"-8.7\",23,null]", ErrorCode::kCorrupt, "holds a text"},
+
+       // A row that is not number, id and text.
        {row, "[-8.78,23]", ErrorCode::kCorrupt, "2 elements"},
        {row, "[-8.78,23,null,null]", ErrorCode::kCorrupt, "4 elements"},
        {row, "[-8.78,null,null]", ErrorCode::kCorrupt, "holds null"},
@@ -47,12 +50,18 @@ TEST_F(SglangFault, GivenTokensThatCannotBe) {
        {row, "[]", ErrorCode::kCorrupt, "0 elements"},
        {row, "{}", ErrorCode::kCorrupt, "holds an object"},
        {row, "null", ErrorCode::kCorrupt, "holds null"},
+
+       // Tokens that are not those of the question, at their places.
        {row, "[-8.78328800201416,24,null]", ErrorCode::kMismatch, "of token 24, and 23"},
        {row, "[-8.78328800201416,0,null]", ErrorCode::kMismatch, "of token 0, and 23"},
        {row, row + "," + row, ErrorCode::kMismatch, "of token 23, and 310"},
        {row + ",", "", ErrorCode::kMismatch, "of token 310, and 23"},
+
+       // A number that the row's top entries contradict, and one where nothing comes before.
        {row, "[-0.5,23,null]", ErrorCode::kCorrupt, "which is not token 23"},
        {"[null,160,null]", "[-1,160,null]", ErrorCode::kMismatch, "before the first token"},
+
+       // Rows too few or too many, none at all, or twice.
        {",[-6.149805545806885,310,null]", "", ErrorCode::kMismatch, "7 entries for 8 tokens"},
        {"[-6.149805545806885,310,null]]", "[-6.149805545806885,310,null],[-1,99,null]]",
         ErrorCode::kMismatch, "one more than the 8"},
@@ -74,15 +83,22 @@ TEST_F(SglangFault, FlatRowsThatCannotBe) {
   const std::string value = "KFjRv7i5", ids = "iwAAAPkA";
   expect_score_errors(
       "score-top",
-      {{value, "KFjRP7i5", ErrorCode::kCorrupt, "at most 0"},
+      {// Numbers that are no log-probabilities, or do not fall.
+       {value, "KFjRP7i5", ErrorCode::kCorrupt, "at most 0"},
        {value, "AADAf7i5", ErrorCode::kCorrupt, "is no log-probability"},
        {value, "KFjRwLi5", ErrorCode::kCorrupt, "do not fall"},
+
+       // Text that is no base64, or that of fewer bytes.
        {value, "KF*Rv7i5", ErrorCode::kCorrupt, "no base64"},
        {value, "KFjRv7i", ErrorCode::kCorrupt, "no base64"},
        {value, "KFjR====v7i5", ErrorCode::kCorrupt, "no base64"},
        {value, "", ErrorCode::kCorrupt, "78 and 84 bytes instead of 84"},
+
+       // Ids that no token has, or that one row has twice.
        {ids, "i/AAAPkA", ErrorCode::kCorrupt, "has the id 61579"},
        {ids, "iwAAAIsA", ErrorCode::kCorrupt, "twice"},
+
+       // Sizes that are not those of the question.
        {"\"input_top_logprobs_shape\":[7,3]", "\"input_top_logprobs_shape\":[7,2]",
         ErrorCode::kMismatch, "[7, 2] instead of [7, 3]"},
        {"\"input_top_logprobs_shape\":[7,3]", "\"input_top_logprobs_shape\":[6,3]",
@@ -90,6 +106,8 @@ TEST_F(SglangFault, FlatRowsThatCannotBe) {
        {"\"input_top_logprobs_shape\":[7,3]", "\"input_top_logprobs_shape\":[7,3,1]",
         ErrorCode::kMismatch, "more than 2 sizes"},
        {"\"input_top_logprobs_shape\":[7,3],", "", ErrorCode::kMismatch, "[] instead of"},
+
+       // Fields that say another format, or are not there.
        {"\"input_top_logprobs_null_prefix\":1", "\"input_top_logprobs_null_prefix\":0",
         ErrorCode::kMismatch, "is 0 instead of 1"},
        {"\"input_top_logprobs_val_flat_b64_dtype\":\"float32\"",
@@ -104,18 +122,24 @@ TEST_F(SglangFault, NestedRowsThatCannotBe) {
   const nlohmann::json rows = answer("score-nested").at("meta_info").at("input_top_logprobs");
   const std::string first = rows.at(1).at(0).dump(), row = rows.at(1).dump();
   const std::string number = rows.at(1).at(0).at(0).dump(), list = "\"input_top_logprobs\":[null,";
+
   expect_score_errors(
       "score-nested",
-      {{row, "null", ErrorCode::kMismatch, "only the first may be"},
+      {// Entries of a row: too few, too many, or one of them twice.
+       {row, "null", ErrorCode::kMismatch, "only the first may be"},
        {row, "[]", ErrorCode::kMismatch, "0 entries instead of 3"},
        {row, "[" + first + "]", ErrorCode::kMismatch, "1 entries instead of 3"},
        {row, "[" + first + "," + first + "," + first + "]", ErrorCode::kCorrupt, "twice"},
        {first, first + "," + first, ErrorCode::kMismatch, "more than the 3"},
+
+       // An entry that cannot be.
        {first, "[" + number + ",999,null]", ErrorCode::kCorrupt, "has the id 999"},
        {first, "[null,139,null]", ErrorCode::kCorrupt, "NaN or infinity"},
        {first, "[0.5,139,null]", ErrorCode::kCorrupt, "at most 0"},
        {first, "[-9,139,null]", ErrorCode::kCorrupt, "do not fall"},
        {first, "7", ErrorCode::kCorrupt, "holds the number 7"},
+
+       // Rows of other tokens.
        {row + ",", "", ErrorCode::kMismatch, "7 entries for 8 tokens"},
        {list, "\"input_top_logprobs\":[", ErrorCode::kMismatch, "before the first token"},
        {list, list + "null,", ErrorCode::kMismatch, "only the first may be"},

@@ -70,11 +70,14 @@ std::optional<std::string> named_by(const char* variable) {
 }  // namespace
 
 TinyModel::TinyModel(int seed) {
+  // A tokenizer of its own, of texts that are made, so that nothing is downloaded.
   const std::string data = files_ / "data.jsonl";
   const std::string tokenizer = files_ / "tokenizer";
   retort_command({"data", "arithmetic", "--count", "300", "--output", data});
   retort_command(
       {"tokenizer", "train", "--data", data, "--vocab-size", "400", "--output", tokenizer});
+
+  // Small enough for a test, with weights so far apart that tokens differ clearly in their scores.
   retort_command({"model",
                   "init",
                   "--arch",
@@ -83,24 +86,29 @@ TinyModel::TinyModel(int seed) {
                   tokenizer,
                   "--vocab-size",
                   "416",
+
                   "--hidden-size",
                   "64",
                   "--intermediate-size",
                   "96",
                   "--num-hidden-layers",
                   "3",
+
                   "--num-attention-heads",
                   "4",
                   "--num-key-value-heads",
                   "2",
                   "--head-dim",
                   "16",
+
                   "--initializer-range",
                   "0.2",
                   "--seed",
                   std::to_string(seed),
                   "--output",
                   folder()});
+
+  // The server reads the one, and the tests compare it with the other.
   export_gguf(folder());
   loaded_ = std::make_unique<models::LoadedModel>(models::load_model(folder(), "float32"));
 }
