@@ -173,6 +173,9 @@ void RejectionSampler::draw_round(int64_t round, int64_t step, const fs::path& f
   parallel::run_on_all(world_.all(), [&] {
     if (world_.rank() == 0) write_round(file, kept_lines, metrics_);
   });
+
+  // All ranks know the same of it, so one of them says it.
+  if (world_.rank() != 0) return;
   RETORT_LOG(kInfo) << "round " << round << ": " << candidates.size() << " samples, mean reward "
                     << mean_reward << ", " << kept.size() << " kept in " << file.string();
 }

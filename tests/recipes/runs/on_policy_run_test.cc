@@ -217,6 +217,12 @@ TEST(RejectionSampling, KeepsTheSameRowsInEveryLayout) {
   }
   for (const char* key : {"loss", "grad_norm", "reward", "reward_kept"})
     expect_same_column(b, a, key, kTolerance);
+  // What all ranks know of a round is said once.
+  const auto says_round = [&](const std::string& log) {
+    return read_file(b / "logs" / log).find("round 0: ") != std::string::npos;
+  };
+  EXPECT_TRUE(says_round("student-0.log"));
+  EXPECT_FALSE(says_round("student-1.log"));
   EXPECT_EQ(timeless_metrics(again), timeless_metrics(a));
   EXPECT_GT(column(a, "reward_kept").at(0), column(a, "reward").at(0));
 }
