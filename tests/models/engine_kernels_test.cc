@@ -11,19 +11,18 @@
 #include "base/random.h"
 #include "models/generation/block_pool.h"
 #include "models/generation/cpu_kernels/products.h"
-#include "models/generation/cpu_kernels/vector_kernels.h"
 #include "tests/models/engine_support.h"
+#include "tests/models/vector_widths.h"
 #include "tests/support/thrown.h"
 
 namespace retort::models {
 namespace {
 
-class Kernels : public testing::TestWithParam<bool> {
+class Kernels : public testing::TestWithParam<VectorWidth> {
  protected:
-  const VectorKernels& kernels = GetParam() ? vector_kernels() : baseline_kernels();
+  const VectorKernels& kernels = *kernels_of(GetParam());
 };
-INSTANTIATE_TEST_SUITE_P(Widths, Kernels, testing::Bool(),
-                         [](const auto& info) { return info.param ? "widest" : "portable"; });
+INSTANTIATE_TEST_SUITE_P(Widths, Kernels, testing::ValuesIn(widths_here()), width_name);
 
 std::vector<float> normal(int64_t count, uint64_t seed) {
   std::vector<float> values;

@@ -58,7 +58,11 @@ struct VectorKernels {
   double (*exponentials)(const float* x, float* out, int64_t size, float shift, float scale);
   // argmax of weights[i] / E(i), E(i) = -log(uniform of (noise_key, i)): the exponential race,
   // which is the Gumbel maximum of log weights[i]. Weights of 0 never win.
+  // Cost: a bound in float for each id, and the score of the few that may win by it.
   int64_t (*race)(const float* weights, int64_t size, uint64_t noise_key);
+  // The same token in every case, by the score of every id: what the bound is held against by tests
+  // and race_bench.
+  int64_t (*plain_race)(const float* weights, int64_t size, uint64_t noise_key);
 };
 
 // Scratch of AttendTask for sequences of up to `length` tokens.
@@ -66,8 +70,11 @@ constexpr int64_t attend_scratch(int64_t length, int64_t padded_dim) {
   return 4 * ((length + 15) / 16 * 16 + padded_dim);
 }
 
-const VectorKernels& vector_kernels();    // for the widest vectors that this processor has
-const VectorKernels& baseline_kernels();  // the portable ones, for tests
+enum class VectorWidth { kPortable, kAvx2, kAvx512 };
+
+const VectorKernels& vector_kernels();  // for the widest vectors that this processor has
+// Null where this processor has no such vectors: for tests and benchmarks.
+const VectorKernels* kernels_of(VectorWidth width);
 
 // mix(mix(mix(seed) ^ a) ^ b): the part of base/random.h's random_bits(seed, a, b, c) that does not
 // depend on c.

@@ -10,8 +10,8 @@ namespace retort::models {
 namespace {
 
 constexpr VectorKernels kKernels{
-    product_float, product_bfloat16, norm,  swiglu, geglu,        rotate,
-    softcap,       attend,           range, find,   exponentials, race};
+    product_float, product_bfloat16, norm, swiglu,    geglu, rotate, softcap, attend, range,
+    find,          exponentials,     race, plain_race};
 
 }  // namespace
 }  // namespace retort::models

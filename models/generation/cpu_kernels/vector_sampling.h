@@ -56,10 +56,14 @@ double exponentials(const float* __restrict x, float* __restrict out, int64_t si
   return total;
 }
 
-RETORT_INLINE uint64_t mix(uint64_t z) {
+// mix() without its last step, which leaves the upper 31 bits as they are.
+RETORT_INLINE uint64_t mix_upper(uint64_t z) {
   z += 0x9e3779b97f4a7c15ULL;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+  return (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+}
+RETORT_INLINE uint64_t mix(uint64_t z) {
+  z = mix_upper(z);
   return z ^ (z >> 31);
 }
 
@@ -78,10 +82,19 @@ RETORT_INLINE double minus_log(double u) {
   p = p * z + 1.0 / 7;
   p = p * z + 1.0 / 5;
   p = p * z + 1.0 / 3;
-  return -(static_cast<double>(k) * 0.6931471805599453 + 2.0 * (s + s * z * p));
+  // One product for each sum, so that a compiler that makes one operation of both has no choice: a
+  // vector's lane and a number by itself come to the same bits.
+  const double half = s + s * z * p;
+  return -(static_cast<double>(k) * 0.6931471805599453 + (half + half));
 }
 
-int64_t race(const float* weights, int64_t size, uint64_t key) {
+RETORT_INLINE double race_score(float weight, uint64_t bits) {
+  const double u = (static_cast<double>(static_cast<int64_t>(bits >> 11)) + 0.5) * 0x1.0p-53;
+  return static_cast<double>(weight) / minus_log(u);
+}
+
+// The race by the score of every id.
+int64_t plain_race(const float* weights, int64_t size, uint64_t key) {
   // A piece is scored without branches and searched only if it beats the best so far. Of equal
   // scores the first wins.
   constexpr int64_t kPiece = 512;
@@ -93,9 +106,7 @@ int64_t race(const float* weights, int64_t size, uint64_t key) {
     double largest = 0;
 #pragma omp simd reduction(max : largest)
     for (int64_t i = 0; i < count; ++i) {
-      const uint64_t bits = mix(key ^ static_cast<uint64_t>(begin + i));
-      const double u = (static_cast<double>(static_cast<int64_t>(bits >> 11)) + 0.5) * 0x1.0p-53;
-      scores[i] = static_cast<double>(weights[begin + i]) / minus_log(u);
+      scores[i] = race_score(weights[begin + i], mix(key ^ static_cast<uint64_t>(begin + i)));
       largest = scores[i] > largest ? scores[i] : largest;
     }
     if (!(largest > best)) continue;
@@ -104,6 +115,66 @@ int64_t race(const float* weights, int64_t size, uint64_t key) {
     while (scores[i] != largest)
       ++i;
     winner = begin + i;
+  }
+  return winner;
+}
+
+// The bound. Let g be the first 24 bits of an id's ~bits, so that no u of such bits is above
+// 1 - g / 2^24: k = bits >> 11 is below (2^24 - g) 2^29, which is a double, and so is what k + 0.5
+// rounds to not above it. As -log u >= 1 - u for every u, and nearly equal where winners are,
+//
+//   weight / -log u > best   only if   weight * (2^24 / best) >= g,
+//
+// with no logarithm, no division and no double for those that lose. What is rounded, as shares:
+//   minus_log   2^-44   the terms that its series lacks, z^8 / 17 / (1 - z) of log m with
+//                       z < 0.0295, and its roundings, 2^-49: |k| log 2 is never less than twice
+//                       |log m|, so that the sum of both loses at most two bits
+//   race_score  2^-53   the division
+//   factor      2^-24 + 2^-52   a division and a product in double, then rounded to float
+//   product     2^-24   of weight and factor, in float
+// Together that is less than 2^-23 + 2^-43. The factor is larger by 2^-20, eight times as much,
+// which lets one id in a million of those that may win be scored in vain.
+constexpr double kBoundSlack = 0x1.0p-20;
+
+// 2^24 / best for the bound. Where a float cannot hold it, more ids may win: all of them above, and
+// below as many as with the least float that every processor multiplies by.
+RETORT_INLINE float factor_to_beat(double best) {
+  const double factor = 0x1.0p24 / best * (1.0 + kBoundSlack);
+  if (factor > 0x1.0p127) return __builtin_inff();
+  return factor < 0x1.0p-126 ? 0x1.0p-126f : static_cast<float>(factor);
+}
+
+// False for weights of 0 and NaN under an infinite factor: they never win. `bits` may be those of
+// mix_upper().
+RETORT_INLINE bool may_win(float weight, float factor, uint64_t bits) {
+  return weight * factor >= static_cast<float>(static_cast<int32_t>(~bits >> 40));
+}
+
+int64_t race(const float* weights, int64_t size, uint64_t key) {
+  // A piece is compared with the bound without branches. If an id of it may win, those that may are
+  // scored one after the other, and the bound rises with each that leads: of equal scores the first
+  // wins.
+  constexpr int64_t kPiece = 256;
+  double best = 0;
+  float factor = __builtin_inff();
+  int64_t winner = 0;
+  for (int64_t begin = 0; begin < size; begin += kPiece) {
+    const int64_t end = size - begin < kPiece ? size : begin + kPiece;
+    int some_may_win = 0;
+#pragma omp simd reduction(| : some_may_win)
+    for (int64_t i = begin; i < end; ++i)
+      some_may_win |= may_win(weights[i], factor, mix_upper(key ^ static_cast<uint64_t>(i)));
+    if (!some_may_win) continue;
+
+    for (int64_t i = begin; i < end; ++i) {
+      const uint64_t bits = mix(key ^ static_cast<uint64_t>(i));
+      if (!may_win(weights[i], factor, bits)) continue;
+      const double score = race_score(weights[i], bits);
+      if (!(score > best)) continue;
+      best = score;
+      factor = factor_to_beat(best);
+      winner = i;
+    }
   }
   return winner;
 }
