@@ -45,7 +45,8 @@ class LocalStart final : public RunBackend::Start {
 
 }  // namespace
 
-std::unique_ptr<RunBackend::Start> LocalRunBackend::begin(bool /*by_itself*/, SignalCatcher&) {
+std::unique_ptr<RunBackend::Start> LocalRunBackend::begin(const Beginning& /*how*/,
+                                                          SignalCatcher&) {
   return std::make_unique<LocalStart>(recipe());
 }
 

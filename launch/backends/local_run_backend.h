@@ -10,7 +10,7 @@ namespace retort::launch {
 class LocalRunBackend final : public RunBackend {
  public:
   using RunBackend::RunBackend;
-  std::unique_ptr<Start> begin(bool by_itself, SignalCatcher& signals) override;
+  std::unique_ptr<Start> begin(const Beginning& how, SignalCatcher& signals) override;
   std::unique_ptr<Start> attach(const RunFolder& folder, const RunStatus& status,
                                 SignalCatcher& signals) override;
 };

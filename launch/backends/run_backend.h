@@ -43,6 +43,13 @@ struct StartEnd {
   bool progressed = false;    // there is a newer checkpoint than that which it began at
 };
 
+// How a start begins.
+struct Beginning {
+  bool by_itself = false;  // nobody asked for it: the one before has failed
+  // An earlier run is still in the folder, and is removed when this one has begun.
+  bool replaces = false;
+};
+
 struct RunBackendOptions {
   const recipes::Recipe& recipe;  // outlives the backend
   std::string recipe_file;        // as it was typed
@@ -86,8 +93,7 @@ class RunBackend {
   virtual bool begins_in_folder(RunFolderMode /*mode*/) const { return false; }
   // What of a start lies in the folder then: relative paths.
   virtual std::set<std::filesystem::path> files() const { return {}; }
-  // `by_itself`: nobody asked for this start, the one before has failed.
-  virtual std::unique_ptr<Start> begin(bool by_itself, SignalCatcher& signals) = 0;
+  virtual std::unique_ptr<Start> begin(const Beginning& how, SignalCatcher& signals) = 0;
   // The start whose processes live, as their launcher before has written it; can_be_attached().
   virtual std::unique_ptr<Start> attach(const RunFolder& folder, const RunStatus& status,
                                         SignalCatcher& signals);

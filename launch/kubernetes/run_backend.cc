@@ -19,7 +19,7 @@ void KubernetesRunBackend::check() {
                   shell_word(options().recipe_file) + " --dry-run | kubectl apply -f -");
 }
 
-std::unique_ptr<RunBackend::Start> KubernetesRunBackend::begin(bool, SignalCatcher&) {
+std::unique_ptr<RunBackend::Start> KubernetesRunBackend::begin(const Beginning&, SignalCatcher&) {
   check();
   return nullptr;
 }

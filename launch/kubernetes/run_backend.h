@@ -16,7 +16,7 @@ class KubernetesRunBackend final : public RunBackend {
   // Always kInvalidArgument, with what to do instead.
   void check() override;
   bool can_be_attached() const override { return false; }
-  std::unique_ptr<Start> begin(bool by_itself, SignalCatcher& signals) override;
+  std::unique_ptr<Start> begin(const Beginning& how, SignalCatcher& signals) override;
 };
 
 }  // namespace retort::launch

@@ -31,15 +31,18 @@ RunFolder open_folder(const recipes::Recipe& recipe, const StartHow& how,
                          when_locked);
 }
 
-// What a start has besides its folder. The store closes before the hosts are left.
+// What a start has besides its folder. The store closes before the hosts are left, and they are
+// before the folder is free.
 struct Surroundings {
+  FolderLock lock;  // null: they end before the folder itself does
   std::unique_ptr<RunBackend::Start> start;
   std::unique_ptr<rpc::RendezvousServer> store;
 };
 
 Surroundings find_surroundings(const WholeRun& run, const rpc::RendezvousAccess& access,
-                               bool by_itself) {
-  Surroundings found{.start = run.backend.begin(by_itself, run.signals), .store = nullptr};
+                               const Beginning& how) {
+  Surroundings found{
+      .lock = nullptr, .start = run.backend.begin(how, run.signals), .store = nullptr};
   const recipes::Recipe& recipe = found.start->recipe();
   found.store.reset(new rpc::RendezvousServer(
       serve_store(recipe, access, found.start->bind(), recipe.launch.rendezvous.port)));
@@ -63,18 +66,21 @@ StartEnd start_run(const WholeRun& run, const StartHow& how) {
 
   // WhenLocked runs once the folder is this run's and before an earlier run is removed from it. The
   // store and the hosts must be there by then, or --overwrite would remove a run for one that
-  // cannot begin.
+  // cannot begin. They keep the folder's lock, as it may still fail to be made ready.
   Surroundings first;
-  const RunFolder folder = open_folder(run.recipe, how, [&] {
+  const RunFolder folder = open_folder(run.recipe, how, [&](const FolderLock& lock) {
     if (run.backend.begins_in_folder(how.mode)) return std::set<fs::path>{};
-    first = find_surroundings(run, access, how.by_itself);
+    first = find_surroundings(
+        run, access,
+        {.by_itself = how.by_itself, .replaces = how.mode == RunFolderMode::kOverwrite});
+    first.lock = lock;
     return run.backend.files();
   });
 
   // Declared after the folder: where one of the next steps fails, hosts end before it is free.
   Surroundings found = std::move(first);
   const std::optional<LauncherLock> lock = keep_for_next(run.backend, folder.path(), access.run);
-  if (!found.start) found = find_surroundings(run, access, how.by_itself);
+  if (!found.start) found = find_surroundings(run, access, {.by_itself = how.by_itself});
 
   // Declared after the lock: hosts end before it is free for another launcher.
   const Surroundings there = std::move(found);

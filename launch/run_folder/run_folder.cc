@@ -90,8 +90,13 @@ RoleValues values_of(const fs::path& recipe_file) {
   }
 }
 
+FolderLock open_lock(const fs::path& file) {
+  return std::make_shared<const OwnedFd>(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+}
+
 // Removes `name` of the folder with all that is in it, but for files that are spared. A link that
-// leads to one of them stays, and so does all that is where it leads, which may be others'.
+// leads to one of them stays, and so does all that is where it leads, which may be others'. Throws
+// std::filesystem::filesystem_error.
 void remove_but(const std::set<fs::path>& spared, const fs::path& folder, const fs::path& name) {
   if (spared.contains(name)) return;
   const fs::path entry = folder / name;
@@ -104,11 +109,7 @@ void remove_but(const std::set<fs::path>& spared, const fs::path& folder, const 
     return;
   }
 
-  std::error_code failed;
-  fs::remove_all(entry, failed);
-  if (failed)
-    throw Error(ErrorCode::kUnavailable,
-                "cannot remove " + entry.string() + ": " + failed.message());
+  fs::remove_all(entry);
 }
 
 }  // namespace
@@ -156,7 +157,7 @@ RunFolder::RunFolder(fs::path path, RunFolderMode mode, Duration lock_timeout,
     refuse_not_empty(path_, now.front());
 
   // What the run needs to begin is made before an old run is removed, which stays where that fails.
-  const auto made = when_locked ? when_locked() : std::set<fs::path>{};
+  const auto made = when_locked ? when_locked(lock_) : std::set<fs::path>{};
   if (mode == RunFolderMode::kOverwrite) remove_run(made);
   if (mode == RunFolderMode::kResume) {
     resume_from_ = recipes::latest_checkpoint(path_);
@@ -173,14 +174,14 @@ RunFolder::RunFolder(fs::path path, RunFolderMode mode, Duration lock_timeout,
 
 void RunFolder::lock(Duration timeout) {
   const fs::path file = path_ / kRunLock;
-  lock_ = OwnedFd(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-  if (lock_.get() < 0)
+  lock_ = open_lock(file);
+  if (lock_->get() < 0)
     throw Error(ErrorCode::kUnavailable,
                 "cannot open " + file.string() + ": " + std::strerror(errno));
 
   // flock() knows no time limit, so the lock is tried again and again.
   const Deadline deadline = Deadline::after(timeout);
-  while (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+  while (::flock(lock_->get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK)
       throw Error(ErrorCode::kUnavailable,
@@ -195,16 +196,31 @@ void RunFolder::lock(Duration timeout) {
 // On one host the living processes of the run hold the lock already, and not to get it is no error.
 // Elsewhere it is ours now, so that nobody resumes the run beside them.
 void RunFolder::join_lock() {
-  lock_ = OwnedFd(::open((path_ / kRunLock).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-  if (lock_.get() >= 0) ::flock(lock_.get(), LOCK_EX | LOCK_NB);
+  lock_ = open_lock(path_ / kRunLock);
+  if (lock_->get() >= 0) ::flock(lock_->get(), LOCK_EX | LOCK_NB);
   resume_from_ = recipes::latest_checkpoint(path_);
 }
 
 void RunFolder::remove_run(const std::set<fs::path>& spared) const {
   const auto names = entries_of(path_);
   refuse_foreign(path_, names);
-  for (const auto& name : names)
-    remove_but(spared, path_, name);
+
+  // The recipe goes first. Without it nobody resumes what is left where something cannot be
+  // removed, or takes a checkpoint that has lost some of its files for a whole one.
+  bool is_run = fs::exists(resolved_recipe());
+  try {
+    remove_but(spared, path_, kResolvedRecipe);
+    is_run = false;
+    for (const auto& name : names)
+      remove_but(spared, path_, name);
+  } catch (const fs::filesystem_error& error) {
+    throw Error(ErrorCode::kUnavailable,
+                "--overwrite: cannot remove " + error.path1().string() + ": " +
+                    error.code().message() +
+                    (is_run ? "; nothing was removed"
+                            : "; the run before is removed in part and cannot be resumed; remove "
+                              "the rest by --overwrite, or by hand"));
+  }
 }
 
 void RunFolder::write_resolved_recipe(const std::string& yaml) const {

@@ -50,7 +50,7 @@ rpc::RendezvousAccess SlurmRunBackend::new_access() {
   return access_;
 }
 
-std::unique_ptr<RunBackend::Start> SlurmRunBackend::begin(bool /*by_itself*/,
+std::unique_ptr<RunBackend::Start> SlurmRunBackend::begin(const Beginning& /*how*/,
                                                           SignalCatcher& signals) {
   return std::make_unique<SlurmStart>(recipe(), job_.value(), bind_, access_, signals);
 }

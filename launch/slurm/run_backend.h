@@ -19,7 +19,7 @@ class SlurmRunBackend final : public RunBackend {
   void check() override;
   rpc::RendezvousAccess new_access() override;
   bool can_be_attached() const override { return false; }
-  std::unique_ptr<Start> begin(bool by_itself, SignalCatcher& signals) override;
+  std::unique_ptr<Start> begin(const Beginning& how, SignalCatcher& signals) override;
   // A job whose node is lost does not go on where it is, but is queued again.
   StartEnd after_end(StartEnd end) const override;
 

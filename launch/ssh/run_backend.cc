@@ -109,9 +109,10 @@ bool SshRunBackend::begins_in_folder(RunFolderMode mode) const {
 
 std::set<fs::path> SshRunBackend::files() const { return files_of_hosts(recipe()); }
 
-std::unique_ptr<RunBackend::Start> SshRunBackend::begin(bool by_itself, SignalCatcher& signals) {
+std::unique_ptr<RunBackend::Start> SshRunBackend::begin(const Beginning& how,
+                                                        SignalCatcher& signals) {
   const fs::path folder = run_folder_of(recipe());
-  const HostsWanted wanted = by_itself ? HostsWanted::kThoseLeft : HostsWanted::kAll;
+  const HostsWanted wanted = how.by_itself ? HostsWanted::kThoseLeft : HostsWanted::kAll;
   std::unique_ptr<SshBackend> hosts =
       connect_hosts(recipe(), folder, make_run_mark(folder, kEndOfEarlierRun), wanted, signals);
   recipes::Recipe fitted = recipe_for(recipe(), *hosts);

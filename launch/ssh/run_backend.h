@@ -19,7 +19,7 @@ class SshRunBackend final : public RunBackend {
   std::set<std::filesystem::path> files() const override;
   // A run that goes on by itself does so on the hosts that are left. Errors of SshBackend and
   // fit_to_hosts.
-  std::unique_ptr<Start> begin(bool by_itself, SignalCatcher& signals) override;
+  std::unique_ptr<Start> begin(const Beginning& how, SignalCatcher& signals) override;
   std::unique_ptr<Start> attach(const RunFolder& folder, const RunStatus& status,
                                 SignalCatcher& signals) override;
 };

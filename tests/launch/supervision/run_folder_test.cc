@@ -1,5 +1,8 @@
 #include "launch/run_folder/run_folder.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <optional>
 #include <thread>
 
@@ -177,7 +180,7 @@ TEST_F(RunFolderTest, OverwriteRemovesWhatACrashHasLeft) {
 TEST_F(RunFolderTest, OverwriteRemovesNothingBeforeTheNextRunCanBegin) {
   stopped_run();
   const Error error = test::error_of([&] {
-    RunFolder(run_, RunFolderMode::kOverwrite, Duration(100), {}, []() -> std::set<fs::path> {
+    RunFolder(run_, RunFolderMode::kOverwrite, Duration(100), {}, [](auto) -> std::set<fs::path> {
       throw Error(ErrorCode::kUnavailable, "cannot listen");
     });
   });
@@ -190,7 +193,7 @@ TEST_F(RunFolderTest, OverwriteRemovesNothingBeforeTheNextRunCanBegin) {
 TEST_F(RunFolderTest, OverwriteSparesWhatTheNextRunHasMade) {
   stopped_run();
   put(run_ / "logs" / "student-0.log", "before");
-  const RunFolder folder(run_, RunFolderMode::kOverwrite, Duration(100), {}, [&] {
+  const RunFolder folder(run_, RunFolderMode::kOverwrite, Duration(100), {}, [&](auto) {
     EXPECT_TRUE(fs::exists(run_ / "checkpoint-2" / "config.json"));
     put(run_ / ".hosts", "mark");
     put(run_ / "logs" / "host-a.log", "connected");
@@ -209,7 +212,7 @@ TEST_F(RunFolderTest, OverwriteLeavesWhatALinkLeadsTo) {
   fs::remove_all(run_ / "logs");
   put(folder_ / "elsewhere" / "thesis.tex", "mine");
   fs::create_directory_symlink(folder_ / "elsewhere", run_ / "logs");
-  const RunFolder folder(run_, RunFolderMode::kOverwrite, Duration(100), {}, [&] {
+  const RunFolder folder(run_, RunFolderMode::kOverwrite, Duration(100), {}, [&](auto) {
     put(run_ / "logs" / "host-a.log", "connected");
     return std::set<fs::path>{"logs/host-a.log"};
   });
@@ -217,6 +220,72 @@ TEST_F(RunFolderTest, OverwriteLeavesWhatALinkLeadsTo) {
   EXPECT_EQ(get(run_ / "logs" / "host-a.log"), "connected");
   EXPECT_TRUE(fs::is_symlink(run_ / "logs"));
   EXPECT_FALSE(fs::exists(run_ / "checkpoint-2"));
+}
+
+// So few descriptors that a deep folder cannot be walked: what is left of the run is in parts.
+class FewDescriptors {
+ public:
+  FewDescriptors() {
+    ::getrlimit(RLIMIT_NOFILE, &old_);
+    const int next = ::dup(0);
+    ::close(next);
+    const rlimit now{static_cast<rlim_t>(next) + 4, old_.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &now);
+  }
+  ~FewDescriptors() { ::setrlimit(RLIMIT_NOFILE, &old_); }
+
+ private:
+  rlimit old_{};
+};
+
+TEST_F(RunFolderTest, WhatOverwriteCannotRemoveIsNoRunAnyMore) {
+  stopped_run();
+  fs::path deep = run_ / "final";
+  for (int level = 0; level < 20; ++level)
+    deep /= "deeper";
+  put(deep / "model.safetensors", "x");
+
+  std::optional<FewDescriptors> few;
+  const Error error = test::error_of([&] {
+    RunFolder(run_, RunFolderMode::kOverwrite, Duration(100), {}, [&](auto) {
+      few.emplace();
+      return std::set<fs::path>{};
+    });
+  });
+  few.reset();
+  EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
+  EXPECT_NE(error.message().find("cannot remove " + (run_ / "final").string()), std::string::npos)
+      << error.message();
+  EXPECT_NE(error.message().find("removed in part and cannot be resumed"), std::string::npos)
+      << error.message();
+
+  // The metrics come behind the folder, and the checkpoint before it.
+  EXPECT_FALSE(fs::exists(run_ / "checkpoint-2"));
+  EXPECT_TRUE(fs::exists(run_ / "metrics.jsonl"));
+  EXPECT_EQ(error_of(RunFolderMode::kResume), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(error_of(RunFolderMode::kFresh), ErrorCode::kInvalidArgument);
+  { RunFolder folder(run_, RunFolderMode::kOverwrite); }
+  EXPECT_EQ(std::distance(fs::directory_iterator(run_), fs::directory_iterator()), 1) << ".lock";
+}
+
+// What began in the folder ends before anybody else may have it, whatever is thrown meanwhile.
+TEST_F(RunFolderTest, IsLockedForAsLongAsWhatBeganInIt) {
+  stopped_run();
+  launch::FolderLock kept;
+  const Error error = test::error_of([&] {
+    RunFolder(run_, RunFolderMode::kOverwrite, Duration(100), {}, [&](const auto& lock) {
+      kept = lock;
+      put(run_ / "thesis.tex", "mine");
+      return std::set<fs::path>{};
+    });
+  });
+  EXPECT_NE(error.message().find("thesis.tex"), std::string::npos) << error.message();
+  EXPECT_TRUE(fs::exists(run_ / "checkpoint-2"));
+  EXPECT_EQ(error_of(RunFolderMode::kResume), ErrorCode::kUnavailable);
+  EXPECT_NE(message_.find("another run"), std::string::npos) << message_;
+
+  kept.reset();
+  EXPECT_NO_THROW(RunFolder(run_, RunFolderMode::kResume, Duration(50)));
 }
 
 TEST_F(RunFolderTest, ASecondRunInTheSameFolderIsRefused) {
