@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "launch/placement/placement.h"
 #include "launch/run_folder/run_mark.h"
+#include "launch/ssh/earlier_logs.h"
 #include "launch/ssh/fit_to_hosts.h"
 #include "launch/ssh/host_places.h"
 #include "launch/ssh/run_hosts.h"
@@ -47,13 +48,17 @@ class SshProcesses final : public StartProcesses {
 class SshStart final : public RunBackend::Start {
  public:
   // `placement`: where its processes are already.
-  SshStart(recipes::Recipe recipe, std::unique_ptr<SshBackend> hosts,
+  SshStart(recipes::Recipe recipe, EarlierLogs earlier, std::unique_ptr<SshBackend> hosts,
            std::optional<Placement> placement)
-      : recipe_(std::move(recipe)), hosts_(std::move(hosts)), placement_(std::move(placement)) {}
+      : recipe_(std::move(recipe)),
+        earlier_(std::move(earlier)),
+        hosts_(std::move(hosts)),
+        placement_(std::move(placement)) {}
 
   const recipes::Recipe& recipe() const override { return recipe_; }
   std::string bind() const override { return store_bind(recipe_, hosts_.get()); }
   std::unique_ptr<StartProcesses> enter(const RunFolder& folder) override {
+    earlier_.remove();
     HostPlaces places =
         placement_ ? HostPlaces(recipe_, *hosts_, *placement_) : HostPlaces(recipe_, *hosts_);
     return std::make_unique<SshProcesses>(recipe_, folder, *hosts_, std::move(places));
@@ -61,6 +66,7 @@ class SshStart final : public RunBackend::Start {
 
  private:
   const recipes::Recipe recipe_;
+  EarlierLogs earlier_;  // before the hosts, which write to the logs until they end
   const std::unique_ptr<SshBackend> hosts_;
   const std::optional<Placement> placement_;
 };
@@ -113,10 +119,12 @@ std::unique_ptr<RunBackend::Start> SshRunBackend::begin(const Beginning& how,
                                                         SignalCatcher& signals) {
   const fs::path folder = run_folder_of(recipe());
   const HostsWanted wanted = how.by_itself ? HostsWanted::kThoseLeft : HostsWanted::kAll;
+  EarlierLogs earlier = how.replaces ? EarlierLogs(logs_of_hosts(recipe(), folder)) : EarlierLogs();
   std::unique_ptr<SshBackend> hosts =
       connect_hosts(recipe(), folder, make_run_mark(folder, kEndOfEarlierRun), wanted, signals);
   recipes::Recipe fitted = recipe_for(recipe(), *hosts);
-  return std::make_unique<SshStart>(std::move(fitted), std::move(hosts), std::nullopt);
+  return std::make_unique<SshStart>(std::move(fitted), std::move(earlier), std::move(hosts),
+                                    std::nullopt);
 }
 
 std::unique_ptr<RunBackend::Start> SshRunBackend::attach(const RunFolder& folder,
@@ -126,7 +134,8 @@ std::unique_ptr<RunBackend::Start> SshRunBackend::attach(const RunFolder& folder
   std::unique_ptr<SshBackend> hosts =
       connect_hosts(recipe(), folder.path(), mark, HostsWanted::kThoseLeft, signals);
   Placement placement = placement_of(recipe(), status);
-  return std::make_unique<SshStart>(recipe(), std::move(hosts), std::move(placement));
+  return std::make_unique<SshStart>(recipe(), EarlierLogs(), std::move(hosts),
+                                    std::move(placement));
 }
 
 }  // namespace retort::launch

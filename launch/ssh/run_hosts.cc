@@ -15,10 +15,17 @@ std::unique_ptr<SshBackend> connect_hosts(const recipes::Recipe& recipe, const f
                                       signals);
 }
 
+std::vector<fs::path> logs_of_hosts(const recipes::Recipe& recipe, const fs::path& run_folder) {
+  std::vector<fs::path> logs;
+  for (const HostLinkOptions& link : links_to_hosts(recipe, {}, {}, run_folder / kLogsFolder))
+    logs.push_back(link.log);
+  return logs;
+}
+
 std::set<fs::path> files_of_hosts(const recipes::Recipe& recipe) {
   std::set<fs::path> files{kRunMark};
-  for (const HostLinkOptions& link : links_to_hosts(recipe, {}, {}, kLogsFolder))
-    files.insert(link.log);
+  for (const fs::path& log : logs_of_hosts(recipe, {}))
+    files.insert(log);
   return files;
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "launch/process/signal_catcher.h"
 #include "launch/ssh/ssh_backend.h"
@@ -18,6 +19,9 @@ std::unique_ptr<SshBackend> connect_hosts(const recipes::Recipe& recipe,
                                           const std::filesystem::path& run_folder,
                                           const std::string& mark, HostsWanted wanted,
                                           const SignalCatcher& signals);
+// The logs of what they and ssh say.
+std::vector<std::filesystem::path> logs_of_hosts(const recipes::Recipe& recipe,
+                                                 const std::filesystem::path& run_folder);
 // The files in the run's folder that they then use, the mark among them; relative to it.
 std::set<std::filesystem::path> files_of_hosts(const recipes::Recipe& recipe);
 

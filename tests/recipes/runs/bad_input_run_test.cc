@@ -208,22 +208,51 @@ TEST(Overwrite, RefusesToRemoveWhatTheRunReads) {
   EXPECT_EQ(retort({"launch", path.string(), "--overwrite"}).exit_code, 0);
 }
 
+// `retort launch --overwrite` on one host, for which a shell script stands in for ssh.
+CommandResult overwrite_by_ssh(const TemporaryFolder& folder, const fs::path& recipe,
+                               const std::string& host, const std::string& script) {
+  std::ofstream(folder / "ssh") << "#!/bin/sh\n" << script;
+  fs::permissions(folder / "ssh", fs::perms::owner_all);
+  Command run({"sh", "-c", "PATH=\"$0:$PATH\" exec \"$@\"", folder.path().string(), retort_binary(),
+               "launch", recipe.string(), "--overwrite", "launch.backend=ssh",
+               "launch.ssh.program=" + retort_binary(), "launch.hosts=[{host: " + host + "}]"});
+  return run.wait(kDeadline);
+}
+
 // A host that does not answer is heard of while the run is still there that was to be replaced.
 TEST(Overwrite, RemovesNothingWhereAHostIsMissing) {
   TemporaryFolder folder;
   const fs::path path = write_recipe(folder.path(), {.steps = 2});
   ASSERT_EQ(retort({"launch", path.string()}).exit_code, 0);
-  std::ofstream(folder / "ssh") << "#!/bin/sh\necho 'no route to host' >&2\nexit 255\n";
-  fs::permissions(folder / "ssh", fs::perms::owner_all);
-  Command run({"sh", "-c", "PATH=\"$0:$PATH\" exec \"$@\"", folder.path().string(), retort_binary(),
-               "launch", path.string(), "--overwrite", "launch.backend=ssh",
-               "launch.hosts=[{host: gone}]"});
-  const auto result = run.wait(kDeadline);
+  const auto result =
+      overwrite_by_ssh(folder, path, "gone", "echo 'no route to host' >&2\nexit 255\n");
   EXPECT_EQ(result.exit_code, 3) << result.output;
   EXPECT_NE(result.output.find("host gone could not be reached"), std::string::npos)
       << result.output;
   EXPECT_TRUE(fs::exists(folder / "run/final/model.safetensors"));
   EXPECT_TRUE(fs::exists(folder / "run/metrics.jsonl"));
+}
+
+// Hosts say something while the earlier run is still there; it is of the run that replaces that.
+TEST(Overwrite, BeginsTheLogsOfHostsAnew) {
+  TemporaryFolder folder;
+  const fs::path path = write_recipe(folder.path(), {.steps = 2});
+  const std::string runs =
+      " >&2\nfor last; do :; done\nexport SSH_CONNECTION='127.0.0.1 1 127.0.0.1 2'\n"
+      "exec sh -c \"$last\"\n";
+  const fs::path log = folder / "run/logs/host-here.log";
+  for (const std::string word : {"first", "second"}) {
+    const auto result = overwrite_by_ssh(folder, path, "here", "echo " + word + runs);
+    ASSERT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_NE(read_file(log).find(word), std::string::npos);
+  }
+  EXPECT_EQ(read_file(log).find("first"), std::string::npos) << read_file(log);
+
+  // The run stays, and its log with it, where the next one cannot begin.
+  const auto refused = overwrite_by_ssh(folder, path, "here", "echo no route >&2\nexit 255\n");
+  EXPECT_EQ(refused.exit_code, 3) << refused.output;
+  EXPECT_NE(read_file(log).find("second"), std::string::npos) << read_file(log);
+  EXPECT_NE(read_file(log).find("no route"), std::string::npos) << read_file(log);
 }
 
 TEST(TooFewDescriptors, EndTheLaunchWithTheLimit) {
