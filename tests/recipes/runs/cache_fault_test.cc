@@ -2,12 +2,16 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <fstream>
-#include <thread>
+#include <system_error>
 
 #include "base/file.h"
 #include "tests/recipes/run_support/cache_support.h"
+#include "tests/recipes/run_support/on_policy_support.h"
+#include "tests/support/wait_until.h"
 
 namespace retort::test {
 namespace {
@@ -187,15 +191,32 @@ TEST_F(CacheRefuses, DamagedFiles) {
 // Killed while it writes: what is finished stays, what is torn goes, and the same command goes on.
 class KilledCache : public WrittenCache {};
 
+fs::path records_of(const fs::path& cache) { return cache / "payloads/rank-0.payloads"; }
+
+// Records with the second one first. Each is as good as before, so that a writer that goes on keeps
+// them; one that begins again writes them in the order of the rows.
+std::string swapped(std::string records) {
+  constexpr size_t kHead = 40, kBodyBytes = 8;  // where the head says them (payload_cache.h)
+  const auto record_end = [&](size_t begin) {
+    uint64_t body = 0;
+    std::memcpy(&body, records.data() + begin + kBodyBytes, sizeof body);
+    return begin + kHead + body;
+  };
+  const size_t first = record_end(0), second = record_end(first);
+  const auto at = [&](size_t place) { return records.begin() + static_cast<ptrdiff_t>(place); };
+  std::rotate(at(0), at(first), at(second));
+  return records;
+}
+
 TEST_F(KilledCache, IsGoneOnWith) {
   TemporaryFolder folder;
-  const std::string records = read_file(whole() / "payloads/rank-0.payloads");
+  const std::string records = swapped(read_file(records_of(whole())));
 
   for (const size_t cut : {records.size() / 3, records.size() - 7}) {
     const fs::path cache = folder / ("cut" + std::to_string(cut));
     copy_folder(whole(), cache);
     fs::remove(cache / "manifest.json");
-    fs::resize_file(cache / "payloads/rank-0.payloads", cut);
+    std::ofstream(records_of(cache), std::ios::binary) << records.substr(0, cut);
     const CommandResult early =
         run_cached(folder / ("early" + cache.filename().string()), golden(), cache);
     expect_refused(early, 2, "is not complete; run the same `retort cache` again");
@@ -203,34 +224,85 @@ TEST_F(KilledCache, IsGoneOnWith) {
     const CommandResult again = retort(cache_command(recipe(), cache));
     ASSERT_EQ(again.exit_code, 0) << again.output;
     EXPECT_EQ(manifest_of(cache).at("packs").at("sequences"), 20);
-    EXPECT_EQ(read_file(cache / "payloads/rank-0.payloads").substr(0, records.size() / 4),
-              records.substr(0, records.size() / 4))
-        << "what was finished is not written again";
-    EXPECT_EQ(read_file(cache / "payloads/rank-0.payloads"), records);
+    EXPECT_EQ(read_file(records_of(cache)), records) << "what was finished is not written again";
   }
 }
 
-// With SIGKILL to the launcher at some moment; the cache that is gone on with has the same bytes.
+constexpr int kManyRows = 2000;
+
+// So many rows that a writer is still at them when a test has seen how far it is.
+fs::path many_rows(const fs::path& folder) {
+  const fs::path path = folder / "many.jsonl";
+  std::ofstream file(path);
+  for (int row = 0; row < kManyRows; ++row) {
+    const std::string ids = std::to_string(row % 50) + ", " + std::to_string(row / 50) + ", 7, 5";
+    file << "{\"input_ids\": [" << ids << "], \"labels\": [" << ids << "]}\n";
+  }
+  return path;
+}
+
+// Starts the writer and kills its launcher once there are `bytes` of records. False where the cache
+// is complete: the kill came too late.
+bool kill_at(size_t bytes, std::vector<std::string> writer, const fs::path& cache) {
+  writer.insert(writer.begin(), retort_binary());
+  Command command(writer);
+  const auto written = [&] {
+    std::error_code missing;
+    const uintmax_t size = fs::file_size(records_of(cache), missing);
+    return !missing && size >= bytes;
+  };
+  wait_until([&] { return written() || !command.running(); }, std::chrono::seconds(60),
+             std::chrono::milliseconds(1));
+  command.signal(SIGKILL);
+
+  // The launcher is gone at once, and its processes soon after; only then nothing is written more.
+  const CommandResult result = command.wait();
+  EXPECT_TRUE(all_gone(cache.string())) << "a process was left behind";
+  const bool complete = fs::exists(cache / "manifest.json");
+  EXPECT_TRUE(complete || result.exit_code == 128 + SIGKILL) << result.output;
+  return !complete;
+}
+
+// With SIGKILL to the launcher when a quarter, a half and three quarters of the records are there:
+// the cache that is gone on with has the same bytes.
 TEST_F(KilledCache, SurvivesItsLauncher) {
   TemporaryFolder folder;
+  const Overrides rows{"data.train=[{path: " + many_rows(folder.path()).string() + "}]"};
+  GoldenRecipe recipe = golden();
+  recipe.rows = 1;
+  std::string records = read_file(records_of(write_cache(folder / "writer", recipe, rows)));
+  ASSERT_FALSE(HasFailure());
   const fs::path cache = folder / "killed";
-  int killed = 0;
-  for (const int delay : {300, 700, 1500}) {
-    std::vector<std::string> args = cache_command(recipe(), cache);
-    args.insert(args.begin(), retort_binary());
-    Command command(args);
-    std::this_thread::sleep_for(std::chrono::milliseconds(delay));
-    ::kill(command.pid(), SIGKILL);
-    command.wait(std::chrono::seconds(60));
-    if (!fs::exists(cache / "manifest.json")) ++killed;
+  const auto writer = cache_command(folder / "writer/recipe.yaml", cache, rows);
+
+  size_t kept = 0;
+  for (const size_t quarter : {1, 2, 3}) {
+    // A writer that was done before the kill is put back to where it began.
+    constexpr int kTries = 5;
+    int tried = 1;
+    while (!kill_at(records.size() * quarter / 4, writer, cache) && tried < kTries) {
+      ++tried;
+      fs::remove(cache / "manifest.json");
+      fs::resize_file(records_of(cache), kept);
+    }
+    ASSERT_FALSE(HasFailure());
+    ASSERT_FALSE(fs::exists(cache / "manifest.json")) << "it is done before each of the kills";
+
+    // A kill may tear the last record.
+    const std::string now = read_file(records_of(cache));
+    ASSERT_LT(kept, now.size());
+    ASSERT_TRUE(records.starts_with(now)) << "after kill " << quarter;
+    kept = now.size();
+    if (quarter > 1) continue;
+    records = swapped(records);
+    std::ofstream(records_of(cache), std::ios::binary) << records.substr(0, kept);
   }
-  EXPECT_GT(killed, 0) << "the writer was never killed early enough";
-  const CommandResult again = retort(cache_command(recipe(), cache));
+
+  const CommandResult again = retort(writer);
   ASSERT_EQ(again.exit_code, 0) << again.output;
-  const CommandResult trained = run_cached(folder / "reader", golden(), cache);
+  EXPECT_TRUE(read_file(records_of(cache)) == records) << "what was kept is not written again";
+  const CommandResult trained = run_cached(folder / "reader", recipe, cache, rows);
   EXPECT_EQ(trained.exit_code, 0) << trained.output;
-  EXPECT_EQ(read_file(cache / "payloads/rank-0.payloads"),
-            read_file(whole() / "payloads/rank-0.payloads"));
 }
 
 }  // namespace
