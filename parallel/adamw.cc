@@ -11,6 +11,7 @@
 #include <c10/core/ScalarType.h>
 
 #include "base/sizes.h"
+#include "parallel/detail/adamw_kernel.h"
 #include "parallel/detail/one_device.h"
 
 namespace retort::parallel {
@@ -61,6 +62,8 @@ void update(const UpdateGroup& g, double learning_rate, double weight_decay,
 
 }  // namespace
 
+AdamW::~AdamW() = default;
+
 AdamW::AdamW(std::vector<NamedParameter> parameters, Options options)
     : parameters_(std::move(parameters)), options_(std::move(options)) {
   for (const NamedParameter& p : parameters_)
@@ -88,6 +91,8 @@ void AdamW::allocate() {
     master_.push_back(needs_master(parameters_[i].value) ? value_part(i).to(at::kFloat)
                                                          : at::Tensor());
   }
+  if (std::ranges::all_of(parameters_, &detail::AdamwKernel::takes, &NamedParameter::value))
+    kernel_ = std::make_unique<detail::AdamwKernel>();
 }
 
 at::Tensor AdamW::value_part(size_t i) const {
@@ -129,8 +134,39 @@ void AdamW::step(GradBuckets& grads, double learning_rate) {
   ++step_;
   if (parameters_.empty()) return;
 
-  // The fused kernel takes one weight decay for all tensors of a call, hence two calls.
   const at::NoGradGuard no_grad;
+  if (kernel_ != nullptr)
+    step_by_kernel(grads, learning_rate);
+  else
+    step_by_torch(grads, learning_rate);
+}
+
+void AdamW::step_by_kernel(const GradBuckets& grads, double learning_rate) {
+  std::vector<detail::AdamwUpdate> updates;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    // With sharded gradients another dp rank may update all of this parameter.
+    if (parts_[i].size() == 0) continue;
+    const bool has_master = master_[i].defined();
+    updates.push_back({.values = has_master ? master_[i] : value_part(i),
+                       .exp_avg = exp_avg_[i],
+                       .exp_avg_sq = exp_avg_sq_[i],
+                       .grad = grads.main_grad_part(i),
+                       .weight = has_master ? value_part(i) : at::Tensor(),
+                       .weight_decay = decays(parameters_[i].name) ? options_.weight_decay : 0});
+  }
+
+  // The gradients stay as they are, so their scale goes on to be pending: norms that are asked for
+  // after the step count it.
+  kernel_->run(updates, {.number = step_,
+                         .learning_rate = learning_rate,
+                         .beta1 = options_.beta1,
+                         .beta2 = options_.beta2,
+                         .eps = options_.eps,
+                         .grad_scale = grads.pending_scale()});
+}
+
+void AdamW::step_by_torch(GradBuckets& grads, double learning_rate) {
+  // The fused kernel takes one weight decay for all tensors of a call, hence two calls.
   const at::Tensor step_tensor =
       at::full({}, static_cast<double>(step_), exp_avg_.front().options());
   UpdateGroup without_decay;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,9 @@
 #include "parallel/grad_buckets.h"
 
 namespace retort::parallel {
+namespace detail {
+class AdamwKernel;
+}
 
 // Updates parameters from the sums of their gradients. With sharded gradients (ZeRO-1) it has the
 // state of GradBuckets::part() only and updates that part of each parameter; ParameterGather makes
@@ -20,11 +24,14 @@ namespace retort::parallel {
 //
 // Collectives: none.
 // Memory: for each element m and v in fp32 (8 bytes), and an fp32 master copy (4 bytes) when the
-//   parameter is not fp32; all of it is allocated in the constructor.
+//   parameter is not fp32; all of it is allocated in the constructor. With our own kernel a table
+//   besides (detail/adamw_kernel.h).
 // Errors: kInvalidArgument naming the parameter that is on another device than the first, not
 //   contiguous or of another dtype than fp32, bf16, fp16.
 // Devices: the CPU or one CUDA device, the same for all parameters; the state lies there too. On a
-//   device step() only queues work.
+//   device step() only queues work: where the device has our kernels, and no parameter is fp16
+//   (which the kernel lacks), one launch that reads the gradients and writes the weights too; else
+//   torch's fused kernel, and a copy of each master.
 // Threads: compute.
 class AdamW {
  public:
@@ -41,9 +48,11 @@ class AdamW {
   AdamW(std::vector<NamedParameter> parameters, Options options);
   // Updates the parts that `grads` has the sums of.
   AdamW(const GradBuckets& grads, Options options);
+  ~AdamW();
 
-  // One update with main_grads of `grads` (same order of parameters, same parts), which get their
-  // pending scale in the same pass.
+  // One update with main_grads of `grads` (same order of parameters, same parts) times their
+  // pending scale, which is applied in the same pass. Torch's kernel leaves it in main_grads, where
+  // it is pending no more; ours writes no gradient, and the scale stays pending.
   void step(GradBuckets& grads, double learning_rate);
   int64_t num_steps() const { return step_; }
   int64_t state_bytes() const;  // what the state has allocated
@@ -71,6 +80,8 @@ class AdamW {
   std::vector<TensorPiece> pieces(bool counted_only) const;
   void check_not_half_loaded() const;
   at::Tensor value_part(size_t i) const;  // of the parameter, one dimension
+  void step_by_kernel(const GradBuckets& grads, double learning_rate);
+  void step_by_torch(GradBuckets& grads, double learning_rate);
   void set_parameters_from_masters();
 
   std::vector<NamedParameter> parameters_;
@@ -79,6 +90,7 @@ class AdamW {
   int64_t step_ = 0;
   bool half_loaded_ = false;
   std::vector<at::Tensor> exp_avg_, exp_avg_sq_, master_;  // of the parts, one dimension
+  std::unique_ptr<detail::AdamwKernel> kernel_;  // null: torch's takes the steps
   ThreadChecker compute_thread_;
 };
 

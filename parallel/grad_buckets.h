@@ -86,8 +86,8 @@ class GradBuckets {
   // `embedding`, and then reduces over `dp` as for all others.
   void finish();
   // Multiplies what this rank has the sums of, without a pass over it: norms count the factor, and
-  // the optimizer applies it where it reads each gradient (AdamW::step). Until then main_grad() has
-  // the sums as they are.
+  // the optimizer applies it where it reads each gradient (AdamW::step). main_grad() has the sums
+  // as they are, until scale_applied() says otherwise.
   void scale(double factor);
   double pending_scale() const;  // what main_grad() is still to be multiplied with
   void scale_applied();          // by who has multiplied it

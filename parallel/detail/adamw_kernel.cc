@@ -1,0 +1,111 @@
+#include "parallel/detail/adamw_kernel.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/sizes.h"
+#include "kernels/device_kernels.h"
+
+namespace retort::parallel::detail {
+namespace {
+
+// The elements that one block updates, and the most threads that it has (kernels/adamw.cuh names
+// what was measured).
+constexpr int64_t kChunkSize = 4096, kMaxThreads = 512;
+// A thread updates so many elements at once.
+constexpr int64_t kThreadElements = 8;
+
+// As AdamwChunk of kernels/adamw.cuh.
+struct Chunk {
+  int64_t tensor;
+  int64_t begin;
+};
+
+// Tensors that are all small get blocks without idle threads.
+int64_t threads_for(int64_t elements) {
+  constexpr int64_t kWarp = 32;
+  const int64_t wanted = (elements + kThreadElements - 1) / kThreadElements;
+  return std::clamp((wanted + kWarp - 1) / kWarp * kWarp, kWarp, kMaxThreads);
+}
+
+}  // namespace
+
+bool AdamwKernel::takes(const at::Tensor& parameter) {
+  const at::ScalarType dtype = parameter.scalar_type();
+  return kernels::device_kernels(parameter.device()) != nullptr &&
+         (dtype == at::kFloat || dtype == at::kBFloat16);
+}
+
+AdamwKernel::Row AdamwKernel::row_of(const AdamwUpdate& update) {
+  const int64_t count = update.values.numel();
+  for (const at::Tensor* t : {&update.exp_avg, &update.exp_avg_sq, &update.grad, &update.weight})
+    RETORT_CHECK(!t->defined() || (t->numel() == count && t->is_contiguous()))
+        << "a tensor of another size than the parameter's";
+  return {.values = update.values.mutable_data_ptr(),
+          .exp_avg = update.exp_avg.mutable_data_ptr(),
+          .exp_avg_sq = update.exp_avg_sq.mutable_data_ptr(),
+          .grad = update.grad.const_data_ptr(),
+          .weight = update.weight.defined() ? update.weight.mutable_data_ptr() : nullptr,
+          .count = count,
+          .weight_decay = static_cast<float>(update.weight_decay)};
+}
+
+void AdamwKernel::upload(const std::vector<Row>& rows, const at::Device& device) {
+  static_assert(sizeof(Row) == 56 && sizeof(Chunk) == 16, "as kernels/adamw.cuh reads them");
+  std::vector<Chunk> chunks;
+  most_elements_ = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    most_elements_ = std::max(most_elements_, std::min(rows[i].count, kChunkSize));
+    for (int64_t begin = 0; begin < rows[i].count; begin += kChunkSize)
+      chunks.push_back({.tensor = to_int64(i), .begin = begin});
+  }
+
+  const size_t row_bytes = rows.size() * sizeof(Row);
+  const size_t chunk_bytes = chunks.size() * sizeof(Chunk);
+  at::Tensor host = at::empty({to_int64(row_bytes + chunk_bytes)}, at::kByte);
+  auto* bytes = host.mutable_data_ptr<uint8_t>();
+  std::memcpy(bytes, rows.data(), row_bytes);
+  std::memcpy(bytes + row_bytes, chunks.data(), chunk_bytes);
+  table_ = host.to(device);
+  num_chunks_ = std::ssize(chunks);
+  rows_ = rows;
+}
+
+void AdamwKernel::run(const std::vector<AdamwUpdate>& updates, const AdamwStep& step) {
+  if (updates.empty()) return;
+  const at::Tensor& first = updates.front().values;
+  const at::Device device = first.device();
+
+  // The table says where everything lies. It is compared rather than trusted, because a parameter
+  // may have been given other memory since the last step.
+  std::vector<Row> rows;
+  for (const AdamwUpdate& update : updates)
+    rows.push_back(row_of(update));
+  if (rows != rows_) upload(rows, device);
+
+  // Powers of float32's betas would be wrong by 1e-5 after a few hundred steps.
+  const auto number = static_cast<double>(step.number);
+  const double bias1 = 1 - std::pow(step.beta1, number);
+  const double bias2_sqrt = std::sqrt(1 - std::pow(step.beta2, number));
+
+  // The kernel reads the scale on the device.
+  at::Tensor scale;
+  if (step.grad_scale != 1) scale = at::full({}, step.grad_scale, first.options());
+
+  const auto* tensors = static_cast<const uint8_t*>(table_.const_data_ptr());
+  const uint8_t* chunks = tensors + rows_.size() * sizeof(Row);
+  kernels::launch_kernel(
+      *kernels::device_kernels(device), device,
+      {.name = "retort_adamw", .grid_x = num_chunks_, .block = threads_for(most_elements_)},
+      tensors, chunks, kChunkSize, kernels::read_address(scale),
+      static_cast<float>(step.learning_rate), static_cast<float>(step.beta1),
+      static_cast<float>(step.beta2), static_cast<float>(step.eps), static_cast<float>(bias1),
+      static_cast<float>(bias2_sqrt));
+}
+
+}  // namespace retort::parallel::detail
