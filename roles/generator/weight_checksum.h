@@ -9,14 +9,16 @@
 
 namespace retort::roles {
 
-// Over a part's values, name and place. Computed where the values lie, by another rule on devices
-// than on the host: nothing but numbers comes to the host.
-uint64_t part_checksum(const WeightPart& part);
+// Of each part, over its values, name and place. Computed where the values lie, by another rule on
+// devices than on the host: nothing but numbers comes to the host, those of all parts in one copy.
+// Where a device has kernels they are summed by one launch (kernels/checksum.cuh), elsewhere by
+// operators of LibTorch, to the same numbers.
+std::vector<uint64_t> part_checksums(const std::vector<WeightPart>& parts);
 // The checksum of what came before and of this one.
 uint64_t combined_checksum(uint64_t running, uint64_t checksum);
 // Fills in the checksums of one bucket's parts and returns the running checksum of all parts so
 // far. Columns of a matrix are copied here, so that they are contiguous. Weights on a device are
-// copied to pinned host memory, or stay there with `on_device`.
+// copied to pinned host memory, or stay there with `on_device`; the host then waits for them once.
 uint64_t seal(WeightBucket& bucket, uint64_t running, bool on_device = false);
 // The same into memory that the bucket has for itself: the decoder may change then. Copied and
 // summed up in one pass. Where `earlier`, a bucket of the same place that was made so, has memory

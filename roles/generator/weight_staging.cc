@@ -15,6 +15,22 @@ namespace {
 
 Box box_of(const WeightPart& part) { return {part.begin, part.values.sizes().vec()}; }
 
+[[noreturn]] void refuse(const WeightPart& part, uint64_t version, const std::string& what) {
+  throw Error(ErrorCode::kCorrupt, "pushed weights: " + what)
+      .with("parameter", part.name)
+      .with("version", version);
+}
+
+// Refuses values that are not those that were sealed. All parts are summed before one is looked at,
+// because the host waits for a device as often as it looks.
+void check_values(const WeightBucket& bucket) {
+  const std::vector<uint64_t> found = part_checksums(bucket.parts);
+  for (size_t i = 0; i < found.size(); ++i)
+    if (found[i] != bucket.parts[i].checksum)
+      refuse(bucket.parts[i], bucket.version,
+             "the checksum differs: the values were damaged on their way");
+}
+
 }  // namespace
 
 WeightStaging::WeightStaging(models::Decoder& decoder) : decoder_(decoder) {
@@ -23,20 +39,15 @@ WeightStaging::WeightStaging(models::Decoder& decoder) : decoder_(decoder) {
 }
 
 void WeightStaging::check_part(const WeightPart& part, uint64_t version) const {
-  const auto refuse = [&](const std::string& what) {
-    throw Error(ErrorCode::kCorrupt, "pushed weights: " + what)
-        .with("parameter", part.name)
-        .with("version", version);
-  };
-
   const auto found = parameters_.find(part.name);
   if (found == parameters_.end())
-    refuse("this model has no such parameter; trainer and generator must have one shape");
+    refuse(part, version,
+           "this model has no such parameter; trainer and generator must have one shape");
   const Own& own = found->second;
   const size_t dims = own.slice.begin.size();
   if (!part.values.defined() || part.values.scalar_type() != own.dtype ||
       part.values.dim() != static_cast<int64_t>(dims) || part.begin.size() != dims)
-    refuse("shape or dtype differ from the generator's");
+    refuse(part, version, "shape or dtype differ from the generator's");
 
   // Every element must lie within what this rank holds. Differences are compared, not sums, because
   // numbers from the wire may be so large that a sum overflows.
@@ -44,12 +55,10 @@ void WeightStaging::check_part(const WeightPart& part, uint64_t version) const {
     const int64_t before = own.slice.begin[d];
     if (part.begin[d] < before || part.begin[d] - before > own.slice.size[d] ||
         part.values.size(static_cast<int64_t>(d)) > own.slice.size[d] - (part.begin[d] - before))
-      refuse(
-          "shape or dtype differ from the generator's, or elements lie outside what this rank "
-          "holds");
+      refuse(part, version,
+             "shape or dtype differ from the generator's, or elements lie outside what this rank "
+             "holds");
   }
-  if (part_checksum(part) != part.checksum)
-    refuse("the checksum differs: the values were damaged on their way");
 }
 
 // Refuses a version that comes too early or too late. Called with the lock held.
@@ -77,6 +86,7 @@ void WeightStaging::add(WeightBucket bucket, const std::string& from) {
     rpc::use_on_current_stream(part.values);
     check_part(part, bucket.version);
   }
+  check_values(bucket);
 
   // Meanwhile other weights may have been checked or put in use, so the version is looked at again.
   // Only a sound bucket of a newer version makes what is staged worthless; that is freed without

@@ -115,9 +115,8 @@ TEST_P(GpuOptimizer, AgreesWithTheCpu) {
         << got[i].name;
   }
 
-  // What the optimizer read, which leaves the scale pending on a device with our kernels, and what
-  // it made of the parameters: a master beside the middle of two bf16 numbers may round to the other
-  // one.
+  // What the optimizer read, where our kernel leaves the scale pending, and what it made of the
+  // parameters: a master beside the middle of two bf16 numbers may round to the other one.
   for (size_t i = 0; i < device.parameters.size(); ++i) {
     EXPECT_TRUE(device.buckets.main_grad(i).is_cuda());
     EXPECT_LT(relative_difference(device.buckets.main_grad(i) * device.buckets.pending_scale(),
