@@ -130,8 +130,7 @@ void connect_devices(Group::Impl& group, const StoreClient& store, const World::
                      const std::shared_ptr<detail::DeviceWatch>& watch) {
   try {
     group.device_backend = options.device_module->backends().connect(
-        {group.name, group.position, to_int(group.ranks.size()), group.timeout,
-         options.high_priority_streams},
+        {group.name, group.ranks, group.position, group.timeout, options.high_priority_streams},
         device_store(group, store));
   } catch (const std::exception& e) {
     throw detail::unconnected(group.name, group.ranks[to_size(group.position)], "connect devices",

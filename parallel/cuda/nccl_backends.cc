@@ -15,6 +15,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "base/error.h"
+#include "base/sizes.h"
 #include "parallel/detail/device_backends.h"
 
 namespace retort::parallel::cuda {
@@ -108,8 +109,8 @@ class NcclBackends final : public detail::DeviceBackends {
     auto options = c10d::ProcessGroupNCCL::Options::create(group.high_priority);
     options->timeout = group.timeout;
     options->group_name = group.name;
-    auto backend =
-        c10::make_intrusive<NcclGroup>(store, group.position, group.size, std::move(options));
+    auto backend = c10::make_intrusive<NcclGroup>(store, group.position, to_int(group.ranks.size()),
+                                                  std::move(options));
     backend->setGroupDesc(group.name);
     backend->setBoundDeviceId(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_)));
     // All ranks connect now, in one order, and not at the first collective: a group that cannot
@@ -157,6 +158,6 @@ class NcclBackends final : public detail::DeviceBackends {
 
 // The module is entered here, by the name in detail::kDeviceBackendsFunction.
 extern "C" __attribute__((visibility("default"))) retort::parallel::detail::DeviceBackends*
-retort_cuda_backends_4() {
+retort_cuda_backends_5() {
   return std::make_unique<retort::parallel::cuda::NcclBackends>().release();
 }

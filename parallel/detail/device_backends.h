@@ -14,9 +14,9 @@
 namespace retort::parallel::detail {
 
 struct DeviceGroupSpec {
-  std::string name;  // "student.dp"
-  int position = 0;  // of this rank in the group
-  int size = 1;
+  std::string name;        // "student.dp"
+  std::vector<int> ranks;  // of the role, in the order of the group
+  int position = 0;        // of this rank in `ranks`
   std::chrono::milliseconds timeout{0};
   bool high_priority = false;  // its kernels go before those of the computation
 };
@@ -53,7 +53,7 @@ class DeviceBackends {
 
 // The name of the module's C function that makes a DeviceBackends. Its number changes with this
 // header.
-inline constexpr const char* kDeviceBackendsFunction = "retort_cuda_backends_4";
+inline constexpr const char* kDeviceBackendsFunction = "retort_cuda_backends_5";
 using MakeDeviceBackends = DeviceBackends*();
 
 }  // namespace retort::parallel::detail

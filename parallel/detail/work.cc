@@ -48,7 +48,10 @@ void throw_invalid(const Group::Impl& group, const char* operation, const std::s
 }
 
 at::Tensor flat_view(const Group::Impl& group, const char* operation, const at::Tensor& tensor) {
-  if (!tensor.defined() || !(tensor.is_cpu() || tensor.is_cuda()) || !tensor.is_contiguous())
+  const auto on_device = [&] {
+    return group.device_backend && tensor.device() == group.device_backend->getBoundDeviceId();
+  };
+  if (!tensor.defined() || !(tensor.is_cpu() || on_device()) || !tensor.is_contiguous())
     throw_invalid(group, operation,
                   "expected a contiguous tensor on the CPU or the world's device");
   return tensor.detach().view({tensor.numel()});

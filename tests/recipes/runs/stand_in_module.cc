@@ -1,18 +1,17 @@
 // The stand-in device as a module of the program: what libretort_cuda.so is for CUDA, with the
 // device of tests/losses/stand_in_device.h and the emulated kernels. A role with `world.device:
 // cuda` computes on it where RETORT_CUDA_MODULE names this file. One device, or as many as
-// STAND_IN_DEVICES says, and no collectives of its own: ranks of a role that share one would go
-// through host memory.
+// STAND_IN_DEVICES says; between them collectives are those of tests/parallel/stand_in.
 #include <ATen/detail/CUDAHooksInterface.h>
 
 #include <memory>
-#include <vector>
 
 #include "base/error.h"
 #include "parallel/detail/device_backends.h"
 #include "rpc/detail/device_transfer.h"
 #include "tests/kernels/emulated_kernels.h"
 #include "tests/losses/stand_in_device.h"
+#include "tests/parallel/stand_in/backends.h"
 #include "tests/rpc/stand_in_transfer.h"
 
 namespace retort::test {
@@ -31,32 +30,15 @@ void check_opened_in_time() {
       << "LibTorch looked for CUDA before the module was opened, and does so only once";
 }
 
-class StandInBackends final : public parallel::detail::DeviceBackends {
- public:
-  at::DeviceType device_type() const override { return stand_in_device().type(); }
-  std::string versions() const override { return "a stand-in of the tests"; }
-  int64_t num_devices() const override { return stand_in_devices(); }
-  void use_device(int64_t index) override { use_stand_in_device(index); }
-  void synchronize() override {}
-  int64_t peak_bytes() const override { return stand_in_peak_bytes(); }
-  c10::intrusive_ptr<c10d::Backend> connect(const parallel::detail::DeviceGroupSpec& group,
-                                            const c10::intrusive_ptr<c10d::Store>&) override {
-    throw Error(ErrorCode::kUnavailable, "the stand-in device has no collectives")
-        .with("group", group.name);
-  }
-  void use_device_in_thread() override {}
-  void abort(const std::vector<c10::intrusive_ptr<c10d::Backend>>&) override {}
-};
-
 }  // namespace
 }  // namespace retort::test
 
 // parallel::detail::kDeviceBackendsFunction
 extern "C" __attribute__((visibility("default"))) retort::parallel::detail::DeviceBackends*
-retort_cuda_backends_4() {
+retort_cuda_backends_5() {
   retort::test::check_opened_in_time();
   retort::test::stand_in_device();
-  return std::make_unique<retort::test::StandInBackends>().release();
+  return retort::test::stand_in_backends().release();
 }
 
 // kernels::kDeviceKernelsFunction
