@@ -16,26 +16,12 @@ namespace retort::gpu_testing {
 namespace {
 
 using parallel::StoreServer;
-using roles::testing::LayoutCase;
-
-const std::vector<LayoutCase>& cases() {
-  static const std::vector<LayoutCase> all{
-      {.layout = {.dp = 2}},
-      {.layout = {.tp = 2}},
-      {.layout = {.dp = 2, .distributed_optimizer = true}},
-      {.layout = {.pp = 2}, .tied = true, .family = models::Family::kQwen2},
-      {.layout = {.tp = 2, .sequence_parallel = true}},
-      {.layout = {.tp = 2, .dp = 2, .sequence_parallel = true, .distributed_optimizer = true}},
-      {.layout = {.tp = 2, .pp = 2, .sequence_parallel = true, .virtual_pp = 2}, .tied = true},
-      {.layout = {.tp = 2, .dp = 2}, .lora = true},
-  };
-  return all;
-}
+using roles::testing::device_layouts;
 
 std::string scenario_of(size_t index) { return "case-" + std::to_string(index); }
 
 std::string test_name(const ::testing::TestParamInfo<size_t>& info) {
-  std::string name = name_of(cases()[info.param]);
+  std::string name = name_of(device_layouts()[info.param]);
   std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
   return name;
 }
@@ -44,13 +30,14 @@ class GpuLayouts : public ::testing::TestWithParam<size_t> {};
 
 TEST_P(GpuLayouts, TrainLikeOneProcess) {
   RETORT_NEEDS_DEVICES(1);
-  const parallel::Layout& layout = cases()[GetParam()].layout;
+  const parallel::Layout& layout = device_layouts()[GetParam()].layout;
   const StoreServer store("127.0.0.1");
   auto ranks = parallel::testing::spawn_ranks(
       store, {.scenario = scenario_of(GetParam()), .layout = layout}, layout.world_size());
   parallel::testing::expect_success(std::move(ranks), std::chrono::seconds(90));
 }
-INSTANTIATE_TEST_SUITE_P(Cases, GpuLayouts, ::testing::Range<size_t>(0, cases().size()), test_name);
+INSTANTIATE_TEST_SUITE_P(Cases, GpuLayouts, ::testing::Range<size_t>(0, device_layouts().size()),
+                         test_name);
 
 }  // namespace
 }  // namespace retort::gpu_testing
@@ -59,11 +46,11 @@ int main(int argc, char** argv) {
   using namespace retort::gpu_testing;
   find_device();
   std::map<std::string, retort::parallel::testing::Scenario> scenarios;
-  for (size_t i = 0; i < cases().size(); ++i)
+  for (size_t i = 0; i < device_layouts().size(); ++i)
     scenarios[scenario_of(i)] = [i] {
       retort::roles::testing::SingleRuns singles;
-      retort::roles::testing::compare_with_one_process(cases()[i], sharing_world_options(),
-                                                       singles);
+      retort::roles::testing::compare_with_one_process(device_layouts()[i], sharing_world_options(),
+                                                       singles, retort::parallel::Device::kCuda);
     };
   return retort::parallel::testing::ranks_or_tests(argc, argv, scenarios);
 }

@@ -83,7 +83,7 @@ void matrix_scenario() {
     World::Options options = given;
     options.store_prefix += "case-" + std::to_string(index++) + "/";
     if (options.rank < c.layout.world_size())
-      testing::compare_with_one_process(c, options, singles);
+      testing::compare_with_one_process(c, options, singles, parallel::Device::kCpu);
   }
 }
 

@@ -122,11 +122,12 @@ void compare_parts(const std::string& where, const std::map<std::string, double>
   }
 }
 
-SingleRun run_as_one_process(const Case& c, const World& world) {
+SingleRun run_as_one_process(const Case& c, const World& world, parallel::Device device) {
   World single_world({.role = "single",
-                      .layout = {.device = c.layout.device},
+                      .layout = {.device = device},
                       .device_module = world.options().device_module});
-  Trainer single(decoder_of(c, {}, world.device()), single_world, layout_trainer_options({}));
+  Trainer single(decoder_of(c, {}, single_world.device()), single_world,
+                 layout_trainer_options({}));
   SingleRun run;
   for (int step = 0; step < kSteps; ++step) {
     const StepResult result = run_step(single, single_world, step);
@@ -135,10 +136,11 @@ SingleRun run_as_one_process(const Case& c, const World& world) {
     kept.grad_norm = result.update.grad_norm;
     kept.part_norms = part_norms(single);
     for (size_t i = 0; i < single.buckets().size(); ++i)
-      kept.gradients[single.buckets().parameter(i).name] = single.buckets().main_grad(i).clone();
+      kept.gradients[single.buckets().parameter(i).name] =
+          single.buckets().main_grad(i).cpu().clone();
   }
   for (const auto& [name, value, shard] : single.decoder().trained_parameters())
-    run.parameters[name] = value.detach().clone();
+    run.parameters[name] = value.detach().cpu().clone();
   return run;
 }
 
@@ -173,14 +175,14 @@ void compare(const Case& c, World& world, const SingleRun& single) {
                                    .narrow(0, part.begin, part.size());
       const double scale = std::max(whole.norm().item<double>(), 1e-2 * largest);
       const double off =
-          (trainer.buckets().main_grad_part(i) - whole).norm().item<double>() / scale;
+          (trainer.buckets().main_grad_part(i).cpu() - whole).norm().item<double>() / scale;
       check(off <= kTolerance, where + "gradient of " + parameter.name, off);
     }
   }
 
   std::vector<at::Tensor> mine, whole;
   for (const parallel::NamedParameter& parameter : trainer.decoder().trained_parameters()) {
-    mine.push_back(parameter.value.detach().reshape({-1}));
+    mine.push_back(parameter.value.detach().cpu().reshape({-1}));
     whole.push_back(slice_of(single.parameters.at(parameter.name), parameter).reshape({-1}));
   }
   const double off = test::relative_difference(at::cat(mine), at::cat(whole), test::kMayBeZero);
@@ -203,6 +205,22 @@ std::string name_of(const Case& c) {
          (l.sequence_parallel ? " sp" : "") + (l.distributed_optimizer ? " zero" : "") +
          (c.tied ? " tied" : "") + (c.checkpointing ? " checkpointed" : "") +
          (c.lora ? " lora" : "") + " family " + std::to_string(static_cast<int>(c.family));
+}
+
+const std::vector<LayoutCase>& device_layouts() {
+  static const std::vector<LayoutCase> all{
+      {.layout = {.dp = 2}},
+      {.layout = {.dp = 4}},
+      {.layout = {.tp = 2}},
+      {.layout = {.tp = 4}},
+      {.layout = {.dp = 2, .distributed_optimizer = true}},
+      {.layout = {.pp = 2}, .tied = true, .family = models::Family::kQwen2},
+      {.layout = {.tp = 2, .sequence_parallel = true}},
+      {.layout = {.tp = 2, .dp = 2, .sequence_parallel = true, .distributed_optimizer = true}},
+      {.layout = {.tp = 2, .pp = 2, .sequence_parallel = true, .virtual_pp = 2}, .tied = true},
+      {.layout = {.tp = 2, .dp = 2}, .lora = true},
+  };
+  return all;
 }
 
 models::ModelConfig windowed_nano(bool tied, models::Family family) {
@@ -236,7 +254,8 @@ Trainer::Options layout_trainer_options(const Layout& layout) {
           .bucket_bytes = 4096};
 }
 
-void compare_with_one_process(const LayoutCase& c, World::Options options, SingleRuns& singles) {
+void compare_with_one_process(const LayoutCase& c, World::Options options, SingleRuns& singles,
+                              parallel::Device single_device) {
   const parallel::Device device = options.layout.device;
   options.layout = c.layout;
   options.layout.device = device;
@@ -245,7 +264,7 @@ void compare_with_one_process(const LayoutCase& c, World::Options options, Singl
   World world(options);
   try {
     const auto key = std::tuple(c.tied, c.family, c.lora);
-    if (!singles.contains(key)) singles[key] = run_as_one_process(there, world);
+    if (!singles.contains(key)) singles[key] = run_as_one_process(there, world, single_device);
     compare(there, world, singles.at(key));
   } catch (const std::exception& e) {
     throw std::runtime_error(name_of(c) + ", rank " + std::to_string(options.rank) + ": " +

@@ -23,6 +23,8 @@ struct LayoutCase {
   bool lora = false;  // an adapter is trained beside a model that stays as it is
 };
 std::string name_of(const LayoutCase& c);
+// Those that are run on devices: of two and four ranks, of each kind.
+const std::vector<LayoutCase>& device_layouts();
 
 // With windows on some layers.
 models::ModelConfig windowed_nano(bool tied, models::Family family);
@@ -33,8 +35,8 @@ at::Tensor loss_of(const models::Head& head, const at::Tensor& hidden,
                    const models::PackedTokens& tokens);
 Trainer::Options layout_trainer_options(const parallel::Layout& layout);
 
-// What one process computes, on a device: the loss and the norms of each step, its gradients as
-// they are after clipping, by name, and the parameters at the end.
+// What one process computes: the loss and the norms of each step, its gradients as they are after
+// clipping, by name, and the parameters at the end; all in host memory.
 struct SingleStep {
   double loss = 0, grad_norm = 0;
   std::map<std::string, double> part_norms;
@@ -48,11 +50,11 @@ struct SingleRun {
 // concerns one process, so that many cases have one run.
 using SingleRuns = std::map<std::tuple<bool, models::Family, bool>, SingleRun>;
 
-// Trains the case in this rank's world, and as one process where `singles`, all of one device, has
-// no such run yet; throws, naming the case and the rank, where a loss, a norm, a gradient or a
-// parameter at the end differs by more than 1e-5. `options` are the world's but for its layout,
-// whose device they name.
+// Trains the case in this rank's world, and as one process where `singles` has no such run yet;
+// throws, naming the case and the rank, where a loss, a norm, a gradient or a parameter at the end
+// differs by more than 1e-5. `options` are the world's but for its layout, whose device they name;
+// `single_device` is that of all `singles`.
 void compare_with_one_process(const LayoutCase& c, parallel::World::Options options,
-                              SingleRuns& singles);
+                              SingleRuns& singles, parallel::Device single_device);
 
 }  // namespace retort::roles::testing
