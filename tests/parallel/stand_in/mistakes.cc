@@ -276,7 +276,7 @@ std::string message_of(const Mistake& mistake, World::Options options) {
   } catch (const Error& e) {
     text = e.what();
   }
-  if (options.rank == 0) store.set("failed", "");
+  if (options.rank == 0) store.set("failed", "1");
   if (text.empty()) text = stand_in_failure(options).value_or("no failure");
   return text;
 }
