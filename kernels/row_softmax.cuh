@@ -150,6 +150,12 @@ struct Softmax {
     max = to;
   }
 
+  // A column by itself, in any order; its place is not looked at.
+  __device__ void add(float value, float scale) {
+    if (value > max) raise(value, scale);
+    sum += static_cast<double>(exp_shifted((value - shift_of(max)) * scale));
+  }
+
   // Pieces come in descending order, so that a maximum as large as an earlier one stands before it.
   template <bool kMoment>
   __device__ void add(const Piece& piece, int32 index, float scale) {

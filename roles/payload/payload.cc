@@ -7,7 +7,9 @@
 #include <ATen/ops/exp.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/log_softmax.h>
+#include <ATen/ops/logaddexp.h>
 #include <ATen/ops/logsumexp.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
 #include "base/error.h"
@@ -60,46 +62,67 @@ at::Tensor rows_if_defined(const at::Tensor& tensor, int64_t begin, int64_t coun
 }
 
 // Fills rows of kTopK from row `begin` on with those of `logits`, whose columns are the ids that
-// count. `named`: the student's ids for them.
-void fill_top_k_rows(const at::Tensor& logits, const at::Tensor& named, int64_t k, int64_t begin,
-                     Payload& payload) {
+// count. `named`: the student's ids for them. Returns the log of each row's sum, if it is known.
+at::Tensor fill_top_k_rows(const at::Tensor& logits, const at::Tensor& named, int64_t k,
+                           int64_t begin, Payload& payload) {
   const PayloadSpec& spec = payload.label.spec;
   const int64_t count = logits.size(0);
+  const auto fill = [&](const at::Tensor& ids, const at::Tensor& logps, const at::Tensor& tail) {
+    payload.ids.narrow(0, begin, count).copy_(ids);
+    payload.logps.narrow(0, begin, count).copy_(logps);
+    payload.log_tail.narrow(0, begin, count).copy_(tail);
+  };
+  // The kernel knows no ids but its own: what a student names is summed by ATen's operators.
+  if (!named.defined() && has_top_k_kernel(logits, k)) {
+    const TopKLogProbs rows = top_k_log_probs(logits, k);
+    fill(rows.ids, rows.log_probs, rows.log_tail);
+    return rows.log_total;
+  }
+
   const at::Tensor log_total = at::logsumexp(logits, 1);
   const auto [ids, values] = support_of(logits, spec, named, k);
-  payload.ids.narrow(0, begin, count).copy_(ids);
-  payload.logps.narrow(0, begin, count).copy_(values - log_total.unsqueeze(1));
-
   // The tail is summed over the complement; log(1 - sum) would lose every digit when the tail is
   // small.
   const at::Tensor complement = logits.scatter(1, stand_ins(ids), kNegInf);
   const bool all = k == logits.size(1) && spec.support != Support::kUnion;
-  payload.log_tail.narrow(0, begin, count)
-      .copy_(all ? at::full({count}, kNegInf, logits.options())
-                 : at::logsumexp(complement, 1) - log_total);
+  fill(ids, values - log_total.unsqueeze(1),
+       all ? at::full({count}, kNegInf, logits.options())
+           : at::logsumexp(complement, 1) - log_total);
+  return {};
+}
+
+// The mass that rows put on ids from `vocab` on, summed. `log_total` of the ids below may be
+// undefined.
+at::Tensor masked_mass(const at::Tensor& logits, int64_t vocab, const at::Tensor& log_total) {
+  const at::Tensor masked = at::logsumexp(logits.narrow(1, vocab, logits.size(1) - vocab), 1);
+  const at::Tensor all =
+      log_total.defined() ? at::logaddexp(log_total, masked) : at::logsumexp(logits, 1);
+  return at::exp(masked - all).sum();
 }
 
 // Fills rows of any kind but hidden states. `targets`: the rows' own, undefined for other kinds.
-void fill_rows(const at::Tensor& logits, const at::Tensor& targets, const at::Tensor& named,
-               int64_t k, int64_t begin, Payload& payload) {
+// Returns the log of each row's sum, if it is known.
+at::Tensor fill_rows(const at::Tensor& logits, const at::Tensor& targets, const at::Tensor& named,
+                     int64_t k, int64_t begin, Payload& payload) {
   const PayloadSpec& spec = payload.label.spec;
   switch (spec.kind) {
-    case PayloadKind::kHiddenStates: return;
+    case PayloadKind::kHiddenStates: return {};
     case PayloadKind::kTopK: return fill_top_k_rows(logits, named, k, begin, payload);
     case PayloadKind::kFull:
       payload.logps.narrow(0, begin, logits.size(0)).copy_(at::log_softmax(logits, 1));
-      return;
+      return {};
     case PayloadKind::kSampled:
       check_drawable(at::logsumexp(logits, 1));
       draw_rows(at::log_softmax(logits, 1).to(at::kCPU).contiguous(), spec, begin, payload);
-      return;
+      return {};
     case PayloadKind::kTargetLogProbs: {
       const at::Tensor log_total = at::logsumexp(logits, 1);
       const at::Tensor at_targets = logits.gather(1, targets.unsqueeze(1)).squeeze(1);
       payload.logps.narrow(0, begin, logits.size(0)).copy_(at_targets - log_total);
-      return;
+      return {};
     }
   }
+  return {};
 }
 
 }  // namespace
@@ -159,7 +182,11 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
                                           : hidden_rows.to(destination).contiguous();
     return payload;
   }
-  const auto floats = payload_options(hidden_rows.device(), destination);
+  // A copy to the host waits for the device, so the small rows of kTopK stay there until all are
+  // made.
+  const bool goes_late = spec.kind == PayloadKind::kTopK && shard.whole();
+  const auto floats =
+      payload_options(hidden_rows.device(), goes_late ? hidden_rows.device() : destination);
   // All ranks of a split vocabulary form the answer together, with collectives in each chunk.
   if (!shard.whole())
     return make_sharded_payload(hidden_rows, weight, spec, targets, shard, softcap, floats);
@@ -176,21 +203,24 @@ Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
   // Logits are formed for a chunk of rows at a time, as those of all rows may not fit in memory.
   const HeadLogits head(hidden_rows, weight, softcap);
   const int64_t chunk = rows_per_chunk(vocab_rows, !hidden_rows.is_cpu());
+  const bool masks = vocab < vocab_rows;
+  const at::Tensor masked = at::zeros({}, hidden_rows.options().dtype(at::kDouble));
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t count = std::min(chunk, rows - begin);
-    at::Tensor logits = head.rows(begin, count);
+    const at::Tensor logits = head.rows(begin, count);
     if (spec.temperature != 1.0) logits.div_(spec.temperature);
 
     // The mass that the teacher puts on ids unknown to the student is only reported. The
     // distribution is then over the common ids.
-    if (vocab < vocab_rows) {
-      const at::Tensor masked = at::logsumexp(logits.narrow(1, vocab, vocab_rows - vocab), 1);
-      payload.masked_mass_sum += at::exp(masked - at::logsumexp(logits, 1)).sum().item<double>();
-      logits = logits.narrow(1, 0, vocab);
-    }
-    fill_rows(logits, rows_if_defined(target_ids, begin, count),
-              rows_if_defined(named, begin, count), k, begin, payload);
+    const at::Tensor log_total =
+        fill_rows(logits.narrow(1, 0, vocab), rows_if_defined(target_ids, begin, count),
+                  rows_if_defined(named, begin, count), k, begin, payload);
+    if (masks) masked.add_(masked_mass(logits, vocab, log_total));
   }
+  if (masks) payload.masked_mass_sum = masked.item<double>();
+  if (goes_late && destination.is_cpu())
+    for (at::Tensor* rows_of : payload.row_tensors())
+      if (rows_of->defined()) *rows_of = rpc::host_copy(*rows_of);
   return payload;
 }
 

@@ -2,13 +2,17 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/nonzero.h>
 #include <ATen/ops/sort.h>
 #include <ATen/ops/topk.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 
 #include "base/error.h"
+#include "kernels/device_kernels.h"
 
 namespace retort::roles {
 namespace {
@@ -64,7 +68,41 @@ std::pair<at::Tensor, at::Tensor> host_top_k(const at::Tensor& values, int64_t k
   return {host_top, host_ids};
 }
 
-// Works by whole matrices, so that nothing comes to the host.
+// What the kernel writes of R rows.
+struct KernelRows {
+  at::Tensor values, ids;         // [R, k]
+  at::Tensor max, sum;            // [R] of exp(value - max)
+  at::Tensor tail_max, tail_sum;  // likewise, of all values but the k
+};
+
+// `numbers`: with the sums; the tail's are left out where it is empty.
+KernelRows kernel_rows(const at::Tensor& values, int64_t k, bool numbers) {
+  const int64_t rows = values.size(0), width = values.size(1);
+  const at::TensorOptions doubles = values.options().dtype(at::kDouble);
+  KernelRows out{.values = at::empty({rows, k}, values.options()),
+                 .ids = at::empty({rows, k}, values.options().dtype(at::kLong))};
+  if (numbers) {
+    out.max = at::empty({rows}, values.options());
+    out.sum = at::empty({rows}, doubles);
+  }
+  if (numbers && k < width) {
+    out.tail_max = at::empty({rows}, values.options());
+    out.tail_sum = at::empty({rows}, doubles);
+  }
+
+  constexpr int64_t kThreads = 512;
+  constexpr float kInverseTemperature = 1;
+  using kernels::write_address;
+  kernels::launch_kernel(*kernels::device_kernels(values.device()), values.device(),
+                         {.name = "retort_top_k_rows_f32", .grid_x = rows, .block = kThreads},
+                         kernels::read_address(values), values.stride(0), width,
+                         static_cast<int32_t>(k), kInverseTemperature, write_address(out.values),
+                         write_address(out.ids), write_address(out.max), write_address(out.sum),
+                         write_address(out.tail_max), write_address(out.tail_sum));
+  return out;
+}
+
+// ATen's way. Works by whole matrices; the host waits for the number of ids that nonzero finds.
 std::pair<at::Tensor, at::Tensor> device_top_k(const at::Tensor& values, int64_t k) {
   // All above a row's k-th value are taken, and of those that equal it the first that still fit.
   // NaN counts as the largest value, as in topk.
@@ -90,7 +128,35 @@ std::pair<at::Tensor, at::Tensor> top_k(const at::Tensor& values, int64_t k) {
   if (k == 0)
     return {at::empty({rows, 0}, values.options()),
             at::empty({rows, 0}, values.options().dtype(at::kLong))};
-  return values.is_cpu() ? host_top_k(values, k) : device_top_k(values, k);
+  if (values.is_cpu()) return host_top_k(values, k);
+  if (!has_top_k_kernel(values, k)) return device_top_k(values, k);
+  const KernelRows found = kernel_rows(values, k, /*numbers=*/false);
+  return {found.values, found.ids};
+}
+
+bool has_top_k_kernel(const at::Tensor& values, int64_t k) {
+  constexpr int64_t kMost = 1024;
+  return kernels::device_kernels(values.device()) != nullptr &&
+         values.scalar_type() == at::kFloat && k >= 1 && k <= kMost &&
+         values.size(1) <= std::numeric_limits<int32_t>::max();
+}
+
+TopKLogProbs top_k_log_probs(const at::Tensor& logits, int64_t k) {
+  RETORT_CHECK(has_top_k_kernel(logits, k) && k <= logits.size(1) && logits.stride(1) == 1)
+      << "top " << k << " of " << logits.sizes();
+  const KernelRows rows = kernel_rows(logits, k, /*numbers=*/true);
+
+  // Differences from the row's maximum keep their digits, and logs of float64 sums add none.
+  const at::Tensor log_sum = rows.sum.log();
+  const at::Tensor log_probs = (rows.values - rows.max.unsqueeze(1)) - log_sum.unsqueeze(1);
+  TopKLogProbs out{.ids = rows.ids,
+                   .log_probs = log_probs.to(at::kFloat),
+                   .log_total = (rows.max + log_sum).to(at::kFloat)};
+  out.log_tail =
+      rows.tail_max.defined()
+          ? ((rows.tail_max - rows.max) + rows.tail_sum.log() - log_sum).to(at::kFloat)
+          : at::full({logits.size(0)}, -std::numeric_limits<double>::infinity(), logits.options());
+  return out;
 }
 
 }  // namespace retort::roles
