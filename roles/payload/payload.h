@@ -109,8 +109,8 @@ struct Payload {
 // whole vocabulary or kHiddenStates; else at most three all-gathers a chunk on vocab.group.
 // Devices: it is computed where hidden_rows and weight are; targets there or on the host. The
 // payload's tensors are at `destination`, that device or the host: to the host each chunk is copied
-// as it is done, into pinned memory, kTopK when all are. Of a split vocabulary what the ranks gather goes through host
-// memory all the same.
+// as it is done, into pinned memory, kTopK when all are. Of a split vocabulary what the ranks
+// gather goes through host memory all the same.
 Payload make_payload(const at::Tensor& hidden_rows, const at::Tensor& weight,
                      const PayloadSpec& spec, const at::Tensor& targets = {},
                      const parallel::VocabShard& vocab = {}, double softcap = 0,
