@@ -90,7 +90,7 @@ RoleValues values_of(const fs::path& recipe_file) {
   }
 }
 
-FolderLock open_lock(const fs::path& file) {
+FolderLock open_folder_lock(const fs::path& file) {
   return std::make_shared<const OwnedFd>(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
 }
 
@@ -174,7 +174,7 @@ RunFolder::RunFolder(fs::path path, RunFolderMode mode, Duration lock_timeout,
 
 void RunFolder::lock(Duration timeout) {
   const fs::path file = path_ / kRunLock;
-  lock_ = open_lock(file);
+  lock_ = open_folder_lock(file);
   if (lock_->get() < 0)
     throw Error(ErrorCode::kUnavailable,
                 "cannot open " + file.string() + ": " + std::strerror(errno));
@@ -196,7 +196,7 @@ void RunFolder::lock(Duration timeout) {
 // On one host the living processes of the run hold the lock already, and not to get it is no error.
 // Elsewhere it is ours now, so that nobody resumes the run beside them.
 void RunFolder::join_lock() {
-  lock_ = open_lock(path_ / kRunLock);
+  lock_ = open_folder_lock(path_ / kRunLock);
   if (lock_->get() >= 0) ::flock(lock_->get(), LOCK_EX | LOCK_NB);
   resume_from_ = recipes::latest_checkpoint(path_);
 }
