@@ -6,7 +6,7 @@
 //        token = argmax w[i] / minus_log(uniform(key, i)), the first one at a tie
 //   logp = x[token] - normaliser; sampling_logp likewise of w, 0 at temperature 0
 //
-// Not here, and left to the host: top_k, top_p, repetition_penalty.
+// Not here, and left to the host: top_k, top_p, typical_p, penalties and barred ids.
 //
 // The arithmetic that decides is vector_sampling.h's and exp_float.h's, operation by operation and
 // without a fused multiply-add. The weights and scores have the bits of the host's functions where

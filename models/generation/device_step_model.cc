@@ -12,14 +12,20 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/softmax.h>
-#include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
+#include <iterator>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "kernels/device_kernels.h"
+#include "models/generation/paged_decode.h"
 #include "models/ops/device_functions.h"
 #include "models/ops/functions.h"
 #include "models/ops/softcap.h"
@@ -32,7 +38,12 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t kHeadRows = 8192;  // of the head, cast to fp32 at once
+// A copy on the device of numbers on the host, behind what is queued there: the host does not wait.
+Tensor queued_copy(const void* numbers, int64_t count, at::ScalarType dtype, at::Device device) {
+  Tensor pinned = at::empty({count}, at::TensorOptions().dtype(dtype).pinned_memory(true));
+  if (count > 0) std::memcpy(pinned.mutable_data_ptr(), numbers, pinned.nbytes());
+  return pinned.to(device, /*non_blocking=*/true, /*copy=*/true);
+}
 
 // Attends with capped scores, which at::scaled_dot_product_attention cannot do. Queries are [.., Q,
 // d], keys and values [.., K, d], `seen` is [.., Q, K].
@@ -44,14 +55,37 @@ Tensor capped_attention(const Tensor& queries, const Tensor& keys, const Tensor&
   return at::matmul(at::softmax(capped, -1, at::kFloat).to(values.scalar_type()), values);
 }
 
+constexpr int64_t kSampledInts = 4;  // of SampledToken in kernels/sample.cuh
+
+// Draws by kernels/sample.cuh: a block of threads for each RowDraw among the bytes of `draws`, its
+// SampledToken to a row of `tokens`.
+void sample_rows(const Tensor& logits, const Tensor& draws, Tensor& tokens) {
+  // Few draws leave a device room for the most threads. A thread reads four numbers at a time, so
+  // that a short row has work for fewer.
+  const int64_t vocab_size = logits.size(1);
+  const int64_t most = tokens.size(0) < 128 ? 1024 : 512;
+  const int64_t threads = std::clamp<int64_t>((vocab_size + 127) / 128 * 32, 32, most);
+  kernels::launch_kernel(
+      *kernels::device_kernels(logits.device()), logits.device(),
+      {.name = "retort_sample_rows_f32", .grid_x = tokens.size(0), .block = threads},
+      kernels::read_address(logits), kernels::read_address(draws), kernels::write_address(tokens),
+      static_cast<int32_t>(vocab_size));
+}
+
 }  // namespace
 
 // Gathers all index numbers of a step in one vector, so that they go to the device in a single
-// copy: ids, positions and slots of all rows, then the rows, positions and slots of each part.
+// copy: ids, positions and slots of all rows, the rows whose states are asked for, then what the
+// parts have of their own. Numbers of 32 bits lie there in pairs.
 class DeviceStepModel::Plan {
  public:
-  Plan(const std::vector<int32_t>& ids, const std::vector<StepSpan>& spans, int64_t block_tokens)
-      : block_tokens_(block_tokens), rows_(static_cast<int64_t>(ids.size())) {
+  // Spans of one row are decoded from their blocks if `max_decoded` is above 0, at most so many in
+  // a part.
+  Plan(const std::vector<int32_t>& ids, const std::vector<StepSpan>& spans, int64_t block_tokens,
+       int64_t max_decoded)
+      : block_tokens_(block_tokens),
+        max_decoded_(max_decoded),
+        rows_(static_cast<int64_t>(ids.size())) {
     numbers_.assign(ids.begin(), ids.end());
     for (const StepSpan& span : spans)
       for (int64_t i = 0; i < span.count; ++i)
@@ -59,89 +93,128 @@ class DeviceStepModel::Plan {
     for (const StepSpan& span : spans)
       for (int64_t i = 0; i < span.count; ++i)
         numbers_.push_back(slot(span, span.first_position + i));
+    for (const StepSpan& span : spans) {
+      if (!span.last) continue;
+      numbers_.push_back(span.first_row + span.count - 1);
+      ++last_rows_;
+    }
 
-    // All spans of one row form one part, because their queries have the same shape. A longer span
+    // Neighbours of one row form one part, because their queries have the same shape. A longer span
     // is a part by itself.
-    std::vector<const StepSpan*> drawing;
-    for (const StepSpan& span : spans)
-      if (span.count == 1) drawing.push_back(&span);
-    if (!drawing.empty()) add_part(drawing);
-    for (const StepSpan& span : spans)
-      if (span.count > 1) add_part({&span});
+    for (size_t begin = 0; begin < spans.size();) {
+      size_t end = begin + 1;
+      while (end < spans.size() && spans[begin].count == 1 && spans[end].count == 1 &&
+             (max_decoded == 0 || static_cast<int64_t>(end - begin) < max_decoded))
+        ++end;
+      add_part(std::span(spans).subspan(begin, end - begin));
+      begin = end;
+    }
   }
 
   void send(at::Device device) {
-    all_ = at::from_blob(numbers_.data(), {static_cast<int64_t>(numbers_.size())},
-                         at::TensorOptions().dtype(at::kLong))
-               .to(device, /*non_blocking=*/false, /*copy=*/true);
+    all_ = queued_copy(numbers_.data(), std::ssize(numbers_), at::kLong, device);
   }
   // These are views of what send() copied.
   Tensor ids() const { return all_.narrow(0, 0, rows_); }
   Tensor positions() const { return all_.narrow(0, rows_, rows_); }
   Tensor slots() const { return all_.narrow(0, 2 * rows_, rows_); }
+  // Undefined where every row is asked for.
+  Tensor last_rows() const {
+    return last_rows_ == rows_ ? Tensor() : all_.narrow(0, 3 * rows_, last_rows_);
+  }
   std::vector<Part> parts() const {
     std::vector<Part> parts;
-    int64_t at = 3 * rows_;
+    int64_t at = 3 * rows_ + last_rows_;
     const auto next = [&](int64_t count) {
       at += count;
       return all_.narrow(0, at - count, count);
     };
-    for (const Shape& shape : shapes_) {
-      Part part{.sequences = shape.sequences,
-                .queries = shape.queries,
-                .keys = shape.keys,
-                .rows = next(shape.sequences * shape.queries),
-                .slots = {},
-                .positions = {}};
-      part.positions = next(shape.sequences * shape.queries).view({shape.sequences, shape.queries});
-      part.slots = next(shape.sequences * shape.keys);
+    for (Part part : shapes_) {
+      part.positions = positions()
+                           .narrow(0, part.first_row, part.sequences * part.queries)
+                           .view({part.sequences, part.queries});
+      if (is_decoded(part)) {
+        const int64_t blocks = blocks_of(part.keys);
+        const int64_t count = part.sequences * (blocks + 1);
+        const Tensor numbers = next((count + 1) / 2).view(at::kInt);
+        part.tables = numbers.narrow(0, 0, part.sequences * blocks).view({part.sequences, blocks});
+        part.lengths = numbers.narrow(0, part.sequences * blocks, part.sequences);
+      } else {
+        part.slots = next(part.sequences * part.keys);
+      }
       parts.push_back(std::move(part));
     }
     return parts;
   }
 
  private:
-  struct Shape {
-    int64_t sequences, queries, keys;
-  };
-
+  int64_t blocks_of(int64_t tokens) const { return (tokens + block_tokens_ - 1) / block_tokens_; }
   int64_t slot(const StepSpan& span, int64_t position) const {
     return span.table[position / block_tokens_] * block_tokens_ + position % block_tokens_;
   }
+  bool is_decoded(const Part& part) const { return part.queries == 1 && max_decoded_ > 0; }
 
-  // Adds a part of spans of equal count. A sequence that is shorter than the longest repeats the
-  // slot of its first key for what it lacks; the mask hides those.
-  void add_part(const std::vector<const StepSpan*>& spans) {
-    Shape shape{
-        .sequences = static_cast<int64_t>(spans.size()), .queries = spans[0]->count, .keys = 0};
-    for (const StepSpan* span : spans)
-      shape.keys = std::max(shape.keys, span->first_position + span->count);
-    for (const StepSpan* span : spans)
-      for (int64_t i = 0; i < span->count; ++i)
-        numbers_.push_back(span->first_row + i);
-    for (const StepSpan* span : spans)
-      for (int64_t i = 0; i < span->count; ++i)
-        numbers_.push_back(span->first_position + i);
-    for (const StepSpan* span : spans)
-      for (int64_t key = 0; key < shape.keys; ++key)
-        numbers_.push_back(slot(*span, key < span->first_position + span->count ? key : 0));
-    shapes_.push_back(shape);
+  // Adds a part of spans of equal count, whose rows are neighbours.
+  void add_part(std::span<const StepSpan> spans) {
+    Part part{.first_row = spans[0].first_row,
+              .sequences = std::ssize(spans),
+              .queries = spans[0].count,
+              .keys = 0};
+    for (const StepSpan& span : spans)
+      part.keys = std::max(part.keys, span.first_position + span.count);
+    is_decoded(part) ? add_tables(spans, blocks_of(part.keys)) : add_slots(spans, part.keys);
+    shapes_.push_back(std::move(part));
   }
 
-  int64_t block_tokens_, rows_;
+  // A sequence that is shorter than the longest repeats the slot of its first key for what it
+  // lacks; the mask hides those.
+  void add_slots(std::span<const StepSpan> spans, int64_t keys) {
+    for (const StepSpan& span : spans)
+      for (int64_t key = 0; key < keys; ++key)
+        numbers_.push_back(slot(span, key < span.first_position + span.count ? key : 0));
+  }
+
+  // The blocks behind the last one of a sequence are never looked at.
+  void add_tables(std::span<const StepSpan> spans, int64_t blocks) {
+    std::vector<int32_t> small;
+    for (const StepSpan& span : spans) {
+      const int64_t own = blocks_of(span.first_position + 1);
+      small.insert(small.end(), span.table, span.table + own);
+      small.insert(small.end(), static_cast<size_t>(blocks - own), 0);
+    }
+    for (const StepSpan& span : spans)
+      small.push_back(static_cast<int32_t>(span.first_position + 1));
+    const size_t begin = numbers_.size();
+    numbers_.resize(begin + (small.size() + 1) / 2);
+    std::memcpy(numbers_.data() + begin, small.data(), small.size() * sizeof(int32_t));
+  }
+
+  int64_t block_tokens_, max_decoded_, rows_;
+  int64_t last_rows_ = 0;
   std::vector<int64_t> numbers_;
-  std::vector<Shape> shapes_;
+  std::vector<Part> shapes_;  // without what is on the device
   Tensor all_;
 };
 
-DeviceStepModel::DeviceStepModel(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens)
-    : StepModel(decoder, block_tokens), placement_(decoder.placement()), device_(decoder.device()) {
+DeviceStepModel::DeviceStepModel(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens,
+                                 const Limits& limits)
+    : StepModel(decoder, block_tokens),
+      placement_(decoder.placement()),
+      device_(decoder.device()),
+      max_logits_(limits.logits) {
   const c10::NoGradGuard no_grad;
   bind(decoder);
   const auto options = at::TensorOptions().dtype(decoder.dtype()).device(device_);
   for (Layer& layer : layers_) {
     layer.keys = at::empty({num_blocks * block_tokens, kv_heads_, config_.head_dim}, options);
     layer.values = at::empty_like(layer.keys);
+  }
+
+  if (decode_has_kernels(layers_[0].keys)) {
+    max_decoded_ = std::min(limits.decoded, max_decoded_sequences(layers_[0].keys, heads_));
+  } else if (has_draw()) {
+    RETORT_LOG(kInfo) << "generation: there is no kernel for heads of " << config_.head_dim
+                      << " in " << decoder.dtype() << ": keys and values are gathered in each step";
   }
 }
 
@@ -263,9 +336,24 @@ Tensor DeviceStepModel::attend(Layer& layer, const Tensor& h) {
   layer.keys.index_copy_(0, slots_, k);
   layer.values.index_copy_(0, slots_, v);
 
-  Tensor mixed = at::empty_like(q);
-  for (Part& part : parts_)
-    mixed.index_copy_(0, part.rows, attend_part(layer, part, q.index_select(0, part.rows)));
+  Tensor mixed = at::empty({q.size(0), heads_, dim}, q.options());
+  const Tensor queries = q.contiguous();
+  const PagedCache cache{.keys = layer.keys, .values = layer.values, .block_tokens = block_tokens_};
+  const DecodeScores scores{.scale = config_.score_scale(),
+                            .softcap = config_.attn_logit_softcapping,
+                            .window = layer.window};
+  for (Part& part : parts_) {
+    const int64_t rows = part.sequences * part.queries;
+    const Tensor asking = queries.narrow(0, part.first_row, rows);
+    const Tensor answers = mixed.narrow(0, part.first_row, rows);
+    if (part.tables.defined()) {
+      paged_decode(asking, cache,
+                   {.longest = part.keys, .tables = part.tables, .lengths = part.lengths}, scores,
+                   answers);
+    } else {
+      answers.copy_(attend_part(layer, part, asking));
+    }
+  }
   return mixed.view({-1, heads_ * dim});
 }
 
@@ -280,11 +368,11 @@ Tensor DeviceStepModel::run_layer(Layer& layer, const Tensor& x) {
   Tensor attended = close(attend(layer, norm(x, w[LayerTensor::kInputNorm])), w[LayerTensor::kO],
                           w[LayerTensor::kOBias]);
   if (output_norms) attended = norm(attended, w[LayerTensor::kPostNorm]);
-  const Tensor between = x + attended;
 
   // The MLP works on the sum of the stream and what attention gave.
-  const Tensor m =
-      norm(between, w[output_norms ? LayerTensor::kPreMlpNorm : LayerTensor::kPostNorm]);
+  const auto [between, m] =
+      add_rms_norm(x, attended, w[output_norms ? LayerTensor::kPreMlpNorm : LayerTensor::kPostNorm],
+                   config_.rms_norm_eps, config_.norm_unit_offset);
   const Tensor inner =
       gated(parallel::linear_forward(m, w[LayerTensor::kGate], w[LayerTensor::kGateBias]),
             parallel::linear_forward(m, w[LayerTensor::kUp], w[LayerTensor::kUpBias]),
@@ -295,9 +383,10 @@ Tensor DeviceStepModel::run_layer(Layer& layer, const Tensor& x) {
 
 void DeviceStepModel::forward(const std::vector<int32_t>& ids, const std::vector<StepSpan>& spans) {
   const c10::NoGradGuard no_grad;
-  Plan plan(ids, spans, block_tokens_);
+  Plan plan(ids, spans, block_tokens_, max_decoded_);
   plan.send(device_);
   slots_ = plan.slots();
+  last_rows_ = plan.last_rows();
   parts_ = plan.parts();
 
   // All layers share the rotary tables and, by window, the masks of the parts.
@@ -308,29 +397,16 @@ void DeviceStepModel::forward(const std::vector<int32_t>& ids, const std::vector
     x_ = run_layer(layer, x_);
 }
 
-void DeviceStepModel::final_states(std::span<const int64_t> rows, float* out) {
-  if (rows.empty()) return;
+Tensor DeviceStepModel::final_states() {
   const c10::NoGradGuard no_grad;
-  const Tensor states = norm(
-      x_.index_select(
-          0, at::tensor(at::ArrayRef<int64_t>(rows.data(), rows.size()), at::kLong).to(device_)),
-      final_norm_);
-  at::from_blob(out, {static_cast<int64_t>(rows.size()), config_.hidden_size},
-                at::TensorOptions().dtype(at::kFloat))
-      .copy_(states.to(at::kFloat));
+  return norm(last_rows_.defined() ? x_.index_select(0, last_rows_) : x_, final_norm_);
 }
 
-void DeviceStepModel::logits(const float* states, int64_t rows, float* out) {
-  const c10::NoGradGuard no_grad;
-  const auto floats = at::TensorOptions().dtype(at::kFloat);
-  const Tensor h = at::from_blob(const_cast<float*>(states), {rows, config_.hidden_size}, floats)
-                       .to(device_, /*non_blocking=*/false, /*copy=*/true);
-  Tensor mine = at::empty({rows, head_.size(0)}, floats.device(device_));
-  // The head is cast to fp32 a piece at a time, so that no fp32 copy of all of it is ever held.
-  for (int64_t begin = 0; begin < head_.size(0); begin += kHeadRows) {
-    const int64_t count = std::min(kHeadRows, head_.size(0) - begin);
-    mine.narrow(1, begin, count).copy_(at::mm(h, head_.narrow(0, begin, count).to(at::kFloat).t()));
-  }
+// The product is of the weights' dtype, with fp32 sums and results.
+Tensor DeviceStepModel::logits_of(const Tensor& states) const {
+  const Tensor head = head_.t();
+  Tensor mine =
+      head_.scalar_type() == at::kFloat ? at::mm(states, head) : at::mm(states, head, at::kFloat);
 
   // An all-gather takes parts of one size, so each rank pads its columns to the widest part. The
   // padding is cut off where the parts are joined in rank order.
@@ -347,8 +423,48 @@ void DeviceStepModel::logits(const float* states, int64_t rows, float* out) {
                                            parallel::vocab_begin(config_.vocab_size, ranks, rank)));
     mine = at::cat(columns, 1);
   }
-  mine = softcapped(mine, config_.final_logit_softcapping);
-  at::from_blob(out, {rows, config_.vocab_size}, floats).copy_(mine);
+  return softcapped(mine, config_.final_logit_softcapping);
+}
+
+void DeviceStepModel::logits(const Tensor& states, float* out) {
+  const c10::NoGradGuard no_grad;
+  at::from_blob(out, {states.size(0), config_.vocab_size}, at::TensorOptions().dtype(at::kFloat))
+      .copy_(logits_of(states));
+}
+
+bool DeviceStepModel::has_draw() const { return kernels::device_kernels(device_) != nullptr; }
+
+void DeviceStepModel::draw(const Tensor& states, std::span<const RowDraw> draws, Choice* out) {
+  const c10::NoGradGuard no_grad;
+  const int64_t at_once = std::max<int64_t>(1, max_logits_ / config_.vocab_size);
+  // A chunk's rows are counted from its first.
+  std::vector<RowDraw> in_chunk(draws.begin(), draws.end());
+  for (RowDraw& draw : in_chunk)
+    draw.row = static_cast<int32_t>(draw.row % at_once);
+  const auto count = std::ssize(draws);
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(RowDraw));
+  const Tensor rows = queued_copy(in_chunk.data(), count * kBytes, at::kByte, device_);
+  Tensor tokens = at::empty({count, kSampledInts}, at::TensorOptions(device_).dtype(at::kInt));
+
+  int64_t next = 0;
+  for (int64_t first = 0; first < states.size(0); first += at_once) {
+    const int64_t num_rows = std::min(at_once, states.size(0) - first);
+    const Tensor logits = logits_of(states.narrow(0, first, num_rows));
+    const int64_t begin = next;
+    while (next < count && draws[static_cast<size_t>(next)].row < first + num_rows)
+      ++next;
+    Tensor drawn = tokens.narrow(0, begin, next - begin);
+    sample_rows(logits, rows.narrow(0, begin * kBytes, (next - begin) * kBytes), drawn);
+  }
+
+  // The one place of a step where the host waits for the device.
+  const Tensor here = tokens.cpu();
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t* const token = here.const_data_ptr<int32_t>() + i * kSampledInts;
+    out[i] = {.token = token[0],
+              .logp = std::bit_cast<float>(token[1]),
+              .sampling_logp = std::bit_cast<float>(token[2])};
+  }
 }
 
 void DeviceStepModel::copy_block(int32_t from, int32_t to) {

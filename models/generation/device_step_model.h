@@ -1,5 +1,5 @@
-// The forward of generation where the weights are on a device, by LibTorch's operators. Private to
-// models/.
+// The forward of generation where the weights are on a device, by LibTorch's operators and, where
+// the device has them, by the kernels of kernels/. Private to models/.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,25 +15,37 @@
 
 namespace retort::models {
 
-// Computes in the dtype of the weights, with keys and values of that dtype; logits are fp32
-// products of fp32 states, with the head cast piece by piece. Bits may depend on what shares a
-// step, as those of LibTorch's products do.
-// Memory: kv_bytes(); in a step [rows, H] and the like, the keys and values of the longest sequence
-//   for each sequence that draws, once a layer, and in logits a piece of the head in fp32.
-// Copies: to the device one of numbers in forward and one of states in logits; to the host the
-//   states of the rows that are asked for, and the logits.
+// Computes in the dtype of the weights, with keys and values of that dtype; logits are products in
+// that dtype with fp32 sums and results. Bits may depend on what shares a step, as those of
+// LibTorch's products do.
+// Kernels: where the device has them, spans of one row attend over their blocks (paged_decode.h)
+//   and draw() is there. Elsewhere, and for longer spans, the keys and values of a span are
+//   gathered in each layer, those of one row padded to the longest.
+// Memory: kv_bytes(); in a step [rows, H] and the like, what is gathered, once a layer, and the
+//   logits: in draw() at most 256 MiB at a time, or one row.
+// Copies: to the device one of numbers in forward and one of 32 bytes a draw in draw(), from pinned
+//   memory, for which the host does not wait; to the host the logits, or 16 bytes a draw.
 // Collectives: those of StepModel, all-gathers of tensors on the device.
 class DeviceStepModel : public StepModel {
  public:
-  DeviceStepModel(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens);
+  // What is computed at once at most. Tests have smaller ones.
+  struct Limits {
+    int64_t logits = int64_t{1} << 26;  // fp32 values, in draw()
+    int64_t decoded = 65535;            // sequences, in paged_decode
+  };
+
+  DeviceStepModel(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens,
+                  const Limits& limits);
 
   void bind(const Decoder& decoder) override;
   static int64_t kv_bytes_of(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens);
   int64_t kv_bytes() const override;
 
   void forward(const std::vector<int32_t>& ids, const std::vector<StepSpan>& spans) override;
-  void final_states(std::span<const int64_t> rows, float* out) override;
-  void logits(const float* states, int64_t rows, float* out) override;
+  at::Tensor final_states() override;
+  void logits(const at::Tensor& states, float* out) override;
+  bool has_draw() const override;
+  void draw(const at::Tensor& states, std::span<const RowDraw> draws, Choice* out) override;
   void copy_block(int32_t from, int32_t to) override;
 
  private:
@@ -42,17 +54,19 @@ class DeviceStepModel : public StepModel {
     at::Tensor keys, values;  // [num_blocks * block_tokens, kv_heads, head_dim]
     int64_t window = 0;
   };
-  // B sequences with C queries each, against L keys; a shorter sequence repeats its first key,
-  // which is masked.
+  // B sequences with C queries each, in neighbouring rows, against L keys. Those that are gathered
+  // have slots; a shorter sequence repeats its first key there, which is masked. Others have
+  // tables.
   struct Part {
-    int64_t sequences = 0, queries = 0, keys = 0;
-    at::Tensor rows;                           // [B * C] of the step
-    at::Tensor slots;                          // [B * L] of keys and values
-    at::Tensor positions;                      // [B, C]
+    int64_t first_row = 0, sequences = 0, queries = 0, keys = 0;
+    at::Tensor positions = {};                 // [B, C]
+    at::Tensor slots = {};                     // [B * L] of keys and values
     std::map<int64_t, at::Tensor> masks = {};  // by window: [B, 1, C, L], true where seen
+    at::Tensor tables = {}, lengths = {};      // as PagedSequences has them
   };
   class Plan;
 
+  at::Tensor logits_of(const at::Tensor& states) const;  // of all ranks
   at::Tensor looked_up(const at::Tensor& ids) const;
   at::Tensor attend(Layer& layer, const at::Tensor& h);
   at::Tensor attend_part(const Layer& layer, Part& part, const at::Tensor& q) const;
@@ -68,9 +82,12 @@ class DeviceStepModel : public StepModel {
   // Layers with a window have a rotary embedding of their own in some families.
   std::optional<RotaryEmbedding> sliding_rotary_;
   std::vector<Layer> layers_;
+  int64_t max_logits_;       // values that draw() forms at once
+  int64_t max_decoded_ = 0;  // sequences that paged_decode takes at once; 0: it has no kernel
   // The current step alone uses these:
   RopeTable rope_, sliding_rope_;
-  at::Tensor slots_;  // where the new keys and values go: [rows]
+  at::Tensor slots_;      // where the new keys and values go: [rows]
+  at::Tensor last_rows_;  // whose states are asked for; undefined: all
   std::vector<Part> parts_;
   at::Tensor x_;  // the residual stream after the last layer: [rows, H]
 };

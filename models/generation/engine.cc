@@ -1,5 +1,7 @@
 #include "models/generation/engine.h"
 
+#include <ATen/ops/cat.h>
+
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -8,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "models/generation/request_checks.h"
 #include "models/generation/sampler.h"
 #include "models/generation/scheduler.h"
@@ -115,8 +118,12 @@ struct Engine::Impl {
 
   void step();
   void collect_draws();
+  DrawHistory history_of(const Draw& draw) const;
+  bool is_drawn_by_model(const Draw& draw) const;
   void choose();
-  void choose(Draw& draw, int64_t first, SamplerScratch& mine) const;
+  void choose_here(std::span<Draw> run);
+  void choose_here(Draw& draw, int64_t first, SamplerScratch& mine) const;
+  void choose_by_model(std::span<Draw> run);
   void accept(const Draw& draw);
   void deliver(RequestState& request, size_t completion, Completion result);
   void cancel(RequestState& request);
@@ -131,100 +138,141 @@ struct Engine::Impl {
   std::map<uint64_t, std::unique_ptr<RequestState>> requests;
   uint64_t next_id = 1;
   bool stepping = false;
+  bool said_what_is_drawn_here = false;
   // The current step alone uses these:
   std::vector<int32_t> ids;
   std::vector<StepSpan> spans;
   std::vector<Draw> draws;
-  std::vector<int64_t> rows_of_states;  // whose last token is known
-  std::vector<float> last_states;       // theirs
-  std::vector<float> states;            // [draws' rows, hidden_size]
+  at::Tensor states;  // [draws' rows, hidden_size], where the model computes
   std::vector<float> logits;
   std::vector<SamplerScratch> scratch;
+  std::vector<RowDraw> row_draws;
+  std::vector<Choice> choices;
 };
 
 // Collects the states of all last tokens, and the sequences that draw from them.
 void Engine::Impl::collect_draws() {
-  // The states lie one after the other; the samples of one prompt share theirs.
-  const auto width = static_cast<size_t>(model->config().hidden_size);
   draws.clear();
-  rows_of_states.clear();
-  for (const Piece& piece : scheduler.pieces())
-    if (piece.last) rows_of_states.push_back(piece.first_row + piece.count - 1);
-  last_states.resize(rows_of_states.size() * width);
-  model->final_states(rows_of_states, last_states.data());
+  std::vector<at::Tensor> drawn_from;
+  at::Tensor last_states;
+  if (!scheduler.pieces().empty()) last_states = model->final_states();
 
-  states.clear();
-  const auto add_state = [&](const float* state) {
-    states.insert(states.end(), state, state + width);
-    return static_cast<int64_t>(states.size() / width) - 1;
-  };
-
-  // A running sequence draws from its last token. A prompt's last state waits for its samples.
-  const float* state = last_states.data();
+  // A running sequence draws from its last token. A prompt's last state waits for its samples. A
+  // plan has its sequences before its prompts, so that their states lie side by side.
+  int64_t next = 0;
   for (const Piece& piece : scheduler.pieces()) {
     if (!piece.last) continue;
-    if (piece.sequence != nullptr)
-      draws.push_back({piece.sequence, add_state(state), {}});
-    else
-      piece.group->state.assign(state, state + width);
-    state += width;
+    if (piece.sequence != nullptr) {
+      RETORT_CHECK(static_cast<int64_t>(draws.size()) == next) << "a sequence behind a prompt";
+      draws.push_back({piece.sequence, next, {}});
+    } else {
+      piece.group->state = last_states.narrow(0, next, 1);
+    }
+    ++next;
   }
+  auto num_rows = static_cast<int64_t>(draws.size());
+  if (num_rows > 0) drawn_from.push_back(last_states.narrow(0, 0, num_rows));
 
   // The samples that start now draw their first token. Those of one prompt share a row, so that its
-  // logits are formed once.
+  // logits are formed once. A state is given up once no sample waits for it, because it may be a
+  // view of those of a whole step.
   const SampleGroup* group = nullptr;
-  int64_t row = 0;
   for (Sequence* sequence :
        scheduler.start_samples([&](int32_t from, int32_t to) { model->copy_block(from, to); })) {
     if (sequence->group != group) {
       group = sequence->group;
-      row = add_state(group->state.data());
+      drawn_from.push_back(group->state);
+      ++num_rows;
+      if (group->pending() == 0) sequence->group->state.reset();
     }
-    draws.push_back({sequence, row, {}});
+    draws.push_back({sequence, num_rows - 1, {}});
+  }
+  states = drawn_from.size() > 1 ? at::cat(drawn_from)
+                                 : (drawn_from.empty() ? at::Tensor() : drawn_from.front());
+}
+
+// What the draw looks at besides the logits.
+DrawHistory Engine::Impl::history_of(const Draw& draw) const {
+  const Sequence& sequence = *draw.sequence;
+  const RequestState& request = *sequence.group->request;
+  const auto length = static_cast<int64_t>(sequence.result.token_ids.size());
+  DrawHistory history{.seen = sequence.seen, .generated = sequence.generated, .barred = {}};
+  if (length < request.request.draw.min_new_tokens) history.barred = request.end_ids;
+  return history;
+}
+
+bool Engine::Impl::is_drawn_by_model(const Draw& draw) const {
+  return model->has_draw() &&
+         needs_row_alone(draw.sequence->group->request->request.draw.sampling) &&
+         history_of(draw).barred.empty();
+}
+
+// Chooses a token for every draw. The draws are in the order of their rows, so that neighbours that
+// are drawn in the same place have a run of rows.
+void Engine::Impl::choose() {
+  const std::span<Draw> all(draws);
+  for (size_t begin = 0; begin < all.size();) {
+    const bool by_model = is_drawn_by_model(all[begin]);
+    size_t end = begin + 1;
+    while (end < all.size() && is_drawn_by_model(all[end]) == by_model)
+      ++end;
+    const std::span<Draw> run = all.subspan(begin, end - begin);
+    by_model ? choose_by_model(run) : choose_here(run);
+    begin = end;
   }
 }
 
-// Chooses a token for every draw.
-void Engine::Impl::choose() {
+void Engine::Impl::choose_by_model(std::span<Draw> run) {
+  const int64_t first = run.front().row;
+  row_draws.clear();
+  for (const Draw& draw : run) {
+    const Sequence& sequence = *draw.sequence;
+    row_draws.push_back(row_draw(sequence.group->request->request.draw.sampling, sequence.sample_id,
+                                 sequence.tokens.size(), draw.row - first));
+  }
+  choices.resize(run.size());
+  model->draw(states.narrow(0, first, run.back().row - first + 1), row_draws, choices.data());
+  for (size_t i = 0; i < run.size(); ++i) {
+    const Sequence& sequence = *run[i].sequence;
+    if (choices[i].token < 0) throw not_finite(sequence.sample_id, sequence.tokens.size());
+    run[i].choice = choices[i];
+  }
+}
+
+void Engine::Impl::choose_here(std::span<Draw> run) {
   // Logits are formed for as many rows at once as a buffer of bounded size takes.
   constexpr int64_t kLogits = int64_t{1} << 24;  // fp32 values
-  const int64_t width = model->config().hidden_size;
   const int64_t vocab_size = model->config().vocab_size;
-  const int64_t rows = static_cast<int64_t>(states.size()) / width;
+  const int64_t end_row = run.back().row + 1;
   const int64_t at_once = std::max<int64_t>(1, kLogits / vocab_size);
   scratch.resize(static_cast<size_t>(model->pool().threads()));
-  logits.resize(static_cast<size_t>(std::min(rows, at_once) * vocab_size));
+  logits.resize(static_cast<size_t>(std::min(end_row - run.front().row, at_once) * vocab_size));
 
-  // The draws are in the order of their rows, so each batch of rows serves a contiguous run of
-  // them.
+  // Each batch of rows serves a contiguous run of the draws.
   size_t next = 0;
-  for (int64_t first = 0; first < rows; first += at_once) {
-    const int64_t end = std::min(rows, first + at_once);
-    model->logits(states.data() + first * width, end - first, logits.data());
+  for (int64_t first = run.front().row; first < end_row; first += at_once) {
+    const int64_t end = std::min(end_row, first + at_once);
+    model->logits(states.narrow(0, first, end - first), logits.data());
     const size_t begin_draw = next;
-    while (next < draws.size() && draws[next].row < end)
+    while (next < run.size() && run[next].row < end)
       ++next;
     model->pool().run(static_cast<int64_t>(next - begin_draw), 1,
                       [&](int64_t begin, int64_t stop, int thread) {
                         for (int64_t i = begin; i < stop; ++i)
-                          choose(draws[begin_draw + static_cast<size_t>(i)], first,
-                                 scratch[static_cast<size_t>(thread)]);
+                          choose_here(run[begin_draw + static_cast<size_t>(i)], first,
+                                      scratch[static_cast<size_t>(thread)]);
                       });
   }
 }
 
 // Chooses from the row of `logits` that belongs to the draw. The first row of `logits` is row
 // `first` of the states.
-void Engine::Impl::choose(Draw& draw, int64_t first, SamplerScratch& mine) const {
+void Engine::Impl::choose_here(Draw& draw, int64_t first, SamplerScratch& mine) const {
   const int64_t vocab_size = model->config().vocab_size;
   const Sequence& sequence = *draw.sequence;
-  const RequestState& request = *sequence.group->request;
-  const auto length = static_cast<int64_t>(sequence.result.token_ids.size());
-  DrawHistory history{.seen = sequence.seen, .generated = sequence.generated, .barred = {}};
-  if (length < request.request.draw.min_new_tokens) history.barred = request.end_ids;
   draw.choice = choose_token(logits.data() + (draw.row - first) * vocab_size, vocab_size,
-                             request.request.draw.sampling, history, sequence.sample_id,
-                             sequence.tokens.size(), mine);
+                             sequence.group->request->request.draw.sampling, history_of(draw),
+                             sequence.sample_id, sequence.tokens.size(), mine);
 }
 
 void Engine::Impl::accept(const Draw& draw) {
@@ -323,6 +371,17 @@ Engine::Engine(Engine&&) noexcept = default;
 uint64_t Engine::submit(GenerationRequest request, GenerationCallbacks callbacks) {
   check_request(request, impl_->model->config(), impl_->options, impl_->pool.num_blocks(),
                 static_cast<bool>(impl_->detokenizer));
+
+  // Once, as it may cost much of a step: logits are copied, and the host draws.
+  const DrawOptions& draw = request.draw;
+  if (impl_->model->has_draw() && !impl_->said_what_is_drawn_here &&
+      !(needs_row_alone(draw.sampling) && draw.min_new_tokens == 0)) {
+    impl_->said_what_is_drawn_here = true;
+    RETORT_LOG(kInfo)
+        << "generation: top_k, top_p, typical_p, penalties and min_new_tokens draw on "
+           "the host, to which the logits of each token come; temperature and min_p "
+           "draw on the device";
+  }
 
   // The state keeps one address, because its groups and the scheduler point to it.
   auto state = std::make_unique<RequestState>();

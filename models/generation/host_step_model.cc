@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 
 #include "base/error.h"
 #include "models/generation/cpu_kernels/vector_kernels.h"
@@ -325,21 +326,28 @@ void HostStepModel::forward(const std::vector<int32_t>& ids, const std::vector<S
   rotations_.extend(longest_);
   if (sliding_rotations_) sliding_rotations_->extend(longest_);
   embed(ids);
+  last_rows_.clear();
+  for (const StepSpan& span : spans)
+    if (span.last) last_rows_.push_back(span.first_row + span.count - 1);
   for (Layer& layer : layers_)
     run_layer(layer, spans, rows);
 }
 
-void HostStepModel::final_states(std::span<const int64_t> rows, float* out) {
+at::Tensor HostStepModel::final_states() {
   const int64_t width = config_.hidden_size;
-  for (const int64_t row : rows) {
+  at::Tensor states = at::empty({std::ssize(last_rows_), width}, at::kFloat);
+  auto* out = states.mutable_data_ptr<float>();
+  for (const int64_t row : last_rows_) {
     vector_kernels().norm(x_.data() + row * width, final_norm_.const_data_ptr<float>(), out, width,
                           static_cast<float>(config_.rms_norm_eps));
     out += width;
   }
+  return states;
 }
 
-void HostStepModel::logits(const float* states, int64_t rows, float* out) {
-  products(states, rows, out);
+void HostStepModel::logits(const at::Tensor& states, float* out) {
+  const int64_t rows = states.size(0);
+  products(states.const_data_ptr<float>(), rows, out);
   if (config_.final_logit_softcapping == 0) return;
   const auto cap = static_cast<float>(config_.final_logit_softcapping);
   const int64_t total = config_.vocab_size;

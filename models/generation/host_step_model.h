@@ -30,8 +30,8 @@ class HostStepModel : public StepModel {
   int64_t kv_bytes() const override;
 
   void forward(const std::vector<int32_t>& ids, const std::vector<StepSpan>& spans) override;
-  void final_states(std::span<const int64_t> rows, float* out) override;
-  void logits(const float* states, int64_t rows, float* out) override;
+  at::Tensor final_states() override;
+  void logits(const at::Tensor& states, float* out) override;
   void copy_block(int32_t from, int32_t to) override;
 
  private:
@@ -75,6 +75,7 @@ class HostStepModel : public StepModel {
   std::optional<Rotations> sliding_rotations_;  // of layers with a window, if they have their own
   std::vector<float> x_, h_, q_, k_, v_, mixed_, gate_, up_, closed_;  // rows of the step
   std::vector<int64_t> span_of_row_;
+  std::vector<int64_t> last_rows_;  // whose states final_states() gives
   std::vector<Attention> tasks_;
   std::vector<std::vector<float>> scratch_;  // of each thread
   int64_t longest_ = 0;

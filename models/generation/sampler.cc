@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "base/error.h"
 #include "models/generation/cpu_kernels/vector_kernels.h"
 
 namespace retort::models {
@@ -219,6 +218,29 @@ bool cut(const Row& row, const SamplingOptions& options, std::span<const int32_t
 
 }  // namespace
 
+bool needs_row_alone(const SamplingOptions& options) {
+  SamplingOptions rest = options;
+  rest.min_p = 0;
+  return rest.is_whole();
+}
+
+RowDraw row_draw(const SamplingOptions& options, uint64_t sample, uint64_t position, int64_t row) {
+  const bool greedy = options.temperature == 0;
+  return {.key = noise_key(options.seed, sample, position),
+          .temperature = options.temperature,
+          .inverse_temperature = greedy ? 0.0f : static_cast<float>(1.0 / options.temperature),
+          .min_p = static_cast<float>(options.min_p),
+          .row = static_cast<int32_t>(row),
+          .num_ids = static_cast<int32_t>(options.num_ids)};
+}
+
+Error not_finite(uint64_t sample, uint64_t position) {
+  return Error(ErrorCode::kCorrupt,
+               "the model's logits are not finite; check the weights and the dtype")
+      .with("sample", sample)
+      .with("position", position);
+}
+
 Choice choose_token(const float* logits, int64_t vocab_size, const SamplingOptions& options,
                     const DrawHistory& history, uint64_t sample, uint64_t position,
                     SamplerScratch& scratch) {
@@ -229,12 +251,8 @@ Choice choose_token(const float* logits, int64_t vocab_size, const SamplingOptio
   kernels.range(logits, vocab_size, &row.largest, &row.smallest);
   const double normaliser =
       row.largest + std::log(kernels.exponentials(logits, nullptr, vocab_size, row.largest, 1.0f));
-  if (!std::isfinite(normaliser) || !std::isfinite(row.smallest)) {
-    throw Error(ErrorCode::kCorrupt,
-                "the model's logits are not finite; check the weights and the dtype")
-        .with("sample", sample)
-        .with("position", position);
-  }
+  if (!std::isfinite(normaliser) || !std::isfinite(row.smallest))
+    throw not_finite(sample, position);
   const auto choice = [&](int64_t token, double sampling_logp) {
     return Choice{static_cast<int32_t>(token),
                   static_cast<float>(static_cast<double>(logits[token]) - normaliser),

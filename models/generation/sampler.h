@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "base/error.h"
 #include "models/generation/request.h"
 
 namespace retort::models {
@@ -27,6 +28,25 @@ struct Choice {
   float logp = 0;           // at temperature 1, over the whole vocabulary, without penalty
   float sampling_logp = 0;  // of the distribution it was drawn from
 };
+
+// What is drawn from a row of logits alone, without a history and without a set of most probable
+// tokens: as SampleRow of kernels/sample.cuh, to which it goes as it is.
+struct RowDraw {
+  uint64_t key = 0;  // of the noise
+  double temperature = 1;
+  float inverse_temperature = 1;
+  float min_p = 0;
+  int32_t row = 0;
+  int32_t num_ids = 0;
+};
+static_assert(sizeof(RowDraw) == 32);
+
+// Whether a RowDraw says all that the options do: their temperature, min_p, num_ids and seed.
+bool needs_row_alone(const SamplingOptions& options);
+RowDraw row_draw(const SamplingOptions& options, uint64_t sample, uint64_t position, int64_t row);
+
+// What is thrown where logits are not finite.
+Error not_finite(uint64_t sample, uint64_t position);
 
 // Buffers that are kept between calls; one for each thread.
 struct SamplerScratch {

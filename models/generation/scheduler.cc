@@ -153,7 +153,11 @@ void Scheduler::plan(std::vector<int32_t>& ids, std::vector<StepSpan>& spans) {
         piece.sequence ? piece.sequence->tokens : piece.group->tokens();
     ids.insert(ids.end(), tokens.begin() + cached.computed,
                tokens.begin() + cached.computed + piece.count);
-    spans.push_back({piece.first_row, piece.count, cached.computed, cached.table.data()});
+    spans.push_back({.first_row = piece.first_row,
+                     .count = piece.count,
+                     .first_position = cached.computed,
+                     .table = cached.table.data(),
+                     .last = piece.last});
   }
 }
 

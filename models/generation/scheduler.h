@@ -1,6 +1,8 @@
 // What the next step computes. Private to models/.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -25,7 +27,7 @@ struct SampleGroup {
   int64_t reserved = 0;  // places kept free for its samples while the prompt is computed
   bool ready = false;    // the prompt is computed
   CachedTokens cached;
-  std::vector<float> state;
+  at::Tensor state;  // [1, H], where the model computes
 
   const std::vector<int32_t>& tokens() const;
   int64_t pending() const;  // samples that have not started
@@ -77,9 +79,9 @@ class Scheduler {
   bool idle() const { return requests_.empty(); }
 
   // Chooses the rows of the next step and gives them blocks: one for each running sequence, then
-  // prompts in order.
+  // prompts in order. Each piece has a span.
   void plan(std::vector<int32_t>& ids, std::vector<StepSpan>& spans);
-  const std::vector<Piece>& pieces() const { return pieces_; }  // of the last plan
+  const std::vector<Piece>& pieces() const { return pieces_; }  // of the last plan, in its order
   // After the forward over the plan.
   void mark_computed();
   // Starts samples of computed prompts as places and blocks allow, and returns them in order.

@@ -31,7 +31,12 @@ std::unique_ptr<StepModel> StepModel::make(const Decoder& decoder, int64_t num_b
   RETORT_CHECK(decoder.placement().pp == 1) << "generation with a stage of a pipeline";
   if (decoder.device().is_cpu())
     return std::make_unique<HostStepModel>(decoder, num_blocks, block_tokens);
-  return std::make_unique<DeviceStepModel>(decoder, num_blocks, block_tokens);
+  return std::make_unique<DeviceStepModel>(decoder, num_blocks, block_tokens,
+                                           DeviceStepModel::Limits{});
+}
+
+void StepModel::draw(const at::Tensor&, std::span<const RowDraw>, Choice*) {
+  RETORT_CHECK(false) << "a model that leaves drawing to the sampler of the host";
 }
 
 int64_t StepModel::kv_bytes(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens) {

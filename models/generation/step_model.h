@@ -11,6 +11,7 @@
 #include "models/decoder/decoder.h"
 #include "models/decoder/merged_weights.h"
 #include "models/generation/cpu_kernels/worker_pool.h"
+#include "models/generation/sampler.h"
 
 namespace retort::models {
 
@@ -21,14 +22,18 @@ struct StepSpan {
   int64_t count = 0;
   int64_t first_position = 0;
   const int32_t* table = nullptr;
+  bool last = false;  // its last row is the last token known: final_states() gives its state
 };
 
 // Computes where the decoder's weights are: HostStepModel or DeviceStepModel. Of a decoder that is
 // split over tp ranks, each rank computes its heads, its part of the MLP and its rows of the
 // vocabulary, and keeps the keys and values of its heads.
-// Shapes: H hidden_size, V vocab_size. States and logits are fp32 on the host.
+// Shapes: H hidden_size, V vocab_size. States lie where the model computes: fp32 on the host, in
+// the weights' dtype on a device. Logits are fp32.
+// Use, in each step: forward, final_states, then logits or draw of these states or of earlier ones.
 // Collectives: on the decoder's tp group; all ranks get the same states and logits. In forward two
-// exchanges of [rows, H] a layer and one for the embedding, in logits one of [rows, V / tp].
+// exchanges of [rows, H] a layer and one for the embedding, in logits one of [rows, V / tp], in
+// draw one for each chunk of rows.
 // Threads: one at a time; it uses the threads of pool().
 class StepModel {
  public:
@@ -51,9 +56,16 @@ class StepModel {
 
   // Runs the layers and stores keys and values. The states stay until the next forward.
   virtual void forward(const std::vector<int32_t>& ids, const std::vector<StepSpan>& spans) = 0;
-  // Gives the states of these rows after the final norm: [rows, H].
-  virtual void final_states(std::span<const int64_t> rows, float* out) = 0;
-  virtual void logits(const float* states, int64_t rows, float* out) = 0;  // [rows, H] -> [rows, V]
+  // The states after the final norm of the spans that are `last`, in their order: [such spans, H].
+  // They are the caller's, and stay as they are.
+  virtual at::Tensor final_states() = 0;
+  // [rows, H] -> [rows, V] on the host.
+  virtual void logits(const at::Tensor& states, float* out) = 0;
+  // Draws a token from the logits of row `row` of the states for each, in ascending order of rows,
+  // without bringing the logits to the host: the token of choose_token for the same logits, or -1
+  // where they are not finite. Only where has_draw().
+  virtual bool has_draw() const { return false; }
+  virtual void draw(const at::Tensor& states, std::span<const RowDraw> draws, Choice* out);
   virtual void copy_block(int32_t from, int32_t to) = 0;
 
   const ModelConfig& config() const { return config_; }

@@ -23,6 +23,7 @@
 #include <cstring>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <sstream>
 #include <stdexcept>
@@ -35,7 +36,8 @@ namespace {
 
 constexpr at::DeviceType kType = at::DeviceType::PrivateUse1;
 std::atomic<int64_t> device_in_use{0};
-std::atomic<int64_t> operators{0}, copies_to_host{0}, pinned_blocks{0}, recorded_uses{0};
+std::atomic<int64_t> operators{0}, copies_to_host{0}, blocking_copies_to_device{0};
+std::atomic<int64_t> pinned_blocks{0}, recorded_uses{0};
 
 at::Device current_device() { return {kType, static_cast<at::DeviceIndex>(device_in_use.load())}; }
 
@@ -164,11 +166,19 @@ class PinnedMemory : public at::Allocator {
  public:
   at::DataPtr allocate(size_t bytes) override {
     ++pinned_blocks;
-    return c10::GetCPUAllocator()->allocate(bytes);
+    auto block = std::make_unique<at::DataPtr>(c10::GetCPUAllocator()->allocate(bytes));
+    void* memory = block->get();
+    return {memory, block.release(), &release, at::kCPU};
+  }
+  static bool has(const at::Tensor& tensor) {
+    return tensor.storage().data_ptr().get_deleter() == &release;
   }
   void copy_data(void* to, const void* from, size_t bytes) const override {
     std::memcpy(to, from, bytes);
   }
+
+ private:
+  static void release(void* block) { delete static_cast<at::DataPtr*>(block); }
 };
 
 struct Guard : c10::impl::NoOpDeviceGuardImpl<kType> {
@@ -276,12 +286,15 @@ void note_reads(const std::string& name, c10::ArrayRef<c10::IValue> arguments) {
     read_log().add("index by a mask of", arguments.at(0).toTensor());
 }
 
-at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool) {
+at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
   if (target.numel() == 0) return target;
   if (target.is_cpu() && !source.is_cpu() && !in_operator) {
     ++copies_to_host;
     read_log().add("copy", source);
   }
+  if (source.is_cpu() && !target.is_cpu() && !in_operator &&
+      !(non_blocking && PinnedMemory::has(source)))
+    ++blocking_copies_to_device;
   const Opened from(source), to(target);
   to.host().copy_(from.host());
   return target;
@@ -416,6 +429,7 @@ void use_stand_in_device(int64_t index) { device_in_use = index; }
 
 int64_t stand_in_operators() { return operators; }
 int64_t stand_in_copies_to_host() { return copies_to_host; }
+int64_t stand_in_blocking_copies_to_device() { return blocking_copies_to_device; }
 
 RecordedReads::RecordedReads() {
   const std::lock_guard lock(read_log().mutex);

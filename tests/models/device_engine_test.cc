@@ -1,20 +1,24 @@
 // The engine with its model on a device, as far as that can be seen without one: on a stand-in
-// whose memory the host cannot read, against the same engine on the CPU.
+// whose memory the host cannot read, against the same engine on the CPU. It is run with ATen's
+// operators alone (device_engine_main.cc) and with the emulated kernels (emulated_engine_test.cc).
 #include <gtest/gtest.h>
 
-#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 
 #include <cmath>
 
+#include "kernels/device_kernels.h"
 #include "tests/losses/stand_in_device.h"
 #include "tests/models/engine_support.h"
+#include "tests/support/thrown.h"
 
 namespace retort::models {
 namespace {
 
 using test::stand_in_device;
+
+bool has_kernels() { return kernels::device_kernels(stand_in_device()) != nullptr; }
 
 // A model of the family with everything that its layers may have.
 ModelConfig rich_config() {
@@ -33,6 +37,16 @@ struct Pair {
   Decoder host, device;
 };
 
+// Draws that need a row of logits alone, which kernels do where there are any.
+GenerationRequest drawn_by_temperature(size_t prompts, int64_t num_generations,
+                                       int64_t max_new_tokens) {
+  return {.prompts = engine_prompts(prompts),
+          .num_generations = num_generations,
+          .draw = {.sampling = {.temperature = 0.9, .min_p = 0.01, .num_ids = 290, .seed = 11},
+                   .max_new_tokens = max_new_tokens}};
+}
+
+// Others, which the host does.
 GenerationRequest sampled(size_t prompts, int64_t num_generations, int64_t max_new_tokens) {
   return {.prompts = engine_prompts(prompts),
           .num_generations = num_generations,
@@ -65,6 +79,96 @@ TEST(DeviceEngine, DrawsTheTokensOfTheCpu) {
   EXPECT_GT(test::stand_in_operators(), operators);
   EXPECT_GT(on_device.stats().reused_tokens + on_device.stats().preemptions, 0);
   expect_same_draws(drawn, Engine(pair.host, options).run(request), 1e-4);
+}
+
+// As above, by temperature and min_p alone.
+TEST(DeviceEngine, DrawsByTemperatureTheTokensOfTheCpu) {
+  const Pair pair(engine_config());
+  const GenerationRequest request = drawn_by_temperature(10, 5, 20);
+  const EngineOptions options{.num_blocks = 24, .max_tokens_per_step = 48, .max_sequences = 16};
+  Engine on_device(pair.device, options);
+  const auto drawn = on_device.run(request);
+  EXPECT_GT(on_device.stats().reused_tokens + on_device.stats().preemptions, 0);
+  expect_same_draws(drawn, Engine(pair.host, options).run(request), 1e-4);
+}
+
+TEST(DeviceEngine, TakesTheMostProbableTokensOfTheCpu) {
+  const Pair pair(engine_config());
+  GenerationRequest request = sampled(4, 1, 12);
+  request.draw.sampling = {.temperature = 0};
+  expect_same_draws(Engine(pair.device, {.num_blocks = 50}).run(request),
+                    Engine(pair.host, {.num_blocks = 50}).run(request), 1e-4);
+}
+
+// End tokens are barred at first, and drawn on the host; requests of both kinds share steps.
+TEST(DeviceEngine, DrawsInBothPlacesInOneStep) {
+  const Pair pair(engine_config());
+  const EngineOptions options{.num_blocks = 60, .max_sequences = 16, .merge_requests = true};
+  GenerationRequest barred = drawn_by_temperature(3, 2, 12);
+  barred.draw.min_new_tokens = 5;
+  barred.draw.eos_token_ids = {3, 5, 8, 13, 21, 34, 55, 89, 144, 233};
+  const std::vector<GenerationRequest> requests{drawn_by_temperature(2, 2, 10), sampled(3, 1, 14),
+                                                barred, drawn_by_temperature(1, 1, 8)};
+  const auto completions_of = [&](const Decoder& decoder) {
+    Engine engine(decoder, options);
+    std::vector<uint64_t> numbers;
+    for (const GenerationRequest& request : requests)
+      numbers.push_back(engine.submit(request));
+    while (engine.step()) {
+    }
+    std::vector<Completion> all;
+    for (const uint64_t number : numbers)
+      for (Completion& completion : engine.take(number))
+        all.push_back(std::move(completion));
+    return all;
+  };
+  expect_same_draws(completions_of(pair.device), completions_of(pair.host), 1e-4);
+}
+
+// Heads that are decoded from their blocks where there are kernels, with a window of 20 tokens in
+// one layer, more heads than one block of threads reads together, and prompts in pieces.
+TEST(DeviceEngine, DecodesFromBlocks) {
+  ModelConfig config = engine_config();
+  config.head_dim = 64;
+  config.num_attention_heads = 6;
+  config.num_key_value_heads = 1;
+  config.sliding_window = {0, 20};
+  const Pair pair(config);
+  const GenerationRequest request = drawn_by_temperature(4, 2, 8);
+  for (const int64_t tokens : {48, 19}) {
+    const EngineOptions options{
+        .num_blocks = 16, .max_tokens_per_step = tokens, .max_sequences = 5};
+    expect_same_draws(Engine(pair.device, options).run(request),
+                      Engine(pair.host, options).run(request), 1e-4);
+  }
+}
+
+TEST(DeviceEngine, DecodesCappedScoresFromBlocks) {
+  ModelConfig config = engine_config();
+  config.family = Family::kGemma2;
+  apply_family(config);
+  config.head_dim = 64;
+  config.sliding_window = {12, 0};
+  config.attn_logit_softcapping = 2;
+  config.final_logit_softcapping = 4;
+  config.query_pre_attn_scalar = 40;
+  const Pair pair(config);
+  const GenerationRequest request = drawn_by_temperature(3, 2, 8);
+  expect_same_draws(Engine(pair.device, {.num_blocks = 50}).run(request),
+                    Engine(pair.host, {.num_blocks = 50}).run(request), 1e-4);
+}
+
+// A prompt of 700 tokens is more than one piece of a kernel.
+TEST(DeviceEngine, DecodesLongSequences) {
+  ModelConfig config = engine_config();
+  config.head_dim = 64;
+  config.max_position_embeddings = 1024;
+  config.sliding_window = {0, 300};
+  const Pair pair(config);
+  GenerationRequest request = drawn_by_temperature(1, 1, 6);
+  request.prompts = {engine_tokens(700, 5), engine_tokens(70, 6)};
+  expect_same_draws(Engine(pair.device, {.num_blocks = 80}).run(request),
+                    Engine(pair.host, {.num_blocks = 80}).run(request), 1e-4);
 }
 
 TEST(DeviceEngine, KnowsHeadNormsWindowsAndTiedHeads) {
@@ -148,16 +252,54 @@ TEST(DeviceEngine, KeepsBfloat16NearTheCpu) {
     EXPECT_NEAR(device[i].logps[0], host[i].logps[0], 0.1) << i;
 }
 
-// What goes to the host in a step: states of the rows that draw, and their logits.
-TEST(DeviceEngine, CopiesStatesAndLogitsToTheHostAndNothingElse) {
-  const Pair pair(engine_config());
-  Engine engine(pair.device, {.num_blocks = 50});
-  engine.submit(sampled(3, 1, 8));
+TEST(DeviceEngine, DecodesBfloat16NearTheCpu) {
+  ModelConfig config = engine_config();
+  config.head_dim = 64;
+  const Pair pair(config, at::kBFloat16);
+  GenerationRequest request = sampled(4, 1, 2);
+  request.draw.sampling = {.temperature = 0};
+  const auto device = Engine(pair.device, {.num_blocks = 50}).run(request);
+  const auto host = Engine(pair.host, {.num_blocks = 50}).run(request);
+  for (size_t i = 0; i < host.size(); ++i)
+    for (size_t t = 0; t < 2 && device[i].token_ids[0] == host[i].token_ids[0]; ++t)
+      EXPECT_NEAR(device[i].logps[t], host[i].logps[t], 0.1) << i << " " << t;
+}
+
+// What the host reads in each of three steps in which three sequences draw. It waits for no copy
+// the other way.
+std::vector<std::string> reads_of_steps(const Decoder& decoder, const GenerationRequest& request) {
+  Engine engine(decoder, {.num_blocks = 50});
+  engine.submit(request);
   engine.step();  // the prompts
-  for (int i = 0; i < 3; ++i) {
-    const int64_t copies = test::stand_in_copies_to_host();
+  test::RecordedReads recorded;
+  const int64_t waits = test::stand_in_blocking_copies_to_device();
+  for (int i = 0; i < 3; ++i)
     engine.step();
-    EXPECT_EQ(test::stand_in_copies_to_host() - copies, 2);
+  EXPECT_EQ(test::stand_in_blocking_copies_to_device(), waits);
+  return recorded.take();
+}
+
+TEST(DeviceEngine, ReadsLogitsOfWhatTheHostDraws) {
+  const Pair pair(engine_config());
+  EXPECT_EQ(reads_of_steps(pair.device, sampled(3, 1, 8)),
+            std::vector<std::string>(3, "copy Float[3, 300]"));
+}
+
+TEST(DeviceEngine, ReadsSixteenBytesOfWhatAKernelDraws) {
+  const Pair pair(engine_config());
+  const std::string read = has_kernels() ? "copy Int[3, 4]" : "copy Float[3, 300]";
+  EXPECT_EQ(reads_of_steps(pair.device, drawn_by_temperature(3, 1, 8)),
+            std::vector<std::string>(3, read));
+}
+
+TEST(DeviceEngine, RefusesLogitsThatAreNotFinite) {
+  const Pair pair(engine_config());
+  for (const Decoder* decoder : {&pair.host, &pair.device})
+    decoder->parameters().front().value.detach().fill_(std::nan(""));
+  for (const Decoder* decoder : {&pair.host, &pair.device}) {
+    Engine engine(*decoder, {.num_blocks = 50});
+    test::expect_error(ErrorCode::kCorrupt, "not finite",
+                       [&] { engine.run(drawn_by_temperature(1, 1, 3)); });
   }
 }
 
@@ -172,10 +314,3 @@ TEST(DeviceEngine, CountsItsCache) {
 
 }  // namespace
 }  // namespace retort::models
-
-int main(int argc, char** argv) {
-  retort::test::stand_in_device();  // before LibTorch counts the devices
-  testing::InitGoogleTest(&argc, argv);
-  at::set_num_threads(1);
-  return RUN_ALL_TESTS();
-}
