@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 
@@ -32,12 +33,30 @@
 #include "models/parameters/placement.h"
 #include "parallel/gemm.h"
 #include "parallel/parameter.h"
+#include "parallel/staged_copy.h"
 #include "parallel/vocab_shard.h"
 
 namespace retort::models {
 namespace {
 
 using at::Tensor;
+
+// Tokens on a device, and their cu_seqlens as int32, which its kernels read; undefined on a CPU.
+struct TokensThere {
+  PackedTokens tokens;
+  Tensor cu_seqlens;
+};
+
+// One copy takes all numbers there, and nobody waits for it.
+TokensThere tokens_on(const at::Device& device, const PackedTokens& given) {
+  const Tensor offsets = device.is_cpu()
+                             ? Tensor()
+                             : at::tensor(given.cu_seqlens, at::TensorOptions().dtype(at::kInt));
+  const std::vector<Tensor> there =
+      parallel::staged_to(device, {given.input_ids, given.positions, given.wanted, offsets});
+  return {.tokens = {there[0], there[1], given.cu_seqlens, given.forks, there[2], given.noise},
+          .cu_seqlens = there[3]};
+}
 
 // Pads the indices to a row count that kernels know (parallel::padded_rows). The rows that this
 // adds are cut off at the end.
@@ -255,12 +274,7 @@ bool Decoder::Impl::recomputes(const Layer& layer) const {
 
 Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& given, const Tensor& input) const {
   // The tokens go to the device of the parameters. The gate waits for parameters that arrive late.
-  const PackedTokens tokens{given.input_ids.to(device()),
-                            given.positions.to(device()),
-                            given.cu_seqlens,
-                            given.forks,
-                            given.wanted.defined() ? given.wanted.to(device()) : Tensor(),
-                            given.noise};
+  const auto [tokens, device_cu_seqlens] = tokens_on(device(), given);
   const int64_t count = tokens.num_tokens();
   const int64_t padding = padded_tokens(tokens) - count;
   const bool adapts = lora && adapter_state == AdapterState::kTrained;
@@ -292,6 +306,7 @@ Tensor Decoder::Impl::forward(int64_t chunk, const PackedTokens& given, const Te
     if (!plan) {
       plan = c10::make_intrusive<AttentionPlan>(head_shape(), tokens.cu_seqlens, tokens.forks,
                                                 layer.window, x.sum.options());
+      plan->keep_cu_seqlens(device_cu_seqlens);
     }
     inputs.plan = plan;
     inputs.rope = layer.window > 0 ? sliding : table;

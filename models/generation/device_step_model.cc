@@ -31,19 +31,13 @@
 #include "models/ops/softcap.h"
 #include "models/ops/vocab_table.h"
 #include "parallel/gemm.h"
+#include "parallel/staged_copy.h"
 #include "parallel/vocab_shard.h"
 
 namespace retort::models {
 namespace {
 
 using at::Tensor;
-
-// A copy on the device of numbers on the host, behind what is queued there: the host does not wait.
-Tensor queued_copy(const void* numbers, int64_t count, at::ScalarType dtype, at::Device device) {
-  Tensor pinned = at::empty({count}, at::TensorOptions().dtype(dtype).pinned_memory(true));
-  if (count > 0) std::memcpy(pinned.mutable_data_ptr(), numbers, pinned.nbytes());
-  return pinned.to(device, /*non_blocking=*/true, /*copy=*/true);
-}
 
 // Attends with capped scores, which at::scaled_dot_product_attention cannot do. Queries are [.., Q,
 // d], keys and values [.., K, d], `seen` is [.., Q, K].
@@ -112,7 +106,8 @@ class DeviceStepModel::Plan {
   }
 
   void send(at::Device device) {
-    all_ = queued_copy(numbers_.data(), std::ssize(numbers_), at::kLong, device);
+    all_ = parallel::staged_to(
+        device, at::from_blob(numbers_.data(), {std::ssize(numbers_)}, at::kLong));
   }
   // These are views of what send() copied.
   Tensor ids() const { return all_.narrow(0, 0, rows_); }
@@ -443,7 +438,8 @@ void DeviceStepModel::draw(const Tensor& states, std::span<const RowDraw> draws,
     draw.row = static_cast<int32_t>(draw.row % at_once);
   const auto count = std::ssize(draws);
   constexpr auto kBytes = static_cast<int64_t>(sizeof(RowDraw));
-  const Tensor rows = queued_copy(in_chunk.data(), count * kBytes, at::kByte, device_);
+  const Tensor rows = parallel::staged_to(
+      device_, at::from_blob(in_chunk.data(), {count * kBytes}, at::kByte));
   Tensor tokens = at::empty({count, kSampledInts}, at::TensorOptions(device_).dtype(at::kInt));
 
   int64_t next = 0;

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "parallel/staged_copy.h"
 
 namespace retort::models {
 namespace {
@@ -142,8 +143,9 @@ at::Tensor dropout_kept_by_operators(const DropoutRows& rows, const DropoutPlace
   for (int64_t row = 0; row < count; ++row)
     row_keys.mutable_data_ptr<int64_t>()[row] =
         static_cast<int64_t>(random_bits(seed, static_cast<uint64_t>(keys[row]), 1));
-  column_keys = column_keys.to(device);
-  row_keys = row_keys.to(device);
+  const std::vector<at::Tensor> there = parallel::staged_to(device, {column_keys, row_keys});
+  column_keys = there[0];
+  row_keys = there[1];
 
   // Some rows at a time are mixed, so that temporary tensors stay below kOperatorElements.
   constexpr int64_t kLow = 0xffffffff;

@@ -1,12 +1,13 @@
 #include "models/ops/attention_plan.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
+#include "parallel/staged_copy.h"
 
 namespace retort::models {
 namespace {
@@ -16,7 +17,7 @@ using at::Tensor;
 // Puts a mask on the device of the queries and in their dtype, as attention reads it, so that no
 // call copies it.
 Tensor in_dtype_of(const at::TensorOptions& queries, const Tensor& mask) {
-  return mask.to(queries.device(), c10::typeMetaToScalarType(queries.dtype()));
+  return parallel::staged_to(queries.device(), mask.to(c10::typeMetaToScalarType(queries.dtype())));
 }
 
 // Returns the end of what stands before the branches of a sequence, and of each branch.
@@ -61,10 +62,7 @@ int64_t AttentionPlan::max_length() const {
 
 const Tensor& AttentionPlan::cu_seqlens_on(const at::Device& device) {
   if (!device_cu_seqlens_.defined() || device_cu_seqlens_.device() != device) {
-    Tensor made =
-        at::empty({static_cast<int64_t>(cu_seqlens_.size())}, at::TensorOptions().dtype(at::kInt));
-    std::copy(cu_seqlens_.begin(), cu_seqlens_.end(), made.mutable_data_ptr<int32_t>());
-    device_cu_seqlens_ = made.to(device);
+    device_cu_seqlens_ = parallel::staged_to(device, at::tensor(cu_seqlens_, at::kInt));
   }
   return device_cu_seqlens_;
 }

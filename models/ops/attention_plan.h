@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "models/ops/packed.h"
@@ -76,8 +77,10 @@ class AttentionPlan : public torch::CustomClassHolder {
   const std::vector<int64_t>& cu_seqlens() const { return cu_seqlens_; }
   int64_t max_length() const;
   bool has_forks() const { return has_forks_; }
-  // cu_seqlens() as int32 on a device, made once. The compute thread only.
+  // cu_seqlens() as int32 on a device, made once, unless somebody has it there already and gives it
+  // before. The compute thread only.
   const at::Tensor& cu_seqlens_on(const at::Device& device);
+  void keep_cu_seqlens(at::Tensor there) { device_cu_seqlens_ = std::move(there); }
   const std::vector<AttentionBlock>& blocks(int64_t s) const {
     return blocks_[static_cast<size_t>(s)];
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "parallel/staged_copy.h"
 
 namespace retort::models {
 namespace {
@@ -59,7 +60,7 @@ PackedTokens wanting(PackedTokens tokens, at::Tensor rows) {
 }
 
 at::Tensor rows_at(const at::Tensor& values, const at::Tensor& positions) {
-  return values.index_select(0, positions.to(values.device(), at::kLong));
+  return values.index_select(0, parallel::staged_to(values.device(), positions.to(at::kLong)));
 }
 
 void check_packed_tokens(const PackedTokens& tokens, int64_t vocab_size) {

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "parallel/staged_copy.h"
 
 namespace retort::models {
 namespace {
@@ -193,7 +194,8 @@ RopeTable RotaryEmbedding::table(const Tensor& positions, const PackedTokens& to
     const int64_t length = scaled_length(tokens, s);
     const Tensor frequencies =
         length == 0 ? inverse_frequencies_
-                    : rope_inverse_frequencies(rope_, head_dim_, length).to(rows.device());
+                    : parallel::staged_to(rows.device(),
+                                          rope_inverse_frequencies(rope_, head_dim_, length));
     angles.push_back(at::outer(rows.narrow(0, begin, end - begin), frequencies));
   }
   const int64_t padding = rows.size(0) - tokens.num_tokens();

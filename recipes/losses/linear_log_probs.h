@@ -46,7 +46,7 @@ struct LogProbs {
 // Errors: kInvalidArgument for shapes, dtypes, devices, a target outside [0, V) (with its row),
 //   temperature, chunk_tokens, kept_bytes, entropy_gradient without entropy.
 // Devices: as linear_cross_entropy. The results are where hidden is, and the call does not wait for
-//   them: pinned targets must stay as they are until then.
+//   them.
 LogProbs linear_log_probs(const at::Tensor& hidden, const at::Tensor& weight,
                           const at::Tensor& bias, const at::Tensor& targets,
                           const LogProbsOptions& options = {},

@@ -47,6 +47,10 @@ class RecordedReads {
 
   // Those since the last call, in their order: "copy Double[3]", "item Float[]".
   std::vector<std::string> take();
+  // Copies of host tensors to the device since the last call, other than by operators: "Byte[96]";
+  // "waits Long[12]" of one that the host would wait for, because it was not asked to be queued
+  // only, or because the memory is not pinned.
+  std::vector<std::string> take_copies_to_device();
 };
 
 // The blocks of the device's memory that are asked for in this process while this lives: one at a

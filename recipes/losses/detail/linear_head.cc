@@ -17,6 +17,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "parallel/staged_copy.h"
 #include "recipes/losses/detail/head_products.h"
 
 namespace retort::losses::detail {
@@ -215,8 +216,7 @@ class HeadFunction : public torch::autograd::Function<HeadFunction> {
 }  // namespace
 
 at::Tensor moved_to(const at::Device& device, const at::Tensor& rows) {
-  return rows.defined() ? rows.detach().to(device, rows.scalar_type(), /*non_blocking=*/true)
-                        : rows;
+  return parallel::staged_to(device, rows);
 }
 
 void check_head(const LinearHead& head, const at::Tensor& targets, int64_t vocab) {

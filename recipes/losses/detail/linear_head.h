@@ -51,7 +51,7 @@ inline bool may_move_to(const at::Device& device, const at::Tensor& rows) {
   return rows.device() == device || rows.is_cpu();
 }
 // `rows` there, detached: itself, or a copy of a host tensor that the calling thread does not wait
-// for. Undefined stays so.
+// for (parallel/staged_copy.h). Undefined stays so.
 at::Tensor moved_to(const at::Device& device, const at::Tensor& rows);
 
 // kInvalidArgument unless shapes, dtypes (any float; computed in fp32), devices (hidden, weight,

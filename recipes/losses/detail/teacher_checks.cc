@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "parallel/staged_copy.h"
 #include "recipes/losses/detail/linear_head.h"
 
 namespace retort::losses::detail {
@@ -120,13 +121,22 @@ double log_mass_tolerance(at::ScalarType dtype) {
 }
 
 TeacherSignal moved_to(const at::Device& device, const TeacherSignal& signal) {
-  const auto moved = [&](const at::Tensor& tensor) { return moved_to(device, tensor); };
-  if (const auto* top_k = std::get_if<TeacherTopK>(&signal))
-    return TeacherTopK{moved(top_k->ids), moved(top_k->logps), moved(top_k->log_tail),
-                       top_k->padded};
+  if (const auto* top_k = std::get_if<TeacherTopK>(&signal)) {
+    const auto there = parallel::staged_to(device, {top_k->ids, top_k->logps, top_k->log_tail});
+    return TeacherTopK{there[0], there[1], there[2], top_k->padded};
+  }
+  if (const auto* sampled = std::get_if<TeacherSampled>(&signal)) {
+    const auto there = parallel::staged_to(device, {sampled->ids, sampled->logps, sampled->kappa});
+    return TeacherSampled{there[0], there[1], there[2]};
+  }
+
+  // Rows as wide as a model or a vocabulary are not copied to pinned memory first, which would keep
+  // as much of it: the host waits for this copy, unless they came by a device map.
+  const auto moved = [&](const at::Tensor& rows) {
+    return rows.defined() ? rows.detach().to(device, rows.scalar_type(), /*non_blocking=*/true)
+                          : rows;
+  };
   if (const auto* full = std::get_if<TeacherFull>(&signal)) return TeacherFull{moved(full->logps)};
-  if (const auto* sampled = std::get_if<TeacherSampled>(&signal))
-    return TeacherSampled{moved(sampled->ids), moved(sampled->logps), moved(sampled->kappa)};
   const auto& hidden = std::get<TeacherHidden>(signal);
   return TeacherHidden{moved(hidden.hidden), moved(hidden.weight), moved(hidden.bias)};
 }

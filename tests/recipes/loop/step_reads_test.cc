@@ -1,5 +1,6 @@
 // How often the host waits for a device in an optimizer step of each recipe: on the stand-in, which
-// writes down what is read of it. The numbers are exact, so that a read more fails.
+// writes down what is read of it, and what is copied to it. The numbers are exact, so that a read
+// or a copy more fails.
 #include <gtest/gtest.h>
 
 #include <ATen/TensorOperators.h>
@@ -36,9 +37,23 @@ using test::nano_llama;
 
 constexpr size_t kMicroBatches = 3;
 
+// What is copied to the device: those that the host waits for, and how many there are in all.
+struct Copies {
+  Reads waited;
+  size_t all = 0;
+
+  static Copies of(const Reads& copies) {
+    Copies found{.all = copies.size()};
+    for (const std::string& copy : copies)
+      if (copy.starts_with("waits")) found.waited.push_back(copy);
+    return found;
+  }
+};
+
 // What is read of the device in the second of three steps: the first may prepare what the others
 // have, the last is saved.
-Reads reads_of_a_step(Objective& objective, roles::Trainer& trainer, parallel::World& world) {
+Reads reads_of_a_step(Objective& objective, roles::Trainer& trainer, parallel::World& world,
+                      Copies* copies = nullptr) {
   test::TemporaryFolder folder;
   CheckpointStore checkpoints(folder.path(), test::source_folder() / "tests/recipes/goldens/llama",
                               {});
@@ -46,7 +61,10 @@ Reads reads_of_a_step(Objective& objective, roles::Trainer& trainer, parallel::W
   Reads second;
   const auto after_step = [&](int64_t step) {
     Reads reads = recorded.take();
-    if (step == 2) second = std::move(reads);
+    const Copies to_device = Copies::of(recorded.take_copies_to_device());
+    if (step != 2) return;
+    second = std::move(reads);
+    if (copies != nullptr) *copies = to_device;
   };
   run_train_loop({.trainer = trainer,
                   .world = world,
@@ -101,7 +119,7 @@ class StepReads : public testing::Test {
       agent.close();
       agent.join();
     });
-    return reads_of_a_step(objective, trainer_, world_);
+    return reads_of_a_step(objective, trainer_, world_, &copies_);
   }
   // All of the student's parameters as they are.
   at::Tensor parameters() const {
@@ -122,19 +140,29 @@ class StepReads : public testing::Test {
   test::TemporaryFolder folder_;
   parallel::World world_{{.role = "student", .layout = {}}};
   roles::Trainer trainer_ = trainer_there(world_);
+  Copies copies_;  // of the last call
 };
 
 TEST_F(StepReads, Sft) {
   SftObjective objective(samples);
   // Of each micro-batch entropy, hits and loss.
-  EXPECT_EQ(reads_of_a_step(objective, trainer_, world_), (Reads{"copy Double[9]", kNorms}));
+  EXPECT_EQ(reads_of_a_step(objective, trainer_, world_, &copies_),
+            (Reads{"copy Double[9]", kNorms}));
+  // To the device go a micro-batch's tokens in one copy, and its targets in another.
+  EXPECT_EQ(copies_.waited, Reads{});
+  EXPECT_EQ(copies_.all, 2 * kMicroBatches);
 }
 
 // Of each micro-batch seven sums, what is wrong with the teacher's rows, and the loss.
 TEST_F(StepReads, DistillOfEveryPayload) {
   for (const auto kind :
-       {roles::PayloadKind::kFull, roles::PayloadKind::kTopK, roles::PayloadKind::kHiddenStates})
+       {roles::PayloadKind::kFull, roles::PayloadKind::kTopK, roles::PayloadKind::kHiddenStates}) {
     EXPECT_EQ(of_distill(kind), (Reads{"copy Double[27]", kNorms}));
+    // Wide answers that came through the host are waited for, one of each micro-batch.
+    const bool wide = kind != roles::PayloadKind::kTopK;
+    EXPECT_EQ(copies_.waited.size(), wide ? kMicroBatches : 0);
+    EXPECT_EQ(copies_.all, 3 * kMicroBatches);
+  }
 }
 
 // Of each micro-batch eight numbers for each teacher, and the loss.
@@ -213,8 +241,11 @@ data::PairBatchStream::Step pairs(int64_t) {
 TEST_F(StepReads, Dpo) {
   DpoObjective objective(pairs, reference(), {});
   // Of each micro-batch five tokens' log-probabilities and mean logits.
-  EXPECT_EQ(reads_of_a_step(objective, trainer_, world_),
+  EXPECT_EQ(reads_of_a_step(objective, trainer_, world_, &copies_),
             (Reads{"copy Float[10]", "copy Float[10]", "copy Float[10]", kNorms}));
+  // Autograd copies the gradient of what was read back. Nothing is queued then.
+  EXPECT_EQ(copies_.waited, Reads(kMicroBatches, "waits Float[10]"));
+  EXPECT_EQ(copies_.all, 4 * kMicroBatches);
 }
 
 data::UnpairedBatchStream::Step judged(int64_t) {
@@ -233,8 +264,9 @@ data::UnpairedBatchStream::Step judged(int64_t) {
 TEST_F(StepReads, Kto) {
   KtoObjective objective(judged, trainer_, reference(), {});
   // The mismatched completions of all micro-batches before the first, then as dpo.
-  EXPECT_EQ(reads_of_a_step(objective, trainer_, world_),
+  EXPECT_EQ(reads_of_a_step(objective, trainer_, world_, &copies_),
             (Reads{"copy Float[6]", "copy Float[6]", "copy Float[6]", "copy Float[6]", kNorms}));
+  EXPECT_EQ(copies_.waited, Reads(kMicroBatches, "waits Float[6]"));
 }
 
 class GrpoStepReads : public GrpoTest {
@@ -245,8 +277,10 @@ class GrpoStepReads : public GrpoTest {
 TEST_F(GrpoStepReads, Grpo) {
   const Run run = start({.max_steps = 3});
   // Of each micro-batch its tokens' log-probabilities and entropies. The model has 24 parameters.
-  EXPECT_EQ(reads_of_a_step(*run.objective, trainer_, world_),
+  Copies copies;
+  EXPECT_EQ(reads_of_a_step(*run.objective, trainer_, world_, &copies),
             (Reads{"copy Float[24]", "copy Float[22]", "copy Float[14]", "copy Double[24]"}));
+  EXPECT_EQ(copies.waited, (Reads{"waits Float[24]", "waits Float[22]", "waits Float[14]"}));
 }
 
 }  // namespace
