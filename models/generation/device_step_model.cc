@@ -106,8 +106,8 @@ class DeviceStepModel::Plan {
   }
 
   void send(at::Device device) {
-    all_ = parallel::staged_to(
-        device, at::from_blob(numbers_.data(), {std::ssize(numbers_)}, at::kLong));
+    all_ = parallel::staged_to(device,
+                               at::from_blob(numbers_.data(), {std::ssize(numbers_)}, at::kLong));
   }
   // These are views of what send() copied.
   Tensor ids() const { return all_.narrow(0, 0, rows_); }
@@ -438,8 +438,8 @@ void DeviceStepModel::draw(const Tensor& states, std::span<const RowDraw> draws,
     draw.row = static_cast<int32_t>(draw.row % at_once);
   const auto count = std::ssize(draws);
   constexpr auto kBytes = static_cast<int64_t>(sizeof(RowDraw));
-  const Tensor rows = parallel::staged_to(
-      device_, at::from_blob(in_chunk.data(), {count * kBytes}, at::kByte));
+  const Tensor rows =
+      parallel::staged_to(device_, at::from_blob(in_chunk.data(), {count * kBytes}, at::kByte));
   Tensor tokens = at::empty({count, kSampledInts}, at::TensorOptions(device_).dtype(at::kInt));
 
   int64_t next = 0;
