@@ -136,8 +136,10 @@ TEST(StandInStart, TellsAllOfItself) {
 
 TEST(StandInCollectives, GiveWhatTheCpuHasOnceTheyWereAwaited) {
   const parallel::StoreServer store("127.0.0.1");
-  parallel::testing::expect_success(parallel::testing::spawn_ranks(
-      store, {.scenario = "collectives", .layout = {.tp = 2, .dp = 2}}, kRanks));
+  parallel::testing::expect_success(
+      parallel::testing::spawn_ranks(
+          store, {.scenario = "collectives", .layout = {.tp = 2, .dp = 2}}, kRanks),
+      std::chrono::seconds(180));
 }
 
 TEST(StandInMistakes, EndWithAMessageThatNamesGroupNumberAndRanks) {
