@@ -12,8 +12,8 @@
 #include "tests/losses/stand_in_device.h"
 #include "tests/parallel/rank_process.h"
 #include "tests/parallel/stand_in/backends.h"
-#include "tests/parallel/stand_in/start.h"
 #include "tests/parallel/stand_in/stand_in_ranks.h"
+#include "tests/parallel/stand_in/start.h"
 
 namespace retort::test {
 namespace {
