@@ -41,6 +41,16 @@ def recipes(work, device="cuda"):
             "train": {**few, "per_device_train_batch_size": 64},
             **maps("generator"),
         },
+        "grpo_wide": {  # a step of the generator has four times the sequences
+            "recipe": "grpo",
+            "roles": {"student": student, "generator": student},
+            "data": rows("short"),
+            "generation": draws,
+            "rewards": reward,
+            "grpo": {"loss_type": "dapo"},
+            "train": {**few, "per_device_train_batch_size": 256},
+            **maps("generator"),
+        },
         "dpo": {
             "recipe": "dpo",
             "roles": {"student": student, "reference": student},

@@ -18,6 +18,7 @@ def all_steps():
     """In the order of priority; those of an inner list run beside each other."""
     runs = [
         "grpo",
+        "grpo_wide",
         "dpo",
         "distill",
         "reward_model",
