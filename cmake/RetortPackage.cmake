@@ -37,6 +37,8 @@ install(
   COMPONENT tests
   PATTERN "__pycache__" EXCLUDE
 )
+# The names of metrics that whole runs may write.
+install(FILES ${CMAKE_SOURCE_DIR}/docs/metrics.md DESTINATION tests/docs COMPONENT tests)
 # The models and numbers that whole runs are compared with.
 install(
   DIRECTORY ${CMAKE_SOURCE_DIR}/tests/recipes/goldens

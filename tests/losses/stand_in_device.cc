@@ -166,37 +166,19 @@ class PinnedMemory : public at::Allocator {
  public:
   at::DataPtr allocate(size_t bytes) override {
     ++pinned_blocks;
-    void* memory = c10::GetCPUAllocator()->raw_allocate(bytes);
-    const std::lock_guard lock(mutex());
-    ends()[static_cast<const char*>(memory)] = static_cast<const char*>(memory) + bytes;
-    return {memory, memory, &release, at::kCPU};
+    auto block = std::make_unique<at::DataPtr>(c10::GetCPUAllocator()->allocate(bytes));
+    void* memory = block->get();
+    return {memory, block.release(), &release, at::kCPU};
+  }
+  static bool has(const at::Tensor& tensor) {
+    return tensor.storage().data_ptr().get_deleter() == &release;
   }
   void copy_data(void* to, const void* from, size_t bytes) const override {
     std::memcpy(to, from, bytes);
   }
-  static bool has(const void* inside) {
-    const std::lock_guard lock(mutex());
-    const auto after = ends().upper_bound(static_cast<const char*>(inside));
-    return after != ends().begin() && inside < std::prev(after)->second;
-  }
 
  private:
-  static void release(void* memory) {
-    {
-      const std::lock_guard lock(mutex());
-      ends().erase(static_cast<const char*>(memory));
-    }
-    c10::GetCPUAllocator()->raw_deallocate(memory);
-  }
-  // Where the blocks end, by their begin. Both outlive tensors that are never destroyed.
-  static std::map<const char*, const char*>& ends() {
-    static auto& all = *new std::map<const char*, const char*>;
-    return all;
-  }
-  static std::mutex& mutex() {
-    static auto& the_mutex = *new std::mutex;
-    return the_mutex;
-  }
+  static void release(void* block) { delete static_cast<at::DataPtr*>(block); }
 };
 
 struct Guard : c10::impl::NoOpDeviceGuardImpl<kType> {
@@ -225,7 +207,6 @@ struct Hooks : at::PrivateUse1HooksInterface {
     static PinnedMemory the_memory;
     return &the_memory;
   }
-  bool isPinnedPtr(const void* data) const override { return PinnedMemory::has(data); }
 };
 
 // The tensor's elements as a CPU tensor; readable and writable while this lives.
@@ -314,14 +295,13 @@ void note_reads(const std::string& name, c10::ArrayRef<c10::IValue> arguments) {
 at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
   if (target.numel() == 0) return target;
   if (source.is_cpu() && !target.is_cpu() && !in_operator)
-    read_log().add_copy_to_device(source,
-                                  !non_blocking || !PinnedMemory::has(source.storage().data()));
+    read_log().add_copy_to_device(source, !non_blocking || !PinnedMemory::has(source));
   if (target.is_cpu() && !source.is_cpu() && !in_operator) {
     ++copies_to_host;
     read_log().add("copy", source);
   }
   if (source.is_cpu() && !target.is_cpu() && !in_operator &&
-      !(non_blocking && PinnedMemory::has(source.storage().data())))
+      !(non_blocking && PinnedMemory::has(source)))
     ++blocking_copies_to_device;
   const Opened from(source), to(target);
   to.host().copy_(from.host());

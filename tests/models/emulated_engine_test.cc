@@ -1,6 +1,6 @@
-// The engine's device with our own kernels, emulated on the stand-in: which of them a step launches,
-// and that they draw the host's tokens from the same logits. The tests of device_engine_test.cc run
-// here too.
+// The engine's device with our own kernels, emulated on the stand-in: which of them a step
+// launches, and that they draw the host's tokens from the same logits. The tests of
+// device_engine_test.cc run here too.
 #include <gtest/gtest.h>
 
 #include <ATen/Parallel.h>

@@ -109,10 +109,11 @@ void expect_trains_as_on_the_cpu(const DeviceCase& c, const std::string& device,
   const fs::path there = run_recipe_text(folder / "device", recipe, settings);
   if (testing::Test::HasFailure()) return;
 
-  // PyTorch's numbers within the tolerance of the CPU, the CPU's own far closer.
+  // PyTorch's numbers within the tolerance of the CPU, the CPU's own far closer. Where a value is
+  // small, what both are off may add up.
   expect_computes_on(device, there, c.roles);
   for (const std::string& metric : c.metrics) {
-    expect_close(column(there, metric), golden_metric(golden, metric), metric, bounds.metrics);
+    expect_close(column(there, metric), golden_metric(golden, metric), metric, 2 * bounds.metrics);
     const std::vector<double> got = column(there, metric), want = column(here, metric);
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < got.size(); ++i)
