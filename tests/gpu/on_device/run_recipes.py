@@ -45,7 +45,7 @@ def recipes(work, device="cuda"):
             "recipe": "grpo",
             "roles": {"student": student, "generator": student},
             "data": rows("short"),
-            "generation": {**draws, "max_sequences": 256, "kv_cache": "4 GiB"},
+            "generation": {**draws, "max_sequences": 256, "kv_cache": "4GiB"},
             "rewards": reward,
             "grpo": {"loss_type": "dapo"},
             "train": {**few, "per_device_train_batch_size": 256},
