@@ -13,13 +13,16 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <thread>
 
 #include "parallel/world.h"
 #include "tests/gpu/device_under_test.h"
 #include "tests/gpu/sharing_ranks.h"
 #include "tests/parallel/rank_process.h"
+#include "tests/support/process.h"
 
 namespace retort::parallel::testing {
 namespace {
@@ -111,25 +114,53 @@ void too_many_scenario() {
           error.what());
 }
 
-// Rank 1 leaves out a collective: rank 0 hears of it though no call of its own waits for the
-// device.
+// What a rank does, for the log, with the time since its first collective.
+class Progress {
+ public:
+  explicit Progress(const World& world) : rank_(world.rank()) {}
+  void say(const std::string& what) const {
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start_;
+    std::fprintf(stderr, "rank %d, %.1f s: %s\n", static_cast<int>(rank_), time.count(),
+                 what.c_str());
+  }
+
+ private:
+  int64_t rank_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// Rank 1 leaves out the collectives of the others and stays until they have ended, so that what
+// ends them is not that they lose it.
+void leave_out(const Progress& progress) {
+  progress.say("leaves out the collectives and waits for the others to end");
+  (void)test::hear();
+  progress.say("ends");
+}
+
+// Calls collectives of this group until one throws.
+Error error_of_later_calls(Group& group, at::Tensor& tensor) {
+  return error_of([&] {
+    for (int i = 0; i < 600; ++i) {
+      group.all_reduce(tensor);
+      std::this_thread::sleep_for(100ms);
+    }
+  });
+}
+
+// Rank 0 hears of the missing collective though no call of its own waits for the device.
 void leave_out_a_collective(const World::Options& options) {
   World world(options);
   at::Tensor t = at::ones({1024}, at::TensorOptions().device(world.device()));
   world.all().all_reduce(t);
-  if (world.rank() == 1) {
-    std::this_thread::sleep_for(20s);
-    return;
-  }
+  const Progress progress(world);
+  if (world.rank() == 1) return leave_out(progress);
   world.all().all_reduce(t);
+  progress.say("waits for the device");
   (void)t.sum().item<float>();  // returns once the watch has aborted the group
-  const Error error = error_of([&] {
-    for (int i = 0; i < 600; ++i) {
-      world.all().all_reduce(t);
-      std::this_thread::sleep_for(100ms);
-    }
-  });
+  progress.say("the device has answered");
+  const Error error = error_of_later_calls(world.all(), t);
   const std::string text = error.what();
+  progress.say("its calls end with: " + text);
   for (const char* part : {"student.all", "all_reduce", "sequence=2", "last_completed=1"})
     require(text.find(part) != std::string::npos, std::string(part) + " in: " + text);
 }
@@ -137,36 +168,59 @@ void leave_out_a_collective(const World::Options& options) {
 void hang_scenario() { leave_out_a_collective(device_options()); }
 void hang_sharing_scenario() { leave_out_a_collective(gpu_testing::sharing_world_options()); }
 
-// Rank 1 leaves out the collectives of its groups: the others have several in flight at once.
-void hang_two_groups_scenario() {
+// Groups that are `connected` hang in kernels: ranks 0 and 3 have those of two groups on the device
+// at once. NCCL connects a group in its first collective, so that otherwise the calls do not
+// return.
+void leave_out_collectives_of_all_groups(bool connected) {
   World world(gpu_testing::sharing_world_options());
-  at::Tensor t = at::ones({1024}, at::TensorOptions().device(world.device()));
-  at::Tensor u = at::ones({1024}, at::TensorOptions().device(world.device()));
-  world.all().all_reduce(t);
-  if (world.rank() == 1) {
-    std::this_thread::sleep_for(20s);
-    return;
+  const auto ones = [&] { return at::ones({1024}, at::TensorOptions().device(world.device())); };
+  at::Tensor t = ones(), u = ones(), v = ones();
+  world.all().all_reduce(v);
+  if (connected) {
+    world.tp().all_reduce(t);
+    world.dp().all_reduce(u);
   }
+  (void)(t + u + v).sum().item<float>();
+  const Progress progress(world);
+  if (world.rank() == 1) return leave_out(progress);
   const Error error = error_of([&] {
-    // NCCL connects a group in its first collective: without the peer these calls may not return
-    // before the watch aborts the groups.
+    progress.say("queues all_reduce of tp");
     Work one = world.tp().all_reduce_async(t);
+    progress.say("queues all_reduce of dp");
     Work two = world.dp().all_reduce_async(u);
-    for (int i = 0; i < 600; ++i) {
-      world.all().all_reduce(t);
-      std::this_thread::sleep_for(100ms);
-    }
+    progress.say("queues all_reduce of all, again and again");
+    throw error_of_later_calls(world.all(), v);
   });
+  progress.say(std::string("its calls end with: ") + error.what());
   require(std::string(error.what()).find("all_reduce") != std::string::npos, error.what());
 }
 
-void run_ranks(const std::string& scenario, const Layout& layout,
-               std::chrono::milliseconds timeout = 60s) {
+void hang_two_groups_scenario() { leave_out_collectives_of_all_groups(true); }
+void hang_connecting_scenario() { leave_out_collectives_of_all_groups(false); }
+
+void run_ranks(const std::string& scenario, const Layout& layout) {
   StoreServer store("127.0.0.1");
-  auto ranks = spawn_ranks(store, {.scenario = scenario, .layout = layout, .timeout = timeout},
-                           layout.world_size());
+  auto ranks = spawn_ranks(store, {.scenario = scenario, .layout = layout}, layout.world_size());
   for (auto& rank : ranks)
     EXPECT_EQ(rank.wait(Deadline::after(180s)), 0) << scenario;
+}
+
+// With a rank 1 that leaves out collectives. The others end some 7 s after the first collective
+// (timeout, then a second that the clock leaves to the thread that asks), or, where the watch ends
+// their processes, 30 s later.
+void run_ranks_that_hang(const std::string& scenario, const Layout& layout) {
+  StoreServer store("127.0.0.1");
+  auto ranks = spawn_ranks(store, {.scenario = scenario, .layout = layout, .timeout = 5s},
+                           layout.world_size());
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    if (r == 1) continue;
+    std::fprintf(stderr, "the test waits for rank %zu, process %d\n", r,
+                 static_cast<int>(ranks[r].pid()));
+    EXPECT_EQ(ranks[r].wait(Deadline::after(180s)), 0) << scenario << ", rank " << r;
+  }
+  std::fprintf(stderr, "the test has rank 1 end, process %d\n", static_cast<int>(ranks[1].pid()));
+  ranks[1].write_line("end");
+  EXPECT_EQ(ranks[1].wait(Deadline::after(180s)), 0) << scenario << ", rank 1";
 }
 
 TEST(GpuWorld, CollectivesOfNcclGiveTheSums) {
@@ -184,7 +238,7 @@ TEST(GpuWorld, CollectivesOfNcclBetweenRanksOfOneDeviceGiveTheSums) {
 
 TEST(GpuWorld, AHungCollectiveOfRanksOnOneDeviceEndsWithAnErrorThatNamesIt) {
   RETORT_NEEDS_DEVICES(1);
-  run_ranks("hang_sharing", {.dp = 2}, 5s);
+  run_ranks_that_hang("hang_sharing", {.dp = 2});
 }
 
 // Without lazy loading of kernels: the first launch of one then waits for no kernel that hangs. If
@@ -193,13 +247,18 @@ TEST(GpuWorld, AHungCollectiveOfRanksOnOneDeviceEndsWithAnErrorThatNamesIt) {
 TEST(GpuWorld, AHungCollectiveOfRanksOnOneDeviceEndsWithAnErrorWhereModulesAreLoadedEagerly) {
   RETORT_NEEDS_DEVICES(1);
   ::setenv("CUDA_MODULE_LOADING", "EAGER", 1);  // for the children
-  run_ranks("hang_sharing", {.dp = 2}, 5s);
+  run_ranks_that_hang("hang_sharing", {.dp = 2});
   ::unsetenv("CUDA_MODULE_LOADING");
 }
 
 TEST(GpuWorld, TwoHungGroupsOfRanksOnOneDeviceEndWithAnError) {
   RETORT_NEEDS_DEVICES(1);
-  run_ranks("hang_two_groups", {.tp = 2, .dp = 2}, 5s);
+  run_ranks_that_hang("hang_two_groups", {.tp = 2, .dp = 2});
+}
+
+TEST(GpuWorld, GroupsOfRanksOnOneDeviceThatCannotConnectEndWithAnError) {
+  RETORT_NEEDS_DEVICES(1);
+  run_ranks_that_hang("hang_connecting", {.tp = 2, .dp = 2});
 }
 
 TEST(GpuWorld, RanksOnOneDeviceGoThroughHostMemory) {
@@ -218,7 +277,7 @@ TEST(GpuWorld, MoreRanksThanDevicesAreRefused) {
 
 TEST(GpuWorld, AHungCollectiveEndsWithAnErrorThatNamesIt) {
   RETORT_NEEDS_DEVICES(2);
-  run_ranks("hang", {.dp = 2}, 5s);
+  run_ranks_that_hang("hang", {.dp = 2});
 }
 
 }  // namespace
@@ -234,5 +293,6 @@ int main(int argc, char** argv) {
                          {"sharing", sharing_scenario},
                          {"hang", hang_scenario},
                          {"hang_sharing", hang_sharing_scenario},
-                         {"hang_two_groups", hang_two_groups_scenario}});
+                         {"hang_two_groups", hang_two_groups_scenario},
+                         {"hang_connecting", hang_connecting_scenario}});
 }

@@ -40,9 +40,9 @@ class TestLog:
             output=text[:1500] + (" [...] " + text[-2500:] if len(text) > 4000 else text[1500:]),
         )
 
-    def hangs(self):
+    def broken_off(self, why):
         self.failed.append(self.current)
-        self.tell("ended by on_device: took too long, or its program died")
+        self.tell(why)
         self.current = None
 
     def done(self):

@@ -39,7 +39,13 @@ def gtest(name, each, arguments=(), wrapper=None):
         rc = command.process.poll()
         command.kill()
         if log.current:
-            log.hangs()  # timed out or crashed; go on with the others
+            if ended_here:
+                why = f"ended by on_device after {each} s, a test's limit"
+            elif rc is None:
+                why = "ended by on_device: the step had no time left"
+            else:
+                why = f"its program died ({rc})"
+            log.broken_off(why)  # go on with the others
             continue
         if rc is None and not ended_here:
             rc = "no time left"
