@@ -273,9 +273,9 @@ Tensor plain_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
                              block, shape));
     }
   }
-  // Without tokens backward must still reach the weights, because tensor-parallel ranks sum their
-  // gradients.
-  if (parts.empty()) return q * 0 + (k.sum() + v.sum()) * 0;
+  // Without tokens backward must still reach the weights, those of the norms too: tensor-parallel
+  // ranks sum their gradients, and a bucket of gradients is not sent before all of its have come.
+  if (parts.empty()) return q3.reshape(q.sizes()) * 0 + (k3.sum() + v3.sum()) * 0;
   return concatenate(std::move(parts), q, plan->num_tokens());
 }
 
