@@ -142,27 +142,39 @@ void AdamW::step(GradBuckets& grads, double learning_rate) {
 }
 
 void AdamW::step_by_kernel(const GradBuckets& grads, double learning_rate) {
+  const at::Device device = parameters_.front().value.device();
   std::vector<detail::AdamwUpdate> updates;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     // With sharded gradients another dp rank may update all of this parameter.
-    if (parts_[i].size() == 0) continue;
+    const GradBuckets::Part& part = parts_[i];
+    if (part.size() == 0) continue;
+    const at::Tensor& value = parameters_[i].value;
+    RETORT_CHECK(value.is_contiguous() && value.device() == device)
+        << "parameter '" << parameters_[i].name << "' was given memory of another kind";
+    auto* weight =
+        static_cast<uint8_t*>(value.mutable_data_ptr()) + part.begin * value.element_size();
     const bool has_master = master_[i].defined();
-    updates.push_back({.values = has_master ? master_[i] : value_part(i),
-                       .exp_avg = exp_avg_[i],
-                       .exp_avg_sq = exp_avg_sq_[i],
-                       .grad = grads.main_grad_part(i),
-                       .weight = has_master ? value_part(i) : at::Tensor(),
-                       .weight_decay = decays(parameters_[i].name) ? options_.weight_decay : 0});
+    const bool decayed = decays(parameters_[i].name);
+    updates.push_back({.values = has_master ? master_[i].mutable_data_ptr<float>()
+                                            : reinterpret_cast<float*>(weight),
+                       .exp_avg = exp_avg_[i].mutable_data_ptr<float>(),
+                       .exp_avg_sq = exp_avg_sq_[i].mutable_data_ptr<float>(),
+                       .grad = grads.main_grad(i).const_data_ptr<float>() + part.begin,
+                       .weight = has_master ? weight : nullptr,
+                       .count = part.size(),
+                       .weight_decay = decayed ? static_cast<float>(options_.weight_decay) : 0});
   }
 
   // The gradients stay as they are, so their scale goes on to be pending: norms that are asked for
   // after the step count it.
-  kernel_->run(updates, {.number = step_,
-                         .learning_rate = learning_rate,
-                         .beta1 = options_.beta1,
-                         .beta2 = options_.beta2,
-                         .eps = options_.eps,
-                         .grad_scale = grads.pending_scale()});
+  kernel_->run(updates,
+               {.number = step_,
+                .learning_rate = learning_rate,
+                .beta1 = options_.beta1,
+                .beta2 = options_.beta2,
+                .eps = options_.eps,
+                .grad_scale = grads.pending_scale()},
+               device);
 }
 
 void AdamW::step_by_torch(GradBuckets& grads, double learning_rate) {

@@ -41,52 +41,35 @@ bool AdamwKernel::takes(const at::Tensor& parameter) {
          (dtype == at::kFloat || dtype == at::kBFloat16);
 }
 
-AdamwKernel::Row AdamwKernel::row_of(const AdamwUpdate& update) {
-  const int64_t count = update.values.numel();
-  for (const at::Tensor* t : {&update.exp_avg, &update.exp_avg_sq, &update.grad, &update.weight})
-    RETORT_CHECK(!t->defined() || (t->numel() == count && t->is_contiguous()))
-        << "a tensor of another size than the parameter's";
-  return {.values = update.values.mutable_data_ptr(),
-          .exp_avg = update.exp_avg.mutable_data_ptr(),
-          .exp_avg_sq = update.exp_avg_sq.mutable_data_ptr(),
-          .grad = update.grad.const_data_ptr(),
-          .weight = update.weight.defined() ? update.weight.mutable_data_ptr() : nullptr,
-          .count = count,
-          .weight_decay = static_cast<float>(update.weight_decay)};
-}
-
-void AdamwKernel::upload(const std::vector<Row>& rows, const at::Device& device) {
-  static_assert(sizeof(Row) == 56 && sizeof(Chunk) == 16, "as kernels/adamw.cuh reads them");
+void AdamwKernel::upload(const std::vector<AdamwUpdate>& updates, const at::Device& device) {
+  static_assert(sizeof(AdamwUpdate) == 56 && sizeof(Chunk) == 16,
+                "as kernels/adamw.cuh reads them");
   std::vector<Chunk> chunks;
   most_elements_ = 0;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    most_elements_ = std::max(most_elements_, std::min(rows[i].count, kChunkSize));
-    for (int64_t begin = 0; begin < rows[i].count; begin += kChunkSize)
+  for (size_t i = 0; i < updates.size(); ++i) {
+    most_elements_ = std::max(most_elements_, std::min(updates[i].count, kChunkSize));
+    for (int64_t begin = 0; begin < updates[i].count; begin += kChunkSize)
       chunks.push_back({.tensor = to_int64(i), .begin = begin});
   }
 
-  const size_t row_bytes = rows.size() * sizeof(Row);
+  const size_t update_bytes = updates.size() * sizeof(AdamwUpdate);
   const size_t chunk_bytes = chunks.size() * sizeof(Chunk);
-  at::Tensor host = at::empty({to_int64(row_bytes + chunk_bytes)}, at::kByte);
+  at::Tensor host = at::empty({to_int64(update_bytes + chunk_bytes)}, at::kByte);
   auto* bytes = host.mutable_data_ptr<uint8_t>();
-  std::memcpy(bytes, rows.data(), row_bytes);
-  std::memcpy(bytes + row_bytes, chunks.data(), chunk_bytes);
+  std::memcpy(bytes, updates.data(), update_bytes);
+  std::memcpy(bytes + update_bytes, chunks.data(), chunk_bytes);
   table_ = host.to(device);
   num_chunks_ = std::ssize(chunks);
-  rows_ = rows;
+  updates_ = updates;
 }
 
-void AdamwKernel::run(const std::vector<AdamwUpdate>& updates, const AdamwStep& step) {
+void AdamwKernel::run(const std::vector<AdamwUpdate>& updates, const AdamwStep& step,
+                      const at::Device& device) {
   if (updates.empty()) return;
-  const at::Tensor& first = updates.front().values;
-  const at::Device device = first.device();
 
   // The table says where everything lies. It is compared rather than trusted, because a parameter
   // may have been given other memory since the last step.
-  std::vector<Row> rows;
-  for (const AdamwUpdate& update : updates)
-    rows.push_back(row_of(update));
-  if (rows != rows_) upload(rows, device);
+  if (updates != updates_) upload(updates, device);
 
   // Powers of float32's betas would be wrong by 1e-5 after a few hundred steps.
   const auto number = static_cast<double>(step.number);
@@ -95,10 +78,11 @@ void AdamwKernel::run(const std::vector<AdamwUpdate>& updates, const AdamwStep& 
 
   // The kernel reads the scale on the device.
   at::Tensor scale;
-  if (step.grad_scale != 1) scale = at::full({}, step.grad_scale, first.options());
+  if (step.grad_scale != 1)
+    scale = at::full({}, step.grad_scale, at::TensorOptions(at::kFloat).device(device));
 
   const auto* tensors = static_cast<const uint8_t*>(table_.const_data_ptr());
-  const uint8_t* chunks = tensors + rows_.size() * sizeof(Row);
+  const uint8_t* chunks = tensors + updates_.size() * sizeof(AdamwUpdate);
   kernels::launch_kernel(
       *kernels::device_kernels(device), device,
       {.name = "retort_adamw", .grid_x = num_chunks_, .block = threads_for(most_elements_)},

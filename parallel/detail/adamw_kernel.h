@@ -8,14 +8,19 @@
 
 namespace retort::parallel::detail {
 
-// One tensor of an update. All have the same number of elements, are contiguous and lie on one
-// device.
+// One tensor of an update, as AdamwTensor of kernels/adamw.cuh has it: addresses on one device. They
+// are no tensors, because a view of each takes the host longer than the device needs for a step,
+// and it comes at a time when the device has nothing else to do.
 struct AdamwUpdate {
-  at::Tensor values;               // fp32: a master, or a parameter that needs none
-  at::Tensor exp_avg, exp_avg_sq;  // fp32
-  at::Tensor grad;                 // fp32, only read
-  at::Tensor weight;               // bf16: takes over the values, rounded; undefined: none does
-  double weight_decay = 0;
+  float* values = nullptr;  // a master, or a parameter that needs none
+  float* exp_avg = nullptr;
+  float* exp_avg_sq = nullptr;
+  const float* grad = nullptr;  // only read
+  void* weight = nullptr;       // bf16: takes over the values, rounded; null: none does
+  int64_t count = 0;            // elements of each
+  float weight_decay = 0;
+  int32_t unused = 0;
+  bool operator==(const AdamwUpdate&) const = default;
 };
 
 // What is the same for all tensors of a step.
@@ -37,27 +42,14 @@ class AdamwKernel {
   // and bf16, not fp16.
   static bool takes(const at::Tensor& parameter);
 
-  void run(const std::vector<AdamwUpdate>& updates, const AdamwStep& step);
+  void run(const std::vector<AdamwUpdate>& updates, const AdamwStep& step,
+           const at::Device& device);
 
  private:
-  // As AdamwTensor of kernels/adamw.cuh.
-  struct Row {
-    void* values;
-    void* exp_avg;
-    void* exp_avg_sq;
-    const void* grad;
-    void* weight;
-    int64_t count;
-    float weight_decay;
-    int32_t unused = 0;
-    bool operator==(const Row&) const = default;
-  };
+  void upload(const std::vector<AdamwUpdate>& updates, const at::Device& device);
 
-  static Row row_of(const AdamwUpdate& update);
-  void upload(const std::vector<Row>& rows, const at::Device& device);
-
-  std::vector<Row> rows_;  // those of the table
-  at::Tensor table_;       // bytes: the rows, then the chunks
+  std::vector<AdamwUpdate> updates_;  // those of the table
+  at::Tensor table_;                  // bytes: the updates, then the chunks
   int64_t num_chunks_ = 0;
   int64_t most_elements_ = 0;  // of a chunk
 };
