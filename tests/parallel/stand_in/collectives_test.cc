@@ -8,6 +8,10 @@
 #include <ATen/ops/equal.h>
 
 #include <cstdlib>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "tests/losses/stand_in_device.h"
 #include "tests/parallel/rank_process.h"
@@ -44,6 +48,8 @@ class Values {
   const at::Device device_;
   int64_t calls_ = 0;
 };
+
+std::string mistakes_name(int64_t series) { return "mistakes-" + std::to_string(series); }
 
 // Whether all of it is what nobody should see: not a number, or -1.
 bool is_nothing(const at::Tensor& there) {
@@ -144,10 +150,12 @@ TEST(StandInCollectives, GiveWhatTheCpuHasOnceTheyWereAwaited) {
 
 TEST(StandInMistakes, EndWithAMessageThatNamesGroupNumberAndRanks) {
   const parallel::StoreServer store("127.0.0.1");
-  parallel::testing::expect_success(
-      parallel::testing::spawn_ranks(store, {.scenario = "mistakes", .layout = {.tp = 2, .dp = 2}},
-                                     kRanks),
-      std::chrono::seconds(180));
+  std::vector<ChildProcess> ranks;
+  for (int64_t series = 0; series < kMistakeSeries; ++series)
+    for (ChildProcess& rank : parallel::testing::spawn_ranks(
+             store, {.scenario = mistakes_name(series), .layout = {.tp = 2, .dp = 2}}, kRanks))
+      ranks.push_back(std::move(rank));
+  parallel::testing::expect_success(std::move(ranks), std::chrono::seconds(180));
 }
 
 }  // namespace
@@ -174,7 +182,9 @@ int main(int argc, char** argv) {
   using namespace retort;
   ::setenv("STAND_IN_DEVICES", "4", 1);  // also for the children
   test::stand_in_device();
-  return parallel::testing::ranks_or_tests(
-      argc, argv,
-      {{"collectives", test::collectives_scenario}, {"mistakes", test::mistakes_scenario}});
+  std::map<std::string, std::function<void()>> scenarios{
+      {"collectives", test::collectives_scenario}};
+  for (int64_t series = 0; series < test::kMistakeSeries; ++series)
+    scenarios[test::mistakes_name(series)] = [series] { test::mistakes_scenario(series); };
+  return parallel::testing::ranks_or_tests(argc, argv, scenarios);
 }

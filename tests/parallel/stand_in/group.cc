@@ -24,6 +24,13 @@ using Clock = std::chrono::steady_clock;
 // How long a thread without work sleeps before it looks whether another group has failed.
 constexpr std::chrono::milliseconds kIdle{100};
 
+// How long a rank waits in an operation for one that does not come. That at the end is longer: the
+// others of this group may miss a rank of another one, and then their error tells more.
+std::chrono::milliseconds patience(std::chrono::milliseconds timeout) { return timeout / 2; }
+std::chrono::milliseconds patience_at_end(std::chrono::milliseconds timeout) {
+  return timeout * 3 / 4;
+}
+
 std::string name_of(const c10d::ReduceOp& op) {
   if (op == c10d::ReduceOp::SUM) return "sum";
   if (op == c10d::ReduceOp::MAX) return "max";
@@ -169,7 +176,7 @@ void StandInGroup::complete(Operation& operation) {
 }
 
 std::vector<Start> StandInGroup::meet(const Start& mine) {
-  const auto late = Clock::now() + timeout_ / 2;
+  const auto late = Clock::now() + patience(timeout_);
   board_.tell(mine.number, mine.to_text());
   std::optional<std::vector<std::string>> texts;
   while (!(texts = board_.read(mine.number)))
@@ -195,7 +202,7 @@ void StandInGroup::judge_missing(const Start& mine, bool is_late) {
            " has ended the group after operation " + std::to_string(*end));
     if (is_late)
       fail(operation_text(member_, mine) + " was started by " + member_.rank() +
-           ", and timed out: not by " + other + " within " + std::to_string(timeout_.count() / 2) +
+           ", and timed out: not by " + other + " within " + std::to_string(patience(timeout_).count()) +
            " ms" + instead_of_missing(position));
   }
 }
@@ -252,13 +259,13 @@ void StandInGroup::shutdown() {
 
   // Whoever is still in an operation finds out by this that nobody will come.
   board_.tell_end(ledger_->num_started(key_));
-  const auto late = Clock::now() + timeout_ / 2;
+  const auto late = Clock::now() + patience_at_end(timeout_);
   while (!board_.await_ends()) {
     check_failures();
     if (Clock::now() <= late) continue;
     fail(member_.rank() + " has ended " + member_.name + " after operation " +
          std::to_string(ledger_->num_started(key_)) + ", and timed out: not all of " +
-         member_.others() + " within " + std::to_string(timeout_.count() / 2) + " ms");
+         member_.others() + " within " + std::to_string(patience_at_end(timeout_).count()) + " ms");
   }
   check_ends();
   ledger_->leave(key_);

@@ -8,7 +8,8 @@
 //   before data moves       all ranks have started the same operation with as many bytes and dtype;
 //                           two that have another group in common have both started each of its
 //                           operations before, or both not yet
-//   where a rank is late    half of the group's timeout, then an error that names it
+//   where a rank is late    half of the group's timeout, three quarters at the end, then an error
+//                           that names it
 //   at the end              all ranks have started as many operations and waited for each
 //
 // Data, and what the ranks tell one another, goes through the run's store (board.h).
