@@ -8,9 +8,9 @@
 
 namespace retort::parallel::detail {
 
-// One tensor of an update, as AdamwTensor of kernels/adamw.cuh has it: addresses on one device. They
-// are no tensors, because a view of each takes the host longer than the device needs for a step,
-// and it comes at a time when the device has nothing else to do.
+// One tensor of an update, as AdamwTensor of kernels/adamw.cuh has it: addresses on one device.
+// They are no tensors, because a view of each takes the host longer than the device needs for a
+// step, and it comes at a time when the device has nothing else to do.
 struct AdamwUpdate {
   float* values = nullptr;  // a master, or a parameter that needs none
   float* exp_avg = nullptr;
