@@ -202,8 +202,8 @@ void StandInGroup::judge_missing(const Start& mine, bool is_late) {
            " has ended the group after operation " + std::to_string(*end));
     if (is_late)
       fail(operation_text(member_, mine) + " was started by " + member_.rank() +
-           ", and timed out: not by " + other + " within " + std::to_string(patience(timeout_).count()) +
-           " ms" + instead_of_missing(position));
+           ", and timed out: not by " + other + " within " +
+           std::to_string(patience(timeout_).count()) + " ms" + instead_of_missing(position));
   }
 }
 

@@ -265,8 +265,8 @@ std::vector<Mistake> disordered() {
        kSoon}};
 }
 
-// The ranks leave a world that failed at times that differ by seconds, because Gloo takes as long to
-// let go of its connections. The short timeouts run from here.
+// The ranks leave a world that failed at times that differ by seconds, because Gloo takes as long
+// to let go of its connections. The short timeouts run from here.
 void await_all(const World::Options& options) {
   StoreClient store(options.store_host, options.store_port, options.store_prefix, options.timeout);
   store.set("here/" + std::to_string(options.rank), "1");
