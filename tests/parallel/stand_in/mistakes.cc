@@ -70,7 +70,7 @@ struct Mistake {
 };
 
 // Half of it passes before a rank is missed.
-constexpr std::chrono::milliseconds kSoon = 8s * kSlowness;
+constexpr std::chrono::milliseconds kSoon = 24s * kSlowness;
 
 std::vector<Mistake> left_out() {
   return {
