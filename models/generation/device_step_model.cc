@@ -418,7 +418,9 @@ Tensor DeviceStepModel::logits_of(const Tensor& states) const {
                                            parallel::vocab_begin(config_.vocab_size, ranks, rank)));
     mine = at::cat(columns, 1);
   }
-  return softcapped(mine, config_.final_logit_softcapping);
+  // It is capped in place, so that no second matrix of that size is held.
+  if (const double cap = config_.final_logit_softcapping; cap > 0) mine.div_(cap).tanh_().mul_(cap);
+  return mine;
 }
 
 void DeviceStepModel::logits(const Tensor& states, float* out) {

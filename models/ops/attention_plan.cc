@@ -15,9 +15,12 @@ namespace {
 using at::Tensor;
 
 // Puts a mask on the device of the queries and in their dtype, as attention reads it, so that no
-// call copies it.
+// call copies it. A large one is waited for: pinned memory of its size would stay allocated.
 Tensor in_dtype_of(const at::TensorOptions& queries, const Tensor& mask) {
-  return parallel::staged_to(queries.device(), mask.to(c10::typeMetaToScalarType(queries.dtype())));
+  constexpr size_t kSmall = size_t{4} << 20;
+  const Tensor converted = mask.to(c10::typeMetaToScalarType(queries.dtype()));
+  if (converted.nbytes() > kSmall) return converted.to(queries.device());
+  return parallel::staged_to(queries.device(), converted);
 }
 
 // Returns the end of what stands before the branches of a sequence, and of each branch.

@@ -48,8 +48,10 @@ void throw_invalid(const Group::Impl& group, const char* operation, const std::s
 }
 
 at::Tensor flat_view(const Group::Impl& group, const char* operation, const at::Tensor& tensor) {
+  // A rank by itself copies, on whatever device it is, and has no backend.
   const auto on_device = [&] {
-    return group.device_backend && tensor.device() == group.device_backend->getBoundDeviceId();
+    return group.ranks.size() == 1 ||
+           (group.device_backend && tensor.device() == group.device_backend->getBoundDeviceId());
   };
   if (!tensor.defined() || !(tensor.is_cpu() || on_device()) || !tensor.is_contiguous())
     throw_invalid(group, operation,
