@@ -85,6 +85,7 @@ TEST(MetricsFollowerTest, RowsComeWhenTheFileSystemAnswers) {
       },
       milliseconds(1));
   EXPECT_TRUE(follower.poll().empty());
+  ASSERT_TRUE(wait_until([&] { return calls == 1; })) << "the look begins on a thread of its own";
   EXPECT_TRUE(follower.poll().empty());
   EXPECT_EQ(calls, 1) << "one look at a time";
   gate.open();
