@@ -88,6 +88,9 @@ void launch_kernel_for(at::ScalarType dtype, const std::string& name, const at::
   launch_kernel(*device_kernels(device), device, launch, arguments...);
 }
 
+// How many blocks, threads or pieces of `size` it takes for `count`.
+inline int64_t ceil_div(int64_t count, int64_t size) { return (count + size - 1) / size; }
+
 // A tensor as the argument of a kernel; null for one that is undefined.
 inline const void* read_address(const at::Tensor& t) {
   return t.defined() ? t.const_data_ptr() : nullptr;

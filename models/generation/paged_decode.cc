@@ -12,13 +12,12 @@ namespace retort::models {
 namespace {
 
 using at::Tensor;
+using kernels::ceil_div;
 using kernels::read_address;
 using kernels::write_address;
 
 constexpr int64_t kThreads = 128;
 constexpr int64_t kMaxGrid = 65535;  // of a grid's second dimension
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // How many heads of a group read a key together: those for which there is a kernel.
 int64_t heads_together(at::ScalarType dtype, int64_t group) {

@@ -15,6 +15,7 @@ namespace retort::models {
 namespace {
 
 using at::Tensor;
+using kernels::ceil_div;
 using kernels::device_kernels;
 using kernels::Launch;
 using kernels::read_address;
@@ -29,7 +30,6 @@ constexpr int64_t kWarp = 32;
 constexpr int64_t kMaxBlocks = 528;
 constexpr int64_t kMaxNormWidth = 8192;  // of the gradient, whose threads have 8 or 16 columns
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 float offset_of(bool unit_offset) { return unit_offset ? 1.0f : 0.0f; }
 
 // Launches "retort_<name>_bf16" or "_f32", by the dtype of x.

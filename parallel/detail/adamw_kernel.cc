@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/sizes.h"
 #include "kernels/device_kernels.h"
+#include "parallel/staged_copy.h"
 
 namespace retort::parallel::detail {
 namespace {
@@ -29,8 +30,8 @@ struct Chunk {
 // Tensors that are all small get blocks without idle threads.
 int64_t threads_for(int64_t elements) {
   constexpr int64_t kWarp = 32;
-  const int64_t wanted = (elements + kThreadElements - 1) / kThreadElements;
-  return std::clamp((wanted + kWarp - 1) / kWarp * kWarp, kWarp, kMaxThreads);
+  const int64_t wanted = kernels::ceil_div(elements, kThreadElements);
+  return std::clamp(kernels::ceil_div(wanted, kWarp) * kWarp, kWarp, kMaxThreads);
 }
 
 }  // namespace
@@ -58,7 +59,7 @@ void AdamwKernel::upload(const std::vector<AdamwUpdate>& updates, const at::Devi
   auto* bytes = host.mutable_data_ptr<uint8_t>();
   std::memcpy(bytes, updates.data(), update_bytes);
   std::memcpy(bytes + update_bytes, chunks.data(), chunk_bytes);
-  table_ = host.to(device);
+  table_ = staged_to(device, host);
   num_chunks_ = std::ssize(chunks);
   updates_ = updates;
 }

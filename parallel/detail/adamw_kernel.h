@@ -34,7 +34,7 @@ struct AdamwStep {
 // Memory: on the device a table of 56 bytes a tensor and 16 for each chunk of 4,096 elements.
 // Launches: one a step, of all tensors, and one that fills in a scale other than 1.
 // Host: queues only. The table is copied to the device in the first step, and again when a tensor
-//   has another address, size or weight decay; that copy may wait for what was queued before.
+//   has another address, size or weight decay, from pinned memory of its size.
 // Threads: that of the optimizer.
 class AdamwKernel {
  public:

@@ -55,6 +55,8 @@ void check_group(Group& group, const at::Device& device) {
       sum += values(r, k, dtype);
       whole.narrow(0, r * k, k).copy_(values(r, k, dtype));
     }
+
+    // Sums, and gathers into a new tensor and into a given one.
     const at::Tensor mine = values(group.rank(), k, dtype).to(device);
     at::Tensor t = mine.clone();
     group.all_reduce(t);
@@ -64,14 +66,20 @@ void check_group(Group& group, const at::Device& device) {
     Work work = group.all_gather_into_async(gathered, mine);
     work.wait();
     require_equal(gathered, whole, "all_gather_into");
+
+    // From the last rank, so that a root that is mistaken for the first shows.
     t = values(group.rank(), k, dtype).to(device);
     group.broadcast(t, n - 1);
     require_equal(t, values(n - 1, k, dtype), "broadcast");
+
+    // Gradients alone are scattered, and these are float32.
     if (dtype != at::kFloat) continue;
     at::Tensor part = at::empty({k}, mine.options());
     group.reduce_scatter(part, whole.to(device));
     require_equal(part, values(group.rank(), k, dtype) * n, "reduce_scatter");
   }
+
+  // Messages round a circle of the ranks, and what goes through host memory.
   at::Tensor t = values(group.rank(), 10, at::kFloat).to(device);
   const int next = (group.rank() + 1) % n, previous = (group.rank() + n - 1) % n;
   Work sent = group.send_async(t, next, 5);

@@ -36,7 +36,7 @@ namespace {
 
 constexpr at::DeviceType kType = at::DeviceType::PrivateUse1;
 std::atomic<int64_t> device_in_use{0};
-std::atomic<int64_t> operators{0}, copies_to_host{0}, blocking_copies_to_device{0};
+std::atomic<int64_t> operators{0}, copies_to_host{0};
 std::atomic<int64_t> pinned_blocks{0}, recorded_uses{0};
 
 at::Device current_device() { return {kType, static_cast<at::DeviceIndex>(device_in_use.load())}; }
@@ -300,9 +300,6 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool no
     ++copies_to_host;
     read_log().add("copy", source);
   }
-  if (source.is_cpu() && !target.is_cpu() && !in_operator &&
-      !(non_blocking && PinnedMemory::has(source)))
-    ++blocking_copies_to_device;
   const Opened from(source), to(target);
   to.host().copy_(from.host());
   return target;
@@ -437,7 +434,6 @@ void use_stand_in_device(int64_t index) { device_in_use = index; }
 
 int64_t stand_in_operators() { return operators; }
 int64_t stand_in_copies_to_host() { return copies_to_host; }
-int64_t stand_in_blocking_copies_to_device() { return blocking_copies_to_device; }
 
 RecordedReads::RecordedReads() {
   const std::lock_guard lock(read_log().mutex);

@@ -30,9 +30,6 @@ int64_t stand_in_operators();
 // How many tensors of it were copied to the host in this process, other than by operators: code
 // that should have left them there did not.
 int64_t stand_in_copies_to_host();
-// How many tensors of the host were copied to it in this process, other than by operators, for
-// which the host would have waited: from memory that is not pinned, or not said to be non_blocking.
-int64_t stand_in_blocking_copies_to_device();
 
 // Where the host waits for the device in this process, all threads together, while this lives: one
 // at a time. A real device would have to finish all that was queued before. Counted are copies to

@@ -275,6 +275,7 @@ TEST(SampledRace, IsThePlainRaceOfTheWeightsOfEveryOption) {
       {.temperature = 0.8, .top_p = 0.95, .top_k = 50, .min_p = 0.01, .typical_p = 0.9}};
   SamplerScratch scratch;
   for (const size_t size : {1, 17, 1000, 8195}) {
+    // Ordinary logits, such with many ties, equal ones, one above all, and the ends of float32.
     const auto normal = [](size_t i) { return 3 * random_gumbel(12, i); };
     const std::vector<std::vector<float>> rows{
         weights_of(size, normal),
@@ -283,6 +284,8 @@ TEST(SampledRace, IsThePlainRaceOfTheWeightsOfEveryOption) {
         weights_of(size, [&](size_t i) { return i == size - 1 ? 1e4 : 0; }),
         weights_of(size, [](size_t i) { return i % 2 == 0 ? 3e38 : -3e38; }),
         weights_of(size, [&](size_t i) { return normal(i) * 1e-38; })};
+
+    // Several positions, each with noise of its own.
     for (size_t r = 0; r < rows.size(); ++r) {
       for (size_t s = 0; s < settings.size(); ++s) {
         for (uint64_t position = 0; position < 12; ++position) {

@@ -241,6 +241,20 @@ TEST_F(DeviceAdamW, AStepIsOneLaunchAndReadsNothing) {
   }
 }
 
+// The table of addresses goes there as all numbers of the host do: once, and not waited for.
+TEST_F(DeviceAdamW, WaitsForNoCopyOfItsTable) {
+  const Case c{.dtype = at::kBFloat16, .norm_dtype = at::kBFloat16, .options = {}};
+  Training training(c, world_, stand_in_device());
+  training.buckets.begin_step();
+  test::RecordedReads recorded;
+  training.optimizer.step(training.buckets, learning_rate(0));
+  const std::vector<std::string> copies = recorded.take_copies_to_device();
+  ASSERT_EQ(copies.size(), 1U);
+  EXPECT_TRUE(copies[0].starts_with("Byte")) << copies[0];
+  training.optimizer.step(training.buckets, learning_rate(1));
+  EXPECT_TRUE(recorded.take_copies_to_device().empty());
+}
+
 // Norms that are asked for after the step are those before it: no gradient is written, and the
 // scale that is not in them is pending as before.
 TEST_F(DeviceAdamW, GradientsAndTheirScaleStayAsTheyAre) {

@@ -62,9 +62,3 @@ TEST(StagedCopy, HasTheValuesOfTheCallAndNoGradient) {
 
 }  // namespace
 }  // namespace retort::parallel
-
-int main(int argc, char** argv) {
-  retort::test::stand_in_device();
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}

@@ -136,9 +136,3 @@ TEST(DeviceChecksums, OfOperatorsAndOfTheKernelAreOneAndReadOnce) {
 
 }  // namespace
 }  // namespace retort::roles
-
-int main(int argc, char** argv) {
-  retort::test::stand_in_device();  // before LibTorch counts the devices
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}

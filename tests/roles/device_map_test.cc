@@ -277,9 +277,3 @@ TEST(PushedWeights, DamageOnTheDeviceIsSeenThere) {
 
 }  // namespace
 }  // namespace retort::roles
-
-int main(int argc, char** argv) {
-  retort::test::stand_in_device();  // before LibTorch counts the devices
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}

@@ -146,9 +146,3 @@ TEST(DecoderOnADevice, IsPushedFromHostMemory) {
 
 }  // namespace
 }  // namespace retort::roles
-
-int main(int argc, char** argv) {
-  retort::test::stand_in_device();  // before the first backward pass
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}

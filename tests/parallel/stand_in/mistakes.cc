@@ -74,6 +74,7 @@ constexpr std::chrono::milliseconds kSoon = 24s * kSlowness;
 
 std::vector<Mistake> left_out() {
   return {
+      // One operation too few, where nothing comes behind it or something does.
       {"a sum is left out at the end",
        [](const Rank& r) {
          r.all_reduce(r.world.all());
@@ -109,6 +110,8 @@ std::vector<Mistake> left_out() {
            work.wait();
        },
        {"operation 2 of student.", "all_reduce sum of 128 bytes", "all_reduce sum of 64 bytes"}},
+
+      // One too many, one where nobody else is, or none any more.
       {"a sum is one too many",
        [](const Rank& r) {
          r.all_reduce(r.world.all());
@@ -136,6 +139,7 @@ std::vector<Mistake> left_out() {
 
 std::vector<Mistake> differing() {
   return {
+      // Sums of another place, size or dtype.
       {"a sum and a broadcast are swapped",
        [](const Rank& r) {
          if (!r.wrong) r.all_reduce(r.world.all());
@@ -152,6 +156,8 @@ std::vector<Mistake> differing() {
       {"a sum of another dtype and size",
        [](const Rank& r) { r.all_reduce(r.world.tp(), 16, r.wrong ? at::kBFloat16 : at::kFloat); },
        {"operation 1 of student.tp", "of 64 bytes of Float", "of 32 bytes of BFloat16"}},
+
+      // Gathers, of which only the bytes are known.
       {"a gather of another dtype",
        [](const Rank& r) {
          r.world.all().all_gather(r.ones(16, r.wrong ? at::kHalf : at::kFloat));
@@ -168,6 +174,8 @@ std::vector<Mistake> differing() {
            r.all_reduce(r.world.all());
        },
        {"operation 1 of student.all", "all_reduce sum of 64 bytes", "all_gather of 64 bytes"}},
+
+      // The same operation with another reduction, root or size.
       {"a maximum in place of a sum",
        [](const Rank& r) {
          at::Tensor tensor = r.ones();
@@ -188,6 +196,7 @@ std::vector<Mistake> differing() {
 
 std::vector<Mistake> untimely() {
   return {
+      // Nobody waits for it.
       {"a sum is dropped",
        [](const Rank& r) {
          at::Tensor tensor = r.ones();
@@ -204,6 +213,8 @@ std::vector<Mistake> untimely() {
        },
        {"operation 1 of student.tp (all_reduce sum of 64 bytes of Float) was never waited for by "
         "rank 1, which started it with rank 0"}},
+
+      // What an operation has in use is written to, by the program or by another operation.
       {"a result is written to",
        [](const Rank& r) {
          at::Tensor tensor = r.ones();
@@ -233,6 +244,7 @@ std::vector<Mistake> untimely() {
 
 std::vector<Mistake> disordered() {
   return {
+      // Both are started before either is waited for: the order alone tells.
       {"two groups are started in another order",
        [](const Rank& r) {
          World& w = r.world;
@@ -246,6 +258,8 @@ std::vector<Mistake> disordered() {
        },
        {"the order of starts differs", "operation 1 of student.dp ", "operation 1 of student.dp_pp",
         "rank 3"}},
+
+      // Each is waited for, so that ranks wait for each other until half of the timeout.
       {"a later operation comes before another group's",
        [](const Rank& r) {
          r.all_reduce(r.world.tp());

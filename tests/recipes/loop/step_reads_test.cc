@@ -285,9 +285,3 @@ TEST_F(GrpoStepReads, Grpo) {
 
 }  // namespace
 }  // namespace retort::recipes
-
-int main(int argc, char** argv) {
-  retort::test::stand_in_device();  // before the first backward pass
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}

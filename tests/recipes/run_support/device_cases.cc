@@ -40,10 +40,13 @@ const std::vector<std::string> kTeacher{"student", "teacher"};
 
 std::vector<DeviceCase> device_cases() {
   return {
+      // Distillation: hidden states and whole rows over a device map, a top k through the host.
       DeviceCase{"expected", "changes", "forward_hidden_mix", kTeacher, "{teacher: {0: 0}}",
                  kDistill},
       DeviceCase{"expected", "changes", "jsd_full", kTeacher, "{teacher: {0: 0}}", kDistill},
       DeviceCase{"expected", "changes", "jsd_topk_bucket", kTeacher, "", kDistill},
+
+      // Pairs and single answers beside a reference, and pairs that a reward model learns.
       DeviceCase{
           "preference", "preference_changes", "sigmoid", {"student", "reference"}, "", kPreference},
       DeviceCase{"kto",
@@ -59,6 +62,8 @@ std::vector<DeviceCase> device_cases() {
                  "",
                  {"loss", "grad_norm", "accuracy", "margin", "mean_reward"},
                  "reward_one"},
+
+      // Samples of a generator, to which weights go through the host or over a device map.
       DeviceCase{"policy",
                  "policy_changes",
                  "reference",

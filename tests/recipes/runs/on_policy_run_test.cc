@@ -96,9 +96,12 @@ TEST(Grpo, RepeatsBitForBitAtEveryStaleness) {
     EXPECT_TRUE(read_file(first.back() / "final/model.safetensors") ==
                 read_file(again / "final/model.safetensors"));
   }
+
+  // Each run begins with the weights that there are, and lags as far as it may.
   EXPECT_EQ(column(first[0], "staleness"), (std::vector<double>{0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(column(first[1], "staleness"), (std::vector<double>{0, 1, 2, 2, 2, 2}));
   EXPECT_EQ(column(first[1], "weight_version"), (std::vector<double>{1, 1, 1, 2, 3, 4}));
+
   // The same prompts and noise; other weights only where the staleness says so.
   const auto fresh = read_samples(first[0]), stale = read_samples(first[1]);
   ASSERT_EQ(fresh.size(), stale.size());
@@ -108,6 +111,7 @@ TEST(Grpo, RepeatsBitForBitAtEveryStaleness) {
       EXPECT_EQ(stale.at(key), row);
     }
   }
+
   // To rounding: where samples may be stale, what the trainer says of them is computed apart.
   EXPECT_NEAR(column(first[0], "loss").at(0), column(first[1], "loss").at(0), 1e-6);
   EXPECT_NE(column(first[0], "grad_norm"), column(first[1], "grad_norm"));
