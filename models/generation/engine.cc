@@ -1,6 +1,7 @@
 #include "models/generation/engine.h"
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <map>
@@ -15,6 +16,7 @@
 #include "models/generation/sampler.h"
 #include "models/generation/scheduler.h"
 #include "models/generation/stop_text.h"
+#include "models/ops/packed.h"
 
 namespace retort::models {
 namespace {
@@ -95,7 +97,7 @@ std::optional<FinishReason> finish_reason_of(const Sequence& sequence,
   return std::nullopt;
 }
 
-// A sequence that takes its next token from row `row` of the states.
+// A sequence that takes its next token from row `row` of the states. All are in ascending order.
 struct Draw {
   Sequence* sequence;
   int64_t row;
@@ -121,9 +123,10 @@ struct Engine::Impl {
   DrawHistory history_of(const Draw& draw) const;
   bool is_drawn_by_model(const Draw& draw) const;
   void choose();
-  void choose_here(std::span<Draw> run);
+  at::Tensor states_of(std::span<Draw* const> some) const;
+  void choose_here();
   void choose_here(Draw& draw, int64_t first, SamplerScratch& mine) const;
-  void choose_by_model(std::span<Draw> run);
+  void choose_by_model();
   void accept(const Draw& draw);
   void deliver(RequestState& request, size_t completion, Completion result);
   void cancel(RequestState& request);
@@ -143,6 +146,7 @@ struct Engine::Impl {
   std::vector<int32_t> ids;
   std::vector<StepSpan> spans;
   std::vector<Draw> draws;
+  std::vector<Draw*> drawn_by_model, drawn_here;  // of `draws`, in their order
   at::Tensor states;  // [draws' rows, hidden_size], where the model computes
   std::vector<float> logits;
   std::vector<SamplerScratch> scratch;
@@ -207,66 +211,77 @@ bool Engine::Impl::is_drawn_by_model(const Draw& draw) const {
          history_of(draw).barred.empty();
 }
 
-// Chooses a token for every draw. The draws are in the order of their rows, so that neighbours that
-// are drawn in the same place have a run of rows.
+// Chooses a token for every draw. Those that the model draws go together, and so do those that the
+// host draws, whatever order they have: each place has one product with the head.
 void Engine::Impl::choose() {
-  const std::span<Draw> all(draws);
-  for (size_t begin = 0; begin < all.size();) {
-    const bool by_model = is_drawn_by_model(all[begin]);
-    size_t end = begin + 1;
-    while (end < all.size() && is_drawn_by_model(all[end]) == by_model)
-      ++end;
-    const std::span<Draw> run = all.subspan(begin, end - begin);
-    by_model ? choose_by_model(run) : choose_here(run);
-    begin = end;
-  }
+  drawn_by_model.clear();
+  drawn_here.clear();
+  for (Draw& draw : draws)
+    (is_drawn_by_model(draw) ? drawn_by_model : drawn_here).push_back(&draw);
+  if (!drawn_by_model.empty()) choose_by_model();
+  if (!drawn_here.empty()) choose_here();
 }
 
-void Engine::Impl::choose_by_model(std::span<Draw> run) {
-  const int64_t first = run.front().row;
+// Returns the states that these draws, in the order of their rows, take their tokens from. Their
+// rows are counted among those from then on.
+at::Tensor Engine::Impl::states_of(std::span<Draw* const> some) const {
+  std::vector<int64_t> rows;
+  for (Draw* draw : some) {
+    if (rows.empty() || rows.back() != draw->row) rows.push_back(draw->row);
+    draw->row = std::ssize(rows) - 1;
+  }
+  const int64_t count = std::ssize(rows);
+  if (rows.back() - rows.front() + 1 == count) return states.narrow(0, rows.front(), count);
+  return rows_at(states, at::tensor(rows, at::kLong));
+}
+
+void Engine::Impl::choose_by_model() {
+  const at::Tensor drawn_from = states_of(drawn_by_model);
   row_draws.clear();
-  for (const Draw& draw : run) {
-    const Sequence& sequence = *draw.sequence;
+  for (const Draw* draw : drawn_by_model) {
+    const Sequence& sequence = *draw->sequence;
     row_draws.push_back(row_draw(sequence.group->request->request.draw.sampling, sequence.sample_id,
-                                 sequence.tokens.size(), draw.row - first));
+                                 sequence.tokens.size(), draw->row));
   }
-  choices.resize(run.size());
-  model->draw(states.narrow(0, first, run.back().row - first + 1), row_draws, choices.data());
-  for (size_t i = 0; i < run.size(); ++i) {
-    const Sequence& sequence = *run[i].sequence;
+
+  choices.resize(row_draws.size());
+  model->draw(drawn_from, row_draws, choices.data());
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const Sequence& sequence = *drawn_by_model[i]->sequence;
     if (choices[i].token < 0) throw not_finite(sequence.sample_id, sequence.tokens.size());
-    run[i].choice = choices[i];
+    drawn_by_model[i]->choice = choices[i];
   }
 }
 
-void Engine::Impl::choose_here(std::span<Draw> run) {
+void Engine::Impl::choose_here() {
   // Logits are formed for as many rows at once as a buffer of bounded size takes.
   constexpr int64_t kLogits = int64_t{1} << 24;  // fp32 values
+  const at::Tensor drawn_from = states_of(drawn_here);
   const int64_t vocab_size = model->config().vocab_size;
-  const int64_t end_row = run.back().row + 1;
+  const int64_t end_row = drawn_from.size(0);
   const int64_t at_once = std::max<int64_t>(1, kLogits / vocab_size);
   scratch.resize(static_cast<size_t>(model->pool().threads()));
-  logits.resize(static_cast<size_t>(std::min(end_row - run.front().row, at_once) * vocab_size));
+  logits.resize(static_cast<size_t>(std::min(end_row, at_once) * vocab_size));
 
   // Each batch of rows serves a contiguous run of the draws.
   size_t next = 0;
-  for (int64_t first = run.front().row; first < end_row; first += at_once) {
+  for (int64_t first = 0; first < end_row; first += at_once) {
     const int64_t end = std::min(end_row, first + at_once);
-    model->logits(states.narrow(0, first, end - first), logits.data());
+    model->logits(drawn_from.narrow(0, first, end - first), logits.data());
     const size_t begin_draw = next;
-    while (next < run.size() && run[next].row < end)
+    while (next < drawn_here.size() && drawn_here[next]->row < end)
       ++next;
     model->pool().run(static_cast<int64_t>(next - begin_draw), 1,
                       [&](int64_t begin, int64_t stop, int thread) {
                         for (int64_t i = begin; i < stop; ++i)
-                          choose_here(run[begin_draw + static_cast<size_t>(i)], first,
+                          choose_here(*drawn_here[begin_draw + static_cast<size_t>(i)], first,
                                       scratch[static_cast<size_t>(thread)]);
                       });
   }
 }
 
 // Chooses from the row of `logits` that belongs to the draw. The first row of `logits` is row
-// `first` of the states.
+// `first` of the states that the host draws from.
 void Engine::Impl::choose_here(Draw& draw, int64_t first, SamplerScratch& mine) const {
   const int64_t vocab_size = model->config().vocab_size;
   const Sequence& sequence = *draw.sequence;

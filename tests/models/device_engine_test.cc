@@ -110,8 +110,9 @@ TEST(DeviceEngine, DrawsInBothPlacesInOneStep) {
   GenerationRequest barred = drawn_by_temperature(3, 2, 12);
   barred.draw.min_new_tokens = 5;
   barred.draw.eos_token_ids = {3, 5, 8, 13, 21, 34, 55, 89, 144, 233};
-  const std::vector<GenerationRequest> requests{drawn_by_temperature(2, 2, 10), sampled(3, 1, 14),
-                                                barred, drawn_by_temperature(1, 1, 8)};
+  const std::vector<GenerationRequest> requests{
+      drawn_by_temperature(2, 2, 10), sampled(3, 1, 14), barred,
+      drawn_by_temperature(1, 1, 8),  sampled(1, 2, 11), drawn_by_temperature(2, 1, 9)};
   const auto completions_of = [&](const Decoder& decoder) {
     Engine engine(decoder, options);
     std::vector<uint64_t> numbers;
@@ -293,6 +294,28 @@ TEST(DeviceEngine, ReadsSixteenBytesOfWhatAKernelDraws) {
   const std::string read = has_kernels() ? "copy Int[3, 4]" : "copy Float[3, 300]";
   EXPECT_EQ(reads_of_steps(pair.device, drawn_by_temperature(3, 1, 8)),
             std::vector<std::string>(3, read));
+}
+
+// Each place has one product with the head and one read, though requests of both alternate.
+TEST(DeviceEngine, ReadsOnceOfEachPlaceWhereRequestsAlternate) {
+  const Pair pair(engine_config());
+  Engine engine(pair.device, {.num_blocks = 60, .merge_requests = true});
+  for (int i = 0; i < 3; ++i) {
+    engine.submit(drawn_by_temperature(1, 1, 12));
+    engine.submit(sampled(1, 1, 12));
+  }
+  engine.step();  // the prompts
+
+  const std::vector<std::string> expected =
+      has_kernels() ? std::vector<std::string>{"copy Int[3, 4]", "copy Float[3, 300]"}
+                    : std::vector<std::string>{"copy Float[6, 300]"};
+  test::RecordedReads recorded;
+  for (int i = 0; i < 3; ++i) {
+    engine.step();
+    EXPECT_EQ(recorded.take(), expected);
+    for (const std::string& copy : recorded.take_copies_to_device())
+      EXPECT_FALSE(copy.starts_with("waits")) << copy;
+  }
 }
 
 TEST(DeviceEngine, RefusesLogitsThatAreNotFinite) {

@@ -81,6 +81,21 @@ TEST(EmulatedEngine, GathersHeadsThatHaveNoKernel) {
   EXPECT_TRUE(launches.contains("retort_sample_rows_f32"));
 }
 
+// Every second request draws on the host.
+TEST(EmulatedEngine, LaunchesOneDrawForRequestsThatAlternate) {
+  const Decoder decoder = Decoder::random(engine_config(), 7, at::kFloat, {}, stand_in_device());
+  Engine engine(decoder, {.num_blocks = 60, .merge_requests = true});
+  for (int i = 0; i < 4; ++i) {
+    GenerationRequest request{.prompts = engine_prompts(1), .draw = {.max_new_tokens = 4}};
+    if (i % 2 == 1) request.draw.sampling.top_p = 0.9;
+    engine.submit(request);
+  }
+  engine.step();  // the prompts
+  named_kernels().take();
+  engine.step();
+  EXPECT_EQ(named_kernels().take()["retort_sample_rows_f32"], 1);
+}
+
 SamplingOptions options_of(int64_t draw) {
   SamplingOptions options{.seed = static_cast<uint64_t>(draw)};
   if (draw % 5 == 1) options.temperature = 0;
