@@ -20,8 +20,9 @@ at::Tensor linear_grad_input(const at::Tensor& grad, const at::Tensor& weight);
 // g^T x
 at::Tensor linear_grad_weight(const at::Tensor& grad, const at::Tensor& x);
 
-// The row count that `rows` is rounded up to, so that packs of ever different lengths share their
-// compiled kernels.
-int64_t padded_rows(int64_t rows);
+// The row count that `rows` is rounded up to before products on such a device. On the CPU packs of
+// ever different lengths share their compiled kernels so. Elsewhere it is `rows`: no kernel is
+// compiled for a shape there, and what is padded costs copies, and cuts in each gradient.
+int64_t padded_rows(int64_t rows, at::DeviceType device);
 
 }  // namespace retort::parallel

@@ -58,10 +58,10 @@ TokensThere tokens_on(const at::Device& device, const PackedTokens& given) {
           .cu_seqlens = there[3]};
 }
 
-// Pads the indices to a row count that kernels know (parallel::padded_rows). The rows that this
-// adds are cut off at the end.
+// Pads the indices to a row count that kernels of their device know (parallel::padded_rows). The
+// rows that this adds are cut off at the end.
 Tensor padded_indices(const Tensor& rows) {
-  const int64_t padding = parallel::padded_rows(rows.numel()) - rows.numel();
+  const int64_t padding = parallel::padded_rows(rows.numel(), rows.device().type()) - rows.numel();
   return padding > 0 ? at::constant_pad_nd(rows, {0, padding}) : rows;
 }
 
@@ -240,7 +240,7 @@ parallel::VocabShard Decoder::Impl::vocab() const {
 }
 
 int64_t Decoder::Impl::padded_tokens(const PackedTokens& tokens) const {
-  const int64_t rows = parallel::padded_rows(tokens.num_tokens());
+  const int64_t rows = parallel::padded_rows(tokens.num_tokens(), device().type());
   const int64_t ranks = tp.sequence ? placement.tp_size() : 1;
   return (rows + ranks - 1) / ranks * ranks;
 }

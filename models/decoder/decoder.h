@@ -37,8 +37,8 @@ enum class AdapterState { kTrained, kFirst, kNone };
 // several runs of the layers. Parameters carry their Hugging Face names
 // ("model.layers.0.self_attn.q_proj.weight"); a tied head has one tensor.
 // Shapes: N packed tokens, H hidden_size, V vocab_size, R rows of the residual stream on this rank.
-// R is N rounded up (padded_rows in parallel/gemm.h); with sequence parallelism it is the rank's
-// equal share of N rounded up to a multiple of tp.
+// R is N, rounded up on the CPU (padded_rows in parallel/gemm.h); with sequence parallelism it is
+// the rank's equal share of that, rounded up to a multiple of tp.
 // Collectives: on the placement's tp group only; every member calls forward and hidden with the
 // same tokens. In a forward pass two all-reduces of [R, H] a layer and one for the embedding, in
 // backward two a layer and one for the final hidden states; with sequence parallelism

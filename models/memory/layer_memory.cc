@@ -95,9 +95,14 @@ int64_t RankSlice::layer_parameters(const ModelConfig& c) const {
   return matrices + norms + biases;
 }
 
+int64_t product_rows(const TrainingSizes& sizes, int64_t rows) {
+  const bool on_cpu = sizes.layout.device == parallel::Device::kCpu;
+  return parallel::padded_rows(rows, on_cpu ? at::kCPU : at::kCUDA);
+}
+
 MicroBatchRows::MicroBatchRows(const TrainingSizes& sizes) {
   const int64_t ranks = sizes.layout.sequence_parallel ? sizes.layout.tp : 1;
-  all = (parallel::padded_rows(sizes.tokens) + ranks - 1) / ranks * ranks;
+  all = (product_rows(sizes, sizes.tokens) + ranks - 1) / ranks * ranks;
   residual = all / ranks;
 }
 

@@ -19,7 +19,10 @@ struct RankSlice {
   int64_t layer_parameters(const ModelConfig& config) const;
 };
 
-// The rows of a micro-batch: padded, and those of the residual stream.
+// Rows as they go into products: rounded up where the role's device wants that.
+int64_t product_rows(const TrainingSizes& sizes, int64_t rows);
+
+// The rows of a micro-batch: all that go into products, and those of the residual stream.
 struct MicroBatchRows {
   int64_t all = 0;
   int64_t residual = 0;

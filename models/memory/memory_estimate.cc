@@ -10,7 +10,6 @@
 #include "models/memory/adapter_elements.h"
 #include "models/memory/layer_memory.h"
 #include "models/parameters/placement.h"
-#include "parallel/gemm.h"
 
 namespace retort::models {
 namespace {
@@ -35,7 +34,7 @@ class Estimate {
     // Any row may have a target, but a classifier reads one of each sequence and branch.
     if (config.classifies() && !sizes.layout.sequence_parallel) {
       const int64_t scored = sizes.sequences * (sizes.forks ? 2 : 1);
-      end_.all = end_.residual = std::min(rows_.all, parallel::padded_rows(scored));
+      end_.all = end_.residual = std::min(rows_.all, product_rows(sizes, scored));
     }
 
     // Backward may compute some of the layers of this stage again: `again_` says which.

@@ -30,11 +30,14 @@ TEST(Gemm, LargeProductsAgreeWithFp64) {
 }
 
 TEST(Gemm, PaddedRowsTakeFewValues) {
-  EXPECT_EQ(padded_rows(0), 0);
-  EXPECT_EQ(padded_rows(3), 3);
-  EXPECT_EQ(padded_rows(9), 16);
-  EXPECT_EQ(padded_rows(64), 64);
-  EXPECT_EQ(padded_rows(65), 96);
+  const auto here = [](int64_t rows) { return padded_rows(rows, at::kCPU); };
+  EXPECT_EQ(here(0), 0);
+  EXPECT_EQ(here(3), 3);
+  EXPECT_EQ(here(9), 16);
+  EXPECT_EQ(here(64), 64);
+  EXPECT_EQ(here(65), 96);
+  for (const int64_t rows : {0, 3, 9, 65})
+    EXPECT_EQ(padded_rows(rows, at::kCUDA), rows);
 }
 
 }  // namespace

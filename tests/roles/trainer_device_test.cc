@@ -5,10 +5,12 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 
 #include <filesystem>
+#include <utility>
 
 #include "models/checkpoint/checkpoint.h"
 #include "recipes/losses/linear_cross_entropy.h"
@@ -112,6 +114,34 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{.family = models::Family::kQwen3, .checkpointing_every = 1},
                     Case{
                         .family = models::Family::kQwen3, .tied = true, .checkpointing_every = 2}));
+
+// The CPU's products want their rows rounded up (parallel::padded_rows). Counted are blocks of
+// [rows, intermediate_size] floats, than which a forward pass asks for none larger here.
+TEST(DecoderOnADevice, PadsNoRows) {
+  models::ModelConfig config = nano_model(models::Family::kQwen3, false, 1);
+  config.intermediate_size = 512;
+  const models::Decoder there =
+      models::Decoder::random(config, 3, at::kFloat, {}, stand_in_device());
+  const models::Decoder here = models::Decoder::random(config, 3, at::kFloat);
+  const auto bytes_of = [&](int64_t rows) {
+    return static_cast<size_t>(rows * config.intermediate_size * 4);
+  };
+  const at::NoGradGuard no_grad;
+  const models::PackedTokens all = tokens_of(0, false);
+  const models::PackedTokens some = models::wanting(all, at::arange(0, 22, 2));
+
+  // 27 rows, and 11 of them that are wanted behind the attention of the last layer.
+  for (const auto& [tokens, rows] : {std::pair(all, int64_t{27}), {some, int64_t{11}}}) {
+    const test::RecordedBlocks blocks;
+    const at::Tensor hidden = there.hidden(tokens);
+    EXPECT_GT(blocks.of_at_least(bytes_of(rows)), 0);
+    EXPECT_EQ(blocks.of_at_least(bytes_of(rows) + 1), 0);
+    EXPECT_EQ(hidden.size(0), rows);
+    EXPECT_LT((hidden.cpu() - here.hidden(tokens)).abs().max().item<double>(), 1e-4);
+  }
+  EXPECT_EQ(there.residual_rows(all), 27);
+  EXPECT_EQ(here.residual_rows(all), 32);
+}
 
 TEST(DecoderOnADevice, IsSavedAndLoaded) {
   const models::ModelConfig config = nano(models::Family::kQwen3, false);
