@@ -17,7 +17,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -26,6 +25,7 @@
 #include "base/log.h"
 #include "kernels/device_kernels.h"
 #include "models/generation/paged_decode.h"
+#include "models/ops/attention.h"
 #include "models/ops/device_functions.h"
 #include "models/ops/functions.h"
 #include "models/ops/softcap.h"
@@ -67,129 +67,6 @@ void sample_rows(const Tensor& logits, const Tensor& draws, Tensor& tokens) {
 }
 
 }  // namespace
-
-// Gathers all index numbers of a step in one vector, so that they go to the device in a single
-// copy: ids, positions and slots of all rows, the rows whose states are asked for, then what the
-// parts have of their own. Numbers of 32 bits lie there in pairs.
-class DeviceStepModel::Plan {
- public:
-  // Spans of one row are decoded from their blocks if `max_decoded` is above 0, at most so many in
-  // a part.
-  Plan(const std::vector<int32_t>& ids, const std::vector<StepSpan>& spans, int64_t block_tokens,
-       int64_t max_decoded)
-      : block_tokens_(block_tokens),
-        max_decoded_(max_decoded),
-        rows_(static_cast<int64_t>(ids.size())) {
-    numbers_.assign(ids.begin(), ids.end());
-    for (const StepSpan& span : spans)
-      for (int64_t i = 0; i < span.count; ++i)
-        numbers_.push_back(span.first_position + i);
-    for (const StepSpan& span : spans)
-      for (int64_t i = 0; i < span.count; ++i)
-        numbers_.push_back(slot(span, span.first_position + i));
-    for (const StepSpan& span : spans) {
-      if (!span.last) continue;
-      numbers_.push_back(span.first_row + span.count - 1);
-      ++last_rows_;
-    }
-
-    // Neighbours of one row form one part, because their queries have the same shape. A longer span
-    // is a part by itself.
-    for (size_t begin = 0; begin < spans.size();) {
-      size_t end = begin + 1;
-      while (end < spans.size() && spans[begin].count == 1 && spans[end].count == 1 &&
-             (max_decoded == 0 || static_cast<int64_t>(end - begin) < max_decoded))
-        ++end;
-      add_part(std::span(spans).subspan(begin, end - begin));
-      begin = end;
-    }
-  }
-
-  void send(at::Device device) {
-    all_ = parallel::staged_to(device,
-                               at::from_blob(numbers_.data(), {std::ssize(numbers_)}, at::kLong));
-  }
-  // These are views of what send() copied.
-  Tensor ids() const { return all_.narrow(0, 0, rows_); }
-  Tensor positions() const { return all_.narrow(0, rows_, rows_); }
-  Tensor slots() const { return all_.narrow(0, 2 * rows_, rows_); }
-  // Undefined where every row is asked for.
-  Tensor last_rows() const {
-    return last_rows_ == rows_ ? Tensor() : all_.narrow(0, 3 * rows_, last_rows_);
-  }
-  std::vector<Part> parts() const {
-    std::vector<Part> parts;
-    int64_t at = 3 * rows_ + last_rows_;
-    const auto next = [&](int64_t count) {
-      at += count;
-      return all_.narrow(0, at - count, count);
-    };
-    for (Part part : shapes_) {
-      part.positions = positions()
-                           .narrow(0, part.first_row, part.sequences * part.queries)
-                           .view({part.sequences, part.queries});
-      if (is_decoded(part)) {
-        const int64_t blocks = blocks_of(part.keys);
-        const int64_t count = part.sequences * (blocks + 1);
-        const Tensor numbers = next((count + 1) / 2).view(at::kInt);
-        part.tables = numbers.narrow(0, 0, part.sequences * blocks).view({part.sequences, blocks});
-        part.lengths = numbers.narrow(0, part.sequences * blocks, part.sequences);
-      } else {
-        part.slots = next(part.sequences * part.keys);
-      }
-      parts.push_back(std::move(part));
-    }
-    return parts;
-  }
-
- private:
-  int64_t blocks_of(int64_t tokens) const { return (tokens + block_tokens_ - 1) / block_tokens_; }
-  int64_t slot(const StepSpan& span, int64_t position) const {
-    return span.table[position / block_tokens_] * block_tokens_ + position % block_tokens_;
-  }
-  bool is_decoded(const Part& part) const { return part.queries == 1 && max_decoded_ > 0; }
-
-  // Adds a part of spans of equal count, whose rows are neighbours.
-  void add_part(std::span<const StepSpan> spans) {
-    Part part{.first_row = spans[0].first_row,
-              .sequences = std::ssize(spans),
-              .queries = spans[0].count,
-              .keys = 0};
-    for (const StepSpan& span : spans)
-      part.keys = std::max(part.keys, span.first_position + span.count);
-    is_decoded(part) ? add_tables(spans, blocks_of(part.keys)) : add_slots(spans, part.keys);
-    shapes_.push_back(std::move(part));
-  }
-
-  // A sequence that is shorter than the longest repeats the slot of its first key for what it
-  // lacks; the mask hides those.
-  void add_slots(std::span<const StepSpan> spans, int64_t keys) {
-    for (const StepSpan& span : spans)
-      for (int64_t key = 0; key < keys; ++key)
-        numbers_.push_back(slot(span, key < span.first_position + span.count ? key : 0));
-  }
-
-  // The blocks behind the last one of a sequence are never looked at.
-  void add_tables(std::span<const StepSpan> spans, int64_t blocks) {
-    std::vector<int32_t> small;
-    for (const StepSpan& span : spans) {
-      const int64_t own = blocks_of(span.first_position + 1);
-      small.insert(small.end(), span.table, span.table + own);
-      small.insert(small.end(), static_cast<size_t>(blocks - own), 0);
-    }
-    for (const StepSpan& span : spans)
-      small.push_back(static_cast<int32_t>(span.first_position + 1));
-    const size_t begin = numbers_.size();
-    numbers_.resize(begin + (small.size() + 1) / 2);
-    std::memcpy(numbers_.data() + begin, small.data(), small.size() * sizeof(int32_t));
-  }
-
-  int64_t block_tokens_, max_decoded_, rows_;
-  int64_t last_rows_ = 0;
-  std::vector<int64_t> numbers_;
-  std::vector<Part> shapes_;  // without what is on the device
-  Tensor all_;
-};
 
 DeviceStepModel::DeviceStepModel(const Decoder& decoder, int64_t num_blocks, int64_t block_tokens,
                                  const Limits& limits)
@@ -274,7 +151,25 @@ Tensor DeviceStepModel::norm(const Tensor& x, const Tensor& weight) const {
   return rms_norm(x, weight, config_.rms_norm_eps, config_.norm_unit_offset);
 }
 
-Tensor DeviceStepModel::attend_part(const Layer& layer, Part& part, const Tensor& q) const {
+// Its spans begin in this step, so that all keys that they see are among k, and none is read from a
+// block.
+Tensor DeviceStepModel::attend_packed(const Layer& layer, StepPart& part, const Tensor& q,
+                                      const Tensor& k, const Tensor& v) const {
+  AttentionPlanPtr& plan = part.plans[layer.window];
+  if (!plan) {
+    const HeadShape shape{.heads = heads_,
+                          .kv_heads = kv_heads_,
+                          .head_dim = config_.head_dim,
+                          .scale = config_.score_scale(),
+                          .softcap = config_.attn_logit_softcapping};
+    plan = c10::make_intrusive<AttentionPlan>(shape, part.offsets, std::vector<Fork>{},
+                                              layer.window, q.options());
+    plan->keep_cu_seqlens(part.offsets_there);
+  }
+  return rotated_attention(q, k, v, plan).view(q.sizes());
+}
+
+Tensor DeviceStepModel::attend_gathered(const Layer& layer, StepPart& part, const Tensor& q) const {
   const int64_t group = heads_ / kv_heads_, dim = config_.head_dim;
   // The mask depends on the positions and the window alone: layers of one window share it.
   Tensor& mask = part.masks[layer.window];
@@ -337,16 +232,20 @@ Tensor DeviceStepModel::attend(Layer& layer, const Tensor& h) {
   const DecodeScores scores{.scale = config_.score_scale(),
                             .softcap = config_.attn_logit_softcapping,
                             .window = layer.window};
-  for (Part& part : parts_) {
-    const int64_t rows = part.sequences * part.queries;
-    const Tensor asking = queries.narrow(0, part.first_row, rows);
-    const Tensor answers = mixed.narrow(0, part.first_row, rows);
-    if (part.tables.defined()) {
-      paged_decode(asking, cache,
-                   {.longest = part.keys, .tables = part.tables, .lengths = part.lengths}, scores,
-                   answers);
-    } else {
-      answers.copy_(attend_part(layer, part, asking));
+  for (StepPart& part : parts_) {
+    const auto rows_of = [&](const Tensor& x) { return x.narrow(0, part.first_row, part.rows()); };
+    const Tensor asking = rows_of(queries);
+    const Tensor answers = rows_of(mixed);
+    switch (part.kind) {
+      case StepPart::Kind::kDecoded:
+        paged_decode(asking, cache,
+                     {.longest = part.keys, .tables = part.tables, .lengths = part.lengths}, scores,
+                     answers);
+        break;
+      case StepPart::Kind::kPacked:
+        answers.copy_(attend_packed(layer, part, asking, rows_of(k), rows_of(v)));
+        break;
+      case StepPart::Kind::kGathered: answers.copy_(attend_gathered(layer, part, asking)); break;
     }
   }
   return mixed.view({-1, heads_ * dim});
@@ -378,7 +277,7 @@ Tensor DeviceStepModel::run_layer(Layer& layer, const Tensor& x) {
 
 void DeviceStepModel::forward(const std::vector<int32_t>& ids, const std::vector<StepSpan>& spans) {
   const c10::NoGradGuard no_grad;
-  Plan plan(ids, spans, block_tokens_, max_decoded_);
+  StepPlan plan(ids, spans, block_tokens_, max_decoded_);
   plan.send(device_);
   slots_ = plan.slots();
   last_rows_ = plan.last_rows();

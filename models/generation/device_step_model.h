@@ -5,12 +5,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <vector>
 
 #include "models/decoder/layers.h"
 #include "models/generation/step_model.h"
+#include "models/generation/step_plan.h"
 #include "models/ops/rope.h"
 
 namespace retort::models {
@@ -18,9 +18,11 @@ namespace retort::models {
 // Computes in the dtype of the weights, with keys and values of that dtype; logits are products in
 // that dtype with fp32 sums and results. Bits may depend on what shares a step, as those of
 // LibTorch's products do.
-// Kernels: where the device has them, spans of one row attend over their blocks (paged_decode.h)
-//   and draw() is there. Elsewhere, and for longer spans, the keys and values of a span are
-//   gathered in each layer, those of one row padded to the longest.
+// Attention: spans that begin with their sequence attend all together to their own new keys, as
+//   training does (models/ops/attention.h). Where the device has kernels, spans of one row read
+//   their keys in their blocks (paged_decode.h), and draw() is there. Elsewhere, and for longer
+//   spans behind what is cached, keys and values are gathered in each layer, those of spans of one
+//   row padded to the longest.
 // Memory: kv_bytes(); in a step [rows, H] and the like, what is gathered, once a layer, and the
 //   logits: in draw() at most 256 MiB at a time, or one row.
 // Copies: to the device one of numbers in forward and one of 32 bytes a draw in draw(), from pinned
@@ -54,22 +56,13 @@ class DeviceStepModel : public StepModel {
     at::Tensor keys, values;  // [num_blocks * block_tokens, kv_heads, head_dim]
     int64_t window = 0;
   };
-  // B sequences with C queries each, in neighbouring rows, against L keys. Those that are gathered
-  // have slots; a shorter sequence repeats its first key there, which is masked. Others have
-  // tables.
-  struct Part {
-    int64_t first_row = 0, sequences = 0, queries = 0, keys = 0;
-    at::Tensor positions = {};                 // [B, C]
-    at::Tensor slots = {};                     // [B * L] of keys and values
-    std::map<int64_t, at::Tensor> masks = {};  // by window: [B, 1, C, L], true where seen
-    at::Tensor tables = {}, lengths = {};      // as PagedSequences has them
-  };
-  class Plan;
 
   at::Tensor logits_of(const at::Tensor& states) const;  // of all ranks
   at::Tensor looked_up(const at::Tensor& ids) const;
   at::Tensor attend(Layer& layer, const at::Tensor& h);
-  at::Tensor attend_part(const Layer& layer, Part& part, const at::Tensor& q) const;
+  at::Tensor attend_packed(const Layer& layer, StepPart& part, const at::Tensor& q,
+                           const at::Tensor& k, const at::Tensor& v) const;
+  at::Tensor attend_gathered(const Layer& layer, StepPart& part, const at::Tensor& q) const;
   at::Tensor norm(const at::Tensor& x, const at::Tensor& weight) const;
   at::Tensor run_layer(Layer& layer, const at::Tensor& x);
   // Sums the ranks' parts of the last product of a block.
@@ -88,7 +81,7 @@ class DeviceStepModel : public StepModel {
   RopeTable rope_, sliding_rope_;
   at::Tensor slots_;      // where the new keys and values go: [rows]
   at::Tensor last_rows_;  // whose states are asked for; undefined: all
-  std::vector<Part> parts_;
+  std::vector<StepPart> parts_;
   at::Tensor x_;  // the residual stream after the last layer: [rows, H]
 };
 

@@ -258,21 +258,29 @@ Tensor concatenate(std::vector<Tensor> parts, const Tensor& like, int64_t num_to
   return parts.empty() ? at::zeros(like.sizes(), like.options()) : at::cat(parts, 0);
 }
 
+// Attends block by block to heads that are normed and rotated: [queries, heads * head_dim] of each
+// block, in the order of the rows.
+std::vector<Tensor> attended_blocks(const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const AttentionPlan& plan) {
+  const HeadShape& shape = plan.shape();
+  const auto attend = shape.softcap > 0 ? capped_block : plain_block;
+  std::vector<Tensor> parts;
+  for (int64_t s = 0; s < plan.num_sequences(); ++s) {
+    const int64_t sequence = plan.begin(s);
+    for (const AttentionBlock& block : plan.blocks(s))
+      parts.push_back(attend(q.narrow(0, sequence + block.query_begin, block.num_queries),
+                             gathered_rows(k, sequence, block), gathered_rows(v, sequence, block),
+                             block, shape));
+  }
+  return parts;
+}
+
 Tensor plain_attention(const Tensor& q, const Tensor& k, const Tensor& v, const HeadNorms& norms,
                        const RopeTable& table, const AttentionPlanPtr& plan) {
   const HeadShape& shape = plan->shape();
   const auto [q3, k3] = normed_rotated_heads(q, k, norms, table, shape.head_dim);
   const Tensor v3 = v.view({-1, shape.kv_heads, shape.head_dim});
-  std::vector<Tensor> parts;
-  for (int64_t s = 0; s < plan->num_sequences(); ++s) {
-    for (const AttentionBlock& block : plan->blocks(s)) {
-      const int64_t sequence = plan->begin(s);
-      const auto attend = shape.softcap > 0 ? capped_block : plain_block;
-      parts.push_back(attend(q3.narrow(0, sequence + block.query_begin, block.num_queries),
-                             gathered_rows(k3, sequence, block), gathered_rows(v3, sequence, block),
-                             block, shape));
-    }
-  }
+  std::vector<Tensor> parts = attended_blocks(q3, k3, v3, *plan);
   // Without tokens backward must still reach the weights, those of the norms too: tensor-parallel
   // ranks sum their gradients, and a bucket of gradients is not sent before all of its have come.
   if (parts.empty()) return q3.reshape(q.sizes()) * 0 + (k3.sum() + v3.sum()) * 0;
@@ -290,6 +298,14 @@ Tensor packed_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
                                  head_norm(k, norms.k, norms, shape.head_dim), v, table, plan);
   if (has_device_kernel(q, *plan)) return device_attention(q, k, v, norms, table, plan);
   return plain_attention(q, k, v, norms, table, plan);
+}
+
+Tensor rotated_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                         const AttentionPlanPtr& plan) {
+  if (plan->shape().softcap == 0 && has_device_kernel(q, *plan))
+    return rotated_device_attention(q, k, v, plan);
+  const std::vector<Tensor> parts = attended_blocks(q, k, v, *plan);
+  return parts.size() == 1 ? parts.front() : at::cat(parts);
 }
 
 }  // namespace retort::models

@@ -19,4 +19,9 @@ at::Tensor packed_attention(const at::Tensor& q, const at::Tensor& k, const at::
                             const HeadNorms& norms, const RopeTable& table,
                             const AttentionPlanPtr& plan);
 
+// The same of heads that are normed and rotated already: q [N, heads, head_dim], k and v [N,
+// kv_heads, head_dim], N the plan's tokens, at least one. Returns [N, heads * head_dim].
+at::Tensor rotated_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                             const AttentionPlanPtr& plan);
+
 }  // namespace retort::models

@@ -70,6 +70,14 @@ bool has_device_kernel(const Tensor& q, const AttentionPlan& plan) {
          (plan.window() == 0 || plan.window() >= plan.max_length());
 }
 
+Tensor rotated_device_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                const AttentionPlanPtr& plan) {
+  const HeadShape& shape = plan->shape();
+  const double scale = shape.score_scale();
+  const Tensor y = is_half(q) ? flash(q, k, v, plan, scale) : efficient(q, k, v, plan, scale);
+  return y.reshape({plan->num_tokens(), shape.heads * shape.head_dim});
+}
+
 Tensor device_attention(const Tensor& q, const Tensor& k, const Tensor& v, const HeadNorms& norms,
                         const RopeTable& table, const AttentionPlanPtr& plan) {
   const HeadShape& shape = plan->shape();
@@ -78,11 +86,9 @@ Tensor device_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
   const auto [turned_q, turned_k] = normed_rotated_heads(q, k, norms, table, shape.head_dim);
   // A narrowed view's gradient is a copy of all rows, so only what is padded is narrowed.
   const auto filled = [&](const Tensor& x) { return padding == 0 ? x : x.narrow(0, 0, tokens); };
-  const Tensor q3 = filled(turned_q), k3 = filled(turned_k);
-  const Tensor v3 = filled(v.view({-1, shape.kv_heads, shape.head_dim}));
-  const double scale = shape.score_scale();
-  const Tensor y = is_half(q) ? flash(q3, k3, v3, plan, scale) : efficient(q3, k3, v3, plan, scale);
-  const Tensor rows = y.reshape({tokens, shape.heads * shape.head_dim});
+  const Tensor v3 = v.view({-1, shape.kv_heads, shape.head_dim});
+  const Tensor rows =
+      rotated_device_attention(filled(turned_q), filled(turned_k), filled(v3), plan);
   return padding == 0 ? rows : at::constant_pad_nd(rows, {0, 0, 0, padding});
 }
 

@@ -22,5 +22,9 @@ bool has_device_kernel(const at::Tensor& q, const AttentionPlan& plan);
 at::Tensor device_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const HeadNorms& norms, const RopeTable& table,
                             const AttentionPlanPtr& plan);
+// The same of heads that are normed and rotated already: q [N, heads, head_dim], k and v [N,
+// kv_heads, head_dim], N the plan's tokens. Returns [N, heads * head_dim].
+at::Tensor rotated_device_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                    const AttentionPlanPtr& plan);
 
 }  // namespace retort::models

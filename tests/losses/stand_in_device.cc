@@ -234,6 +234,28 @@ class Opened {
   at::Tensor tensor_;
 };
 
+// What has been computed, by the operators' names. Autograd's threads compute too.
+class OperatorCounts {
+ public:
+  void add(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    ++counts_[name];
+  }
+  int64_t of(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    return counts_[name];
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, int64_t> counts_;
+};
+
+OperatorCounts& operator_counts() {
+  static OperatorCounts& counts = *new OperatorCounts;
+  return counts;
+}
+
 // Copies that this thread makes for an operator do not count.
 thread_local bool in_operator = false;
 
@@ -355,6 +377,7 @@ void compute_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     if (is_elsewhere(value))
       throw std::runtime_error(op.schema().name() + " got tensors of the device and of the host");
   ++operators;
+  operator_counts().add(op.schema().name());
   note_reads(op.schema().name(), torch::jit::last(*stack, op.schema().arguments().size()));
   const bool outer = std::exchange(in_operator, true);
   const auto leave = c10::make_scope_exit([outer] { in_operator = outer; });
@@ -433,6 +456,7 @@ int64_t stand_in_devices() {
 void use_stand_in_device(int64_t index) { device_in_use = index; }
 
 int64_t stand_in_operators() { return operators; }
+int64_t stand_in_operators(const std::string& name) { return operator_counts().of(name); }
 int64_t stand_in_copies_to_host() { return copies_to_host; }
 
 RecordedReads::RecordedReads() {

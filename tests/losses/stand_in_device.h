@@ -27,6 +27,8 @@ void use_stand_in_device(int64_t index);
 
 // How many operators it has computed in this process: code that should have run there did.
 int64_t stand_in_operators();
+// How many of this name, as "aten::index_select".
+int64_t stand_in_operators(const std::string& name);
 // How many tensors of it were copied to the host in this process, other than by operators: code
 // that should have left them there did not.
 int64_t stand_in_copies_to_host();

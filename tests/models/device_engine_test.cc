@@ -318,6 +318,39 @@ TEST(DeviceEngine, ReadsOnceOfEachPlaceWhereRequestsAlternate) {
   }
 }
 
+// Prompts attend to their own new keys; what is gathered, by an index_select of keys and one of
+// values in each layer, is a cached beginning. A step has two more: of the embedding, and of the
+// rows that are drawn from.
+TEST(DeviceEngine, GathersCachedBeginningsAlone) {
+  const Pair pair(engine_config());
+  constexpr int64_t kLayers = 2;
+  Engine on_device(pair.device, {.num_blocks = 50}), on_host(pair.host, {.num_blocks = 50});
+  const auto gathers_of_a_step = [&] {
+    const int64_t before = test::stand_in_operators("aten::index_select");
+    on_device.step();
+    return test::stand_in_operators("aten::index_select") - before - 2;
+  };
+  const auto finish = [&](uint64_t number) {
+    while (on_device.step()) {
+    }
+    return on_device.take(number);
+  };
+
+  // Prompts of 3, 20 and 37 tokens, of which nothing is there yet.
+  const GenerationRequest first = sampled(3, 1, 2);
+  uint64_t number = on_device.submit(first);
+  EXPECT_EQ(gathers_of_a_step(), 0);
+  expect_same_draws(finish(number), on_host.run(first), 1e-4);
+
+  // Two blocks of the longest are cached now. New prompts stand before and behind it.
+  GenerationRequest second = sampled(1, 1, 3);
+  second.prompts = {engine_tokens(30, 99), engine_prompts(3)[2], engine_tokens(18, 98)};
+  number = on_device.submit(second);
+  EXPECT_EQ(gathers_of_a_step(), 2 * kLayers);
+  EXPECT_EQ(on_device.stats().reused_tokens, 32);
+  expect_same_draws(finish(number), on_host.run(second), 1e-4);
+}
+
 TEST(DeviceEngine, RefusesLogitsThatAreNotFinite) {
   const Pair pair(engine_config());
   for (const Decoder* decoder : {&pair.host, &pair.device})

@@ -75,6 +75,19 @@ TEST(EmulatedEngine, LaunchesSixKernelsALayerANormAndADraw) {
                                                             {"retort_sample_rows_f32", 1}}));
 }
 
+// Prompts attend by ATen's operators; a GPU has one of its own for all of them.
+TEST(EmulatedEngine, LaunchesNoAttentionForPrompts) {
+  const Decoder decoder = Decoder::random(decoded_config(), 7, at::kFloat, {}, stand_in_device());
+  Engine engine(decoder, {.num_blocks = 50});
+  engine.submit({.prompts = engine_prompts(3), .draw = {.max_new_tokens = 4}});
+  named_kernels().take();
+  engine.step();
+  EXPECT_EQ(named_kernels().take(), (Launches{{"retort_add_rms_norm_f32", 5},
+                                              {"retort_gated_silu_f32", 2},
+                                              {"retort_qk_norm_rope_f32", 2},
+                                              {"retort_sample_rows_f32", 1}}));
+}
+
 TEST(EmulatedEngine, GathersHeadsThatHaveNoKernel) {
   const Launches launches = launches_of_a_step(engine_config());
   EXPECT_FALSE(launches.contains("retort_paged_decode_f32_g4"));
