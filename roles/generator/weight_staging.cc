@@ -231,13 +231,17 @@ void WeightStaging::apply() {
   for (const parallel::NamedParameter& parameter : decoder_.trained_parameters())
     own[parameter.name] = parameter.value;
 
-  // A whole parameter takes the place of what was there, a piece is copied into it.
+  // On a device values are copied into the tensors that are in use, which takes it less than a
+  // millisecond for a GB: launches that were recorded with their addresses may be repeated then. On
+  // the CPU nobody records addresses, and the copy would keep a core from drawing for as long as
+  // memory takes, so that a whole parameter takes the place of what was there.
+  const bool takes_memory = decoder_.device().is_cpu();
   for (auto& [key, arrived] : staged)
     for (WeightPart& part : arrived.bucket.parts) {
       at::Tensor& parameter = own.at(part.name);
       rpc::use_on_current_stream(part.values);
-      if (part.values.sizes() == parameter.sizes() && part.values.is_contiguous() &&
-          part.values.device() == parameter.device())
+      if (takes_memory && part.values.is_cpu() && part.values.is_contiguous() &&
+          part.values.sizes() == parameter.sizes())
         parameter.set_data(part.values);
       else
         view_of(parameter, parameters_.at(part.name).slice.begin, box_of(part)).copy_(part.values);

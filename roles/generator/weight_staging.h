@@ -42,8 +42,9 @@ class WeightStaging {
   uint64_t check(const CommitWeights& commit);
   // What is staged is not checked any more, if it was.
   void uncheck();
-  // Makes what was checked the decoder's and forgets it: whole parameters without a copy
-  // if they arrived on its device, so that whoever keeps addresses of them must look again.
+  // Makes what was checked the decoder's and forgets it. On a device values are copied into the
+  // parameters, which keep their addresses. On the CPU whole parameters take what arrived for their
+  // memory, so that whoever keeps addresses of them must look again.
   void apply();
   // Forgets what came from peers that are not `connected`, unless it is checked; false when there
   // is nothing of those. Asks for them while no bucket can be added: one whose sender connected

@@ -259,6 +259,25 @@ TEST(PushedWeights, GoThroughPinnedHostMemoryWithoutAMap) {
   }
 }
 
+std::vector<const void*> places_of(const models::Decoder& decoder) {
+  std::vector<const void*> places;
+  for (const parallel::NamedParameter& parameter : decoder.parameters())
+    places.push_back(parameter.value.const_data_ptr());
+  return places;
+}
+
+// Launches that were recorded with the addresses of weights are good for the next ones too,
+// whichever way these came: whole parameters and pieces of them.
+TEST(PushedWeights, KeepTheirPlacesOnADevice) {
+  for (const bool mapped : {true, false}) {
+    Push push(stand_in_device(), mapped, mapped);
+    const std::vector<const void*> places = places_of(push.receiver.decoder);
+    push.run();
+    EXPECT_EQ(places_of(push.receiver.decoder), places) << mapped;
+    push.expect_taken_over();
+  }
+}
+
 TEST(PushedWeights, AreRefusedWhereTheyShouldStayOnAnUnmappedDevice) {
   Push push(stand_in_device(), true, false);
   test::RecordedReads recorded;
@@ -272,7 +291,11 @@ TEST(PushedWeights, AreRefusedWhereTheyShouldStayOnAnUnmappedDevice) {
 TEST(PushedWeights, DamageOnTheDeviceIsSeenThere) {
   Push push(stand_in_device(), true, true);
   push.receiver.damage = true;
+  const auto before = models::weights_fingerprint(push.receiver.decoder);
+  const std::vector<const void*> places = places_of(push.receiver.decoder);
   test::expect_error(ErrorCode::kCorrupt, "the checksum differs", [&] { push.run(); });
+  EXPECT_EQ(models::weights_fingerprint(push.receiver.decoder), before);
+  EXPECT_EQ(places_of(push.receiver.decoder), places);
 }
 
 }  // namespace

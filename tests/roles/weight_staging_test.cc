@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <future>
+#include <map>
 #include <random>
 #include <thread>
 
@@ -82,6 +83,23 @@ TEST(WeightStaging, TakesBucketsInAnyOrder) {
             weights_checksum(all.commit.receipts));
   staging.apply();
   EXPECT_TRUE(equal_weights(source, target));
+}
+
+TEST(WeightStaging, OnTheCpuTakesTheMemoryOfWhatArrived) {
+  const auto source = other_decoder(1);
+  auto target = other_decoder(2);
+  WeightStaging staging(target);
+  const Sealed all = sealed(source, 1, 1 << 30);  // no parameter is cut
+  std::map<std::string, const void*> arrived;
+  for (const auto& bucket : all.buckets) {
+    for (const WeightPart& part : bucket.parts)
+      arrived[part.name] = part.values.const_data_ptr();
+    staging.add(bucket);
+  }
+  staging.check(all.commit);
+  staging.apply();
+  for (const parallel::NamedParameter& parameter : target.parameters())
+    EXPECT_EQ(parameter.value.const_data_ptr(), arrived.at(parameter.name)) << parameter.name;
 }
 
 TEST(WeightStaging, ALateBucketOfAnOlderVersionChangesNothing) {
