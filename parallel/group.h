@@ -10,8 +10,9 @@
 // process that receives more than it expects. Tensors on a device (world.device: cuda): a
 // collective is queued behind what the current stream has queued, and wait() makes that stream
 // wait for it, not the thread; it is NCCL's, so sums are not in rank order. A failure or timeout
-// on the device is thrown by the next call or wait() on any group of the world. Messages between
-// two ranks, and all of it where ranks share a device, go through host memory.
+// on the device is thrown by the next call or wait() on any group of the world. Through host memory
+// go messages between two ranks, collectives of groups that carry no tensors of devices
+// (World::Options::device_groups), and all of it where ranks share a device.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <exception>
+#include <iomanip>
 #include <optional>
+#include <sstream>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -12,9 +16,11 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "base/log.h"
 #include "base/network_interfaces.h"
 #include "base/sizes.h"
 #include "parallel/detail/c10d_impl.h"
+#include "parallel/detail/connect_in_time.h"
 #include "parallel/detail/device_backends.h"
 #include "parallel/detail/device_setup.h"
 #include "parallel/detail/device_watch.h"
@@ -27,14 +33,20 @@ namespace {
 constexpr std::string_view kEmbedding = "embedding";
 // The groups by name and axes. All ranks create them in this order, which is also their order in
 // World::Impl::groups.
-constexpr std::array<std::pair<const char*, std::string_view>, 7> kGroups{
-    {{"all", "tp-dp-pp"},
-     {"tp", "tp"},
-     {"dp", "dp"},
-     {"pp", "pp"},
-     {"mp", "tp-pp"},
-     {"dp_pp", "dp-pp"},
-     {"embedding", kEmbedding}}};
+// `of_tensors`: they carry tensors of devices; the others numbers of the host, and messages, which
+// go through host memory on devices too.
+struct GroupKind {
+  const char* name;
+  std::string_view axes;
+  bool of_tensors = false;
+};
+constexpr std::array<GroupKind, 7> kGroups{{{"all", "tp-dp-pp"},
+                                            {"tp", "tp", true},
+                                            {"dp", "dp", true},
+                                            {"pp", "pp"},
+                                            {"mp", "tp-pp"},
+                                            {"dp_pp", "dp-pp"},
+                                            {"embedding", kEmbedding, true}}};
 
 void validate(const World::Options& options) {
   options.layout.validate();
@@ -125,20 +137,51 @@ void share_mesh(Group::Impl& group, const StoreClient& store,
   group.place_in_mesh = group.mesh->add_group();
 }
 
+// What connects has the group's timeout too, and tells more when it comes first.
+constexpr std::chrono::seconds kConnectMargin{2};
+
 // Connects the members for collectives on their devices, and has them watched.
 void connect_devices(Group::Impl& group, const StoreClient& store, const World::Options& options,
                      const std::shared_ptr<detail::DeviceWatch>& watch) {
   try {
-    group.device_backend = options.device_module->backends().connect(
+    group.device_backend = detail::connect_in_time(
+        options.device_module,
         {group.name, group.ranks, group.position, group.timeout, options.high_priority_streams},
-        device_store(group, store));
+        device_store(group, store), group.timeout + kConnectMargin);
   } catch (const std::exception& e) {
     throw detail::unconnected(group.name, group.ranks[to_size(group.position)], "connect devices",
                               e);
   }
-  group.watch = watch;
   group.watched = watch->add_group(group.name, group.ranks[to_size(group.position)], group.timeout,
                                    group.device_backend);
+}
+
+// Connects the groups on their devices. When that fails the connected ones are aborted, because an
+// orderly end would wait for ranks that may not come.
+void connect_all(const std::vector<std::shared_ptr<Group::Impl>>& groups, const StoreClient& store,
+                 const World::Options& options,
+                 const std::shared_ptr<detail::DeviceWatch>& watch) {
+  try {
+    for (const std::shared_ptr<Group::Impl>& group : groups)
+      connect_devices(*group, store, options, watch);
+  } catch (...) {
+    watch->end(/*failed=*/true);
+    throw;
+  }
+}
+
+// What is left of the device once NCCL, and whoever else is there, has taken its part.
+void log_memory(const World::Options& options, const std::vector<std::string>& connected) {
+  constexpr double kGib = 1 << 30;
+  const detail::DeviceMemory memory = options.device_module->backends().memory();
+  std::string names;
+  for (const std::string& name : connected)
+    names += (names.empty() ? " " : ", ") + name;
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(1) << "groups connected on the device:"
+       << (names.empty() ? " none" : names) << "; " << static_cast<double>(memory.free) / kGib
+       << " of its " << static_cast<double>(memory.total) / kGib << " GiB are free";
+  RETORT_LOG(kInfo) << text.str();
 }
 
 // Chooses the device of this rank: the roles of a host share out its devices, and the ranks of a
@@ -202,22 +245,32 @@ World::World(Options options) : impl_(std::make_unique<Impl>()) {
   }
 
   // Connecting is collective, so all ranks go through their groups in the same order.
-  std::vector<std::shared_ptr<Group::Impl>> large;  // of more than this rank
-  for (const auto& [name, axes] : kGroups) {
-    const std::shared_ptr<Group::Impl> group = find_group(o, name, axes);
+  std::vector<std::shared_ptr<Group::Impl>> large, on_devices;  // of more than this rank
+  for (const GroupKind& kind : kGroups) {
+    const std::shared_ptr<Group::Impl> group = find_group(o, kind.name, kind.axes);
     impl_->groups.emplace_back(group);
     if (group->ranks.size() == 1) continue;
     share_mesh(*group, *store, network, impl_->meshes);
     large.push_back(group);
+    if (kind.of_tensors || o.device_groups == Options::DeviceGroups::kAll)
+      on_devices.push_back(group);
   }
 
   // On devices the ranks first share out those of their hosts and then connect their groups there.
   if (o.layout.device == Device::kCpu) return;
   impl_->device = share_out_devices(o);
-  if (!o.device_groups || !store || (impl_->device->shared && !o.connect_sharers)) return;
-  impl_->watch = std::make_shared<detail::DeviceWatch>(o.device_module->backends());
-  for (const std::shared_ptr<Group::Impl>& group : large)
-    connect_devices(*group, *store, o, impl_->watch);
+  if (impl_->device->shared && !o.connect_sharers) on_devices.clear();
+  std::vector<std::string> connected;
+  for (const std::shared_ptr<Group::Impl>& group : on_devices)
+    connected.push_back(group->name);
+  if (!connected.empty()) {
+    impl_->watch = std::make_shared<detail::DeviceWatch>(o.device_module->backends());
+    // Every group asks the watch, so that a rank which waits on the host hears of the device too.
+    for (const std::shared_ptr<Group::Impl>& group : large)
+      group->watch = impl_->watch;
+    connect_all(on_devices, *store, o, impl_->watch);
+  }
+  log_memory(o, connected);
 }
 
 World::~World() {

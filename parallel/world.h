@@ -76,7 +76,7 @@ class StoreServer {
 //   share them (parallel/detail/mesh.h).
 // Errors: of the constructor, kInvalidArgument and kUnavailable for the options; kTimeout naming
 //   the ranks that did not arrive; kTimeout or kCollective when the members of a group
-//   cannot connect; StoreClient's.
+//   cannot connect, which on devices has the limit of a collective; StoreClient's.
 // Threads: compute.
 class World {
  public:
@@ -111,8 +111,11 @@ class World {
       std::string store_prefix;
     };
     std::optional<DeviceSharers> device_sharers;
-    // If false, ranks only choose their devices; collectives go through host memory.
-    bool device_groups = true;
+    // Which groups are connected for collectives on devices: those that tensors of devices go over
+    // (tp, dp, embedding), or all, for tests. The others' collectives of such tensors go through
+    // host memory: a connection takes memory of the device, and time at the start.
+    enum class DeviceGroups { kOfTensors, kAll };
+    DeviceGroups device_groups = DeviceGroups::kOfTensors;
     bool high_priority_streams = true;  // collectives' kernels go before those of the computation
 
     // The address of this host, in numbers, at which the other ranks reach this one. Empty: that of

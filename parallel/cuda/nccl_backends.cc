@@ -103,6 +103,13 @@ class NcclBackends final : public detail::DeviceBackends {
         .peak;
   }
 
+  detail::DeviceMemory memory() const override {
+    size_t free = 0;
+    size_t total = 0;
+    C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+    return {.free = static_cast<int64_t>(free), .total = static_cast<int64_t>(total)};
+  }
+
   c10::intrusive_ptr<c10d::Backend> connect(const detail::DeviceGroupSpec& group,
                                             const c10::intrusive_ptr<c10d::Store>& store) override {
     RETORT_CHECK(device_ >= 0) << "use_device() comes before connect()";
@@ -158,6 +165,6 @@ class NcclBackends final : public detail::DeviceBackends {
 
 // The module is entered here, by the name in detail::kDeviceBackendsFunction.
 extern "C" __attribute__((visibility("default"))) retort::parallel::detail::DeviceBackends*
-retort_cuda_backends_5() {
+retort_cuda_backends_6() {
   return std::make_unique<retort::parallel::cuda::NcclBackends>().release();
 }

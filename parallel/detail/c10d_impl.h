@@ -35,11 +35,12 @@ struct Group::Impl {
   std::chrono::milliseconds timeout{0};
   std::shared_ptr<detail::Mesh> mesh;  // its connections; null: a group of one rank
   int place_in_mesh = 0;               // its number among the groups that share them
-  // Collectives of tensors on a device have this backend, and this watch over them. Null on the CPU
-  // and where ranks share a device.
+  // Collectives of tensors on a device have this backend. Null on the CPU, where ranks share a
+  // device, and in groups that carry no tensors of devices.
   c10::intrusive_ptr<c10d::Backend> device_backend;
-  std::shared_ptr<detail::DeviceWatch> watch;
   std::shared_ptr<detail::WatchedGroup> watched;
+  // The world's, over all groups that have a backend; any group of the world asks it.
+  std::shared_ptr<detail::DeviceWatch> watch;
   uint64_t sequence = 0;  // of the last operation
   // Counts the collectives that are made of messages (group.cc); all members count alike, and
   // each takes its tags from the count.

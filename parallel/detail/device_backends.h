@@ -13,6 +13,12 @@
 
 namespace retort::parallel::detail {
 
+// Of one device, in bytes, whoever has taken them.
+struct DeviceMemory {
+  int64_t free = 0;
+  int64_t total = 0;
+};
+
 struct DeviceGroupSpec {
   std::string name;        // "student.dp"
   std::vector<int> ranks;  // of the role, in the order of the group
@@ -37,8 +43,11 @@ class DeviceBackends {
   virtual void synchronize() = 0;
   // The most bytes that tensors of this process took on its device at one time, since use_device().
   virtual int64_t peak_bytes() const = 0;
+  // Of the device of use_device(), as the driver counts it.
+  virtual DeviceMemory memory() const = 0;
   // Connects the members of a group at once. Collective over them: all call it in the same order.
-  // Throws what c10d throws.
+  // It can wait without limit for one that has ended (connect_in_time.h knows of one). Throws what
+  // c10d throws. Threads: any that uses the device.
   virtual c10::intrusive_ptr<c10d::Backend> connect(
       const DeviceGroupSpec& group, const c10::intrusive_ptr<c10d::Store>& store) = 0;
 
@@ -53,7 +62,7 @@ class DeviceBackends {
 
 // The name of the module's C function that makes a DeviceBackends. Its number changes with this
 // header.
-inline constexpr const char* kDeviceBackendsFunction = "retort_cuda_backends_5";
+inline constexpr const char* kDeviceBackendsFunction = "retort_cuda_backends_6";
 using MakeDeviceBackends = DeviceBackends*();
 
 }  // namespace retort::parallel::detail

@@ -33,6 +33,13 @@ World::Options device_options() {
   World::Options options = child_world_options();
   options.layout.device = Device::kCuda;
   options.device_module = DeviceModule::load(gpu_testing::module_path());
+  options.device_groups = World::Options::DeviceGroups::kAll;
+  return options;
+}
+
+World::Options sharing_options() {
+  World::Options options = gpu_testing::sharing_world_options();
+  options.device_groups = World::Options::DeviceGroups::kAll;
   return options;
 }
 
@@ -101,7 +108,7 @@ void nccl_scenario() {
 
 // Every group that has more than one rank, on one device.
 void sharing_scenario() {
-  World world(gpu_testing::sharing_world_options());
+  World world(sharing_options());
   require(world.device() == at::Device(at::kCUDA, 0), "all on the first device");
   for (Group* group : {&world.all(), &world.dp(), &world.tp(), &world.pp(), &world.mp()})
     if (group->size() > 1) check_group(*group, world.device());
@@ -174,13 +181,13 @@ void leave_out_a_collective(const World::Options& options) {
 }
 
 void hang_scenario() { leave_out_a_collective(device_options()); }
-void hang_sharing_scenario() { leave_out_a_collective(gpu_testing::sharing_world_options()); }
+void hang_sharing_scenario() { leave_out_a_collective(sharing_options()); }
 
 // Groups that are `connected` hang in kernels: ranks 0 and 3 have those of two groups on the device
 // at once. NCCL connects a group in its first collective, so that otherwise the calls do not
 // return.
 void leave_out_collectives_of_all_groups(bool connected) {
-  World world(gpu_testing::sharing_world_options());
+  World world(sharing_options());
   const auto ones = [&] { return at::ones({1024}, at::TensorOptions().device(world.device())); };
   at::Tensor t = ones(), u = ones(), v = ones();
   world.all().all_reduce(v);

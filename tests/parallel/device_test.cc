@@ -81,6 +81,7 @@ class FakeBackends final : public detail::DeviceBackends {
   void use_device(int64_t index) override { used = index; }
   void synchronize() override {}
   int64_t peak_bytes() const override { return 0; }
+  detail::DeviceMemory memory() const override { return {}; }
   c10::intrusive_ptr<c10d::Backend> connect(const detail::DeviceGroupSpec&,
                                             const c10::intrusive_ptr<c10d::Store>&) override {
     return {};

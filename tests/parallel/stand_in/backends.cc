@@ -45,6 +45,10 @@ class StandInBackends final : public parallel::detail::DeviceBackends {
   void use_device(int64_t index) override { use_stand_in_device(index); }
   void synchronize() override {}
   int64_t peak_bytes() const override { return stand_in_peak_bytes(); }
+  // The host's memory is not the device's to count: a card of 64 GiB of which 16 are taken.
+  parallel::detail::DeviceMemory memory() const override {
+    return {.free = int64_t{48} << 30, .total = int64_t{64} << 30};
+  }
 
   c10::intrusive_ptr<c10d::Backend> connect(const parallel::detail::DeviceGroupSpec& group,
                                             const c10::intrusive_ptr<c10d::Store>& store) override {
@@ -92,6 +96,13 @@ parallel::World::Options on_stand_in(parallel::World::Options options) {
 
 std::optional<std::string> stand_in_failure(const parallel::World::Options& options) {
   return ledger_of(options).failure();
+}
+
+std::set<std::string> stand_in_groups(const parallel::World::Options& options) {
+  std::set<std::string> names;
+  for (const auto& [key, group] : ledger_of(options).groups())
+    names.insert(group.name);
+  return names;
 }
 
 int64_t stand_in_collectives(const parallel::World::Options& options) {

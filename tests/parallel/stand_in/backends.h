@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "parallel/world.h"
@@ -25,6 +26,8 @@ parallel::World::Options on_stand_in(parallel::World::Options options);
 
 // The first failure of any group of worlds with these options, in this process.
 std::optional<std::string> stand_in_failure(const parallel::World::Options& options);
+// The names of the groups that are connected now.
+std::set<std::string> stand_in_groups(const parallel::World::Options& options);
 // The collectives that they have started in this process: code that should have had some did.
 int64_t stand_in_collectives(const parallel::World::Options& options);
 

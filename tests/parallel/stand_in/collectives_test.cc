@@ -6,11 +6,15 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/losses/stand_in_device.h"
@@ -18,6 +22,7 @@
 #include "tests/parallel/stand_in/backends.h"
 #include "tests/parallel/stand_in/stand_in_ranks.h"
 #include "tests/parallel/stand_in/start.h"
+#include "tests/support/sanitizer.h"
 
 namespace retort::test {
 namespace {
@@ -148,6 +153,32 @@ TEST(StandInCollectives, GiveWhatTheCpuHasOnceTheyWereAwaited) {
       std::chrono::seconds(180));
 }
 
+TEST(StandInCollectives, ConnectTheGroupsAloneThatTensorsGoOver) {
+  const parallel::StoreServer store("127.0.0.1");
+  for (const parallel::Layout& layout :
+       {parallel::Layout{.tp = 2, .dp = 2}, parallel::Layout{.tp = 2, .pp = 2},
+        parallel::Layout{.dp = 4}})
+    parallel::testing::expect_success(
+        parallel::testing::spawn_ranks(
+            store,
+            {.scenario = "carriers",
+             .layout = layout,
+             .prefix = "run/" + std::to_string(layout.tp) + std::to_string(layout.pp) + "/"},
+            kRanks),
+        std::chrono::seconds(180));
+}
+
+TEST(StandInCollectives, AreToldByGroupsWithoutAConnection) {
+  const parallel::StoreServer store("127.0.0.1");
+  parallel::testing::expect_success(
+      parallel::testing::spawn_ranks(store,
+                                     {.scenario = "told",
+                                      .layout = {.tp = 2, .dp = 2},
+                                      .timeout = std::chrono::seconds(12) * kSlowness},
+                                     kRanks),
+      std::chrono::seconds(180));
+}
+
 TEST(StandInMistakes, EndWithAMessageThatNamesGroupNumberAndRanks) {
   const parallel::StoreServer store("127.0.0.1");
   std::vector<ChildProcess> ranks;
@@ -161,7 +192,8 @@ TEST(StandInMistakes, EndWithAMessageThatNamesGroupNumberAndRanks) {
 }  // namespace
 
 void collectives_scenario() {
-  const World::Options options = on_stand_in(parallel::testing::child_world_options());
+  World::Options options = on_stand_in(parallel::testing::child_world_options());
+  options.device_groups = World::Options::DeviceGroups::kAll;
   {
     World world(options);
     for (Group* group : {&world.all(), &world.tp(), &world.dp(), &world.mp()})
@@ -176,6 +208,60 @@ void collectives_scenario() {
   require(stand_in_collectives(options) > 100, "they ran on the device");
 }
 
+// Of a world's groups those are connected that tensors of devices go over; the others' collectives
+// of such tensors give the same through host memory.
+void carriers_scenario() {
+  const World::Options options = on_stand_in(parallel::testing::child_world_options());
+  {
+    World world(options);
+    std::set<std::string> expected;
+    if (world.dp().size() > 1) expected.insert("student.dp");
+    if (world.tp().size() > 1) expected.insert("student.tp");
+    if (world.embedding().size() > 1) expected.insert("student.embedding");
+    require(stand_in_groups(options) == expected, "those groups are connected, and no other");
+
+    for (Group* group : {&world.all(), &world.mp(), &world.dp_pp(), &world.pp()}) {
+      Values values(*group, at::kFloat, world.device());
+      at::Tensor here = values.here(), there = values.there(here);
+      group->all_reduce(here);
+      group->all_reduce(there);
+      require(there.device() == world.device() && at::equal(there.cpu(), here),
+              group->name() + " sums through host memory");
+    }
+    require(stand_in_collectives(options) == 0, "none of them ran on the device");
+
+    Values values(world.tp(), at::kFloat, world.device());
+    at::Tensor tensor = values.there(values.here());
+    world.tp().all_reduce(tensor);
+    require(stand_in_collectives(options) == (world.tp().size() > 1 ? 1 : 0), "tp's runs there");
+  }
+  const auto failure = stand_in_failure(options);
+  require(!failure, failure.value_or(""));
+}
+
+// What fails on the device is told by the next call of a group that is not connected there: here
+// rank 1 leaves out a sum of tp's, and all go on with numbers of the host.
+void told_scenario() {
+  const World::Options options = on_stand_in(parallel::testing::child_world_options());
+  World world(options);
+  at::Tensor tensor = at::ones({kCount}, at::TensorOptions().device(world.device()));
+  Work work;
+  if (world.rank() != 1) work = world.tp().all_reduce_async(tensor);
+  if (world.rank() > 1) work.wait();
+
+  const Error error = parallel::testing::error_of([&] {
+    for (int i = 0; i < 6'000; ++i) {
+      world.all().all_reduce(int64_t{1});
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+  });
+  const std::string text = error.what();
+  if (world.rank() == 0)
+    require(text.find("a collective on the device failed") != std::string::npos &&
+                text.find("student.tp") != std::string::npos,
+            text);
+}
+
 }  // namespace retort::test
 
 int main(int argc, char** argv) {
@@ -183,7 +269,8 @@ int main(int argc, char** argv) {
   ::setenv("STAND_IN_DEVICES", "4", 1);  // also for the children
   test::stand_in_device();
   std::map<std::string, std::function<void()>> scenarios{
-      {"collectives", test::collectives_scenario}};
+      {"collectives", test::collectives_scenario}, {"carriers", test::carriers_scenario},
+      {"told", test::told_scenario}};
   for (int64_t series = 0; series < test::kMistakeSeries; ++series)
     scenarios[test::mistakes_name(series)] = [series] { test::mistakes_scenario(series); };
   return parallel::testing::ranks_or_tests(argc, argv, scenarios);

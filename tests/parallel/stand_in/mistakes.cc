@@ -291,6 +291,7 @@ void await_all(const World::Options& options) {
 // What this rank hears of it: an error of a call, or one that came up at the end of the world.
 std::string message_of(const Mistake& mistake, World::Options options) {
   options = on_stand_in(std::move(options));
+  options.device_groups = World::Options::DeviceGroups::kAll;
   StoreClient store(options.store_host, options.store_port, options.store_prefix, options.timeout);
   std::vector<Work> kept;
   std::string text;
