@@ -184,6 +184,23 @@ void log_memory(const World::Options& options, const std::vector<std::string>& c
   RETORT_LOG(kInfo) << text.str();
 }
 
+// Tells of contexts on devices that are not this rank's: some call named no device, on a thread
+// that began with another. Each takes half a gigabyte of that device.
+void warn_of_contexts(const World::Options& options, int64_t own) {
+  std::string others;
+  try {
+    for (const int64_t index : options.device_module->backends().contexts())
+      if (index != own) others += (others.empty() ? "" : ", ") + std::to_string(index);
+  } catch (const std::exception& e) {  // the world is at its end
+    RETORT_LOG(kWarning) << "the contexts of this process are not known: " << detail::first_line(e);
+  }
+  if (others.empty()) return;
+  RETORT_LOG(kWarning) << "rank " << options.rank << " of " << options.role
+                       << " computes on device " << own << " and has a context on device " << others
+                       << " too, which takes memory there; a device map that names it is a reason, "
+                          "else a thread has used it";
+}
+
 // Chooses the device of this rank: the roles of a host share out its devices, and the ranks of a
 // role take theirs in order.
 DeviceChoice share_out_devices(const World::Options& options) {
@@ -274,9 +291,12 @@ World::World(Options options) : impl_(std::make_unique<Impl>()) {
 }
 
 World::~World() {
-  if (!impl_->watch) return;
   // An orderly end waits for the other ranks, which a rank that leaves by an exception must not.
-  impl_->watch->end(std::uncaught_exceptions() > impl_->exceptions);
+  // Nor may it ask the driver, which can wait for what hangs on the device.
+  const bool failed = std::uncaught_exceptions() > impl_->exceptions;
+  const bool hangs = impl_->watch && impl_->watch->failure();
+  if (impl_->device && !failed && !hangs) warn_of_contexts(impl_->options, impl_->device->index);
+  if (impl_->watch) impl_->watch->end(failed);
 }
 
 const World::Options& World::options() const { return impl_->options; }

@@ -2,7 +2,9 @@
 
 #include <chrono>
 
+#include "base/deadline.h"
 #include "roles/serving_loop.h"
+#include "rpc/device_transfer.h"
 
 namespace retort::roles {
 namespace {
@@ -17,6 +19,12 @@ void run_jobs(rpc::HandlerQueue& queue) {
 HandlerThread::HandlerThread()
     : queue_(std::make_shared<rpc::HandlerQueue>(kMaxJobs)),
       thread_([queue = queue_] { run_jobs(*queue); }) {}
+
+void HandlerThread::use_device(const at::Device& device) {
+  if (device.is_cpu()) return;
+  queue_->push([device] { rpc::use_device_in_thread(device); },
+               Deadline::after(std::chrono::seconds(60)));
+}
 
 HandlerThread::~HandlerThread() {
   queue_->close();

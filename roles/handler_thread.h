@@ -1,6 +1,8 @@
 // A thread that runs handlers of remote calls beside the compute thread.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <memory>
 #include <thread>
 
@@ -19,6 +21,9 @@ class HandlerThread {
   HandlerThread& operator=(const HandlerThread&) = delete;
 
   const std::shared_ptr<rpc::HandlerQueue>& queue() const { return queue_; }
+  // Makes this device the thread's own, before the jobs that are pushed from now on. Nothing for
+  // the CPU.
+  void use_device(const at::Device& device);
 
  private:
   std::shared_ptr<rpc::HandlerQueue> queue_;

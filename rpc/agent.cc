@@ -22,6 +22,7 @@ Future<Empty> Agent::start_connect(std::string_view peer, const std::string& add
   return impl_->start_connect(peer, address, deadline, attempts);
 }
 
+at::Device Agent::device() const { return impl_->options().device; }
 std::string Agent::where(const std::string& peer) const { return impl_->where(peer); }
 
 std::function<void()> Agent::call_bytes(std::string_view peer, MethodId method, Message message,

@@ -117,6 +117,8 @@ class Agent {
     uint64_t restart = 0;
     // This comes from load_device_transfer(). Null: only tensors on the CPU can be sent.
     std::shared_ptr<detail::DeviceTransfer> devices;
+    // Where this process computes: that device is the agent's thread's too.
+    at::Device device = at::kCPU;
     // What carries the connections. Null: TCP, as `rpc` says; a simulation brings its own.
     std::shared_ptr<detail::Network> network;
   };
@@ -144,6 +146,9 @@ class Agent {
   // The same without waiting, on any thread. Cancelled by the future, it ends with kCancelled.
   Future<Empty> start_connect(std::string_view peer, const std::string& address, Deadline deadline,
                               Attempts attempts = Attempts::kAgain);
+  // Options::device: threads that run handlers of tensors there make it their own
+  // (use_device_in_thread).
+  at::Device device() const;
   // Where this peer was reached last; empty: this agent never dialed it.
   std::string where(const std::string& peer) const;
 

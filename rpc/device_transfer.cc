@@ -21,6 +21,10 @@ void use_on_current_stream(const at::Tensor& tensor) {
   guard.recordDataPtrOnStream(tensor.storage().data_ptr(), guard.getStream(tensor.device()));
 }
 
+void use_device_in_thread(const at::Device& device) {
+  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
+}
+
 at::TensorOptions staging_options(at::Device device) {
   return at::TensorOptions().device(at::kCPU).pinned_memory(!device.is_cpu());
 }

@@ -24,6 +24,11 @@ std::shared_ptr<detail::DeviceTransfer> load_device_transfer(const std::string& 
 // for tensors on the CPU, or undefined.
 void use_on_current_stream(const at::Tensor& tensor);
 
+// Makes `device` the one of the calling thread, which is about to use it: a thread begins with
+// device 0, and calls of the driver that name no device, or go back to the thread's own, would make
+// a context there. Nothing for the CPU. The process has used the device before.
+void use_device_in_thread(const at::Device& device);
+
 // What memory on the host must be, to receive copies of tensors of `device`: pinned, unless that is
 // the CPU.
 at::TensorOptions staging_options(at::Device device);

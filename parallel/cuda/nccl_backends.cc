@@ -110,6 +110,13 @@ class NcclBackends final : public detail::DeviceBackends {
     return {.free = static_cast<int64_t>(free), .total = static_cast<int64_t>(total)};
   }
 
+  std::vector<int64_t> contexts() const override {
+    std::vector<int64_t> found;
+    for (c10::DeviceIndex index = 0; index < c10::cuda::device_count(); ++index)
+      if (c10::cuda::hasPrimaryContext(index)) found.push_back(index);
+    return found;
+  }
+
   c10::intrusive_ptr<c10d::Backend> connect(const detail::DeviceGroupSpec& group,
                                             const c10::intrusive_ptr<c10d::Store>& store) override {
     RETORT_CHECK(device_ >= 0) << "use_device() comes before connect()";
@@ -165,6 +172,6 @@ class NcclBackends final : public detail::DeviceBackends {
 
 // The module is entered here, by the name in detail::kDeviceBackendsFunction.
 extern "C" __attribute__((visibility("default"))) retort::parallel::detail::DeviceBackends*
-retort_cuda_backends_6() {
+retort_cuda_backends_7() {
   return std::make_unique<retort::parallel::cuda::NcclBackends>().release();
 }

@@ -45,6 +45,9 @@ class DeviceBackends {
   virtual int64_t peak_bytes() const = 0;
   // Of the device of use_device(), as the driver counts it.
   virtual DeviceMemory memory() const = 0;
+  // The devices on which this process has a context, which takes memory there: that of use_device()
+  // alone, unless somebody has used another one. Throws what c10 throws.
+  virtual std::vector<int64_t> contexts() const = 0;
   // Connects the members of a group at once. Collective over them: all call it in the same order.
   // It can wait without limit for one that has ended (connect_in_time.h knows of one). Throws what
   // c10d throws. Threads: any that uses the device.
@@ -62,7 +65,7 @@ class DeviceBackends {
 
 // The name of the module's C function that makes a DeviceBackends. Its number changes with this
 // header.
-inline constexpr const char* kDeviceBackendsFunction = "retort_cuda_backends_6";
+inline constexpr const char* kDeviceBackendsFunction = "retort_cuda_backends_7";
 using MakeDeviceBackends = DeviceBackends*();
 
 }  // namespace retort::parallel::detail

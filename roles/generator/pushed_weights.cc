@@ -112,6 +112,7 @@ void PushedWeights::fail(const Error& error) {
 }
 
 void PushedWeights::run() {
+  rpc::use_device_in_thread(agent_.device());
   while (wait_for_work()) {
     restore_next();
     look_after_commits();

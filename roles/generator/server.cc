@@ -305,6 +305,8 @@ std::string Generator::summary() const {
 
 void Generator::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue) {
   agent_ = &agent;
+  for (HandlerThread* thread : {&passes_, &buckets_})
+    thread->use_device(agent.device());
   agent.serve(kGeneratorInfo, queue, [this](Empty, const rpc::CallContext&) { return info(); });
   agent.serve(kWeightsBucket, buckets_.queue(),
               [this](WeightBucket bucket, const rpc::CallContext& caller) {

@@ -61,6 +61,7 @@ void Teacher::serve_leader(rpc::Agent& agent) {
 // calls.
 void Teacher::serve_other_rank(rpc::Agent& agent) {
   pull_thread_ = std::make_unique<HandlerThread>();
+  pull_thread_->use_device(agent.device());
   agent.serve(kTeacherHead, pull_thread_->queue(),
               [this](const HeadRequest& r, const rpc::CallContext&) { return head(r); });
   agent.serve(kTeacherPull, pull_thread_->queue(),

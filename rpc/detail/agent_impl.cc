@@ -38,6 +38,8 @@ Agent::Impl::Impl(Options options)
     session_begins(session);
     session->start();
   });
+  if (!options_.device.is_cpu())
+    loop_->post([device = options_.device] { use_device_in_thread(device); });
   loop_->start();
 }
 

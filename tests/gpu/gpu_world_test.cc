@@ -17,7 +17,9 @@
 #include <cstdlib>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "parallel/detail/device_backends.h"
 #include "parallel/world.h"
 #include "tests/gpu/device_under_test.h"
 #include "tests/gpu/sharing_ranks.h"
@@ -99,11 +101,14 @@ void check_group(Group& group, const at::Device& device) {
 }
 
 void nccl_scenario() {
-  World world(device_options());
+  const World::Options options = device_options();
+  World world(options);
   require(world.device() == at::Device(at::kCUDA, static_cast<at::DeviceIndex>(world.rank())),
           "a device for each rank");
   for (Group* group : {&world.all(), &world.dp(), &world.tp()})
     if (group->size() > 1) check_group(*group, world.device());
+  require(options.device_module->backends().contexts() == std::vector<int64_t>{world.rank()},
+          "it has a context on its own device alone");
 }
 
 // Every group that has more than one rank, on one device.

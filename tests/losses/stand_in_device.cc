@@ -181,11 +181,14 @@ class PinnedMemory : public at::Allocator {
   static void release(void* block) { delete static_cast<at::DataPtr*>(block); }
 };
 
+thread_local int64_t set_in_thread = -1;
+
 struct Guard : c10::impl::NoOpDeviceGuardImpl<kType> {
   void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {
     ++recorded_uses;
   }
   c10::Device exchangeDevice(c10::Device) const override { return current_device(); }
+  void setDevice(c10::Device device) const override { set_in_thread = device.index(); }
   c10::Device getDevice() const override { return current_device(); }
   c10::Stream getStream(c10::Device) const noexcept override {
     return c10::Stream(c10::Stream::DEFAULT, current_device());
@@ -454,6 +457,8 @@ int64_t stand_in_devices() {
 }
 
 void use_stand_in_device(int64_t index) { device_in_use = index; }
+
+int64_t stand_in_device_of_thread() { return set_in_thread; }
 
 int64_t stand_in_operators() { return operators; }
 int64_t stand_in_operators(const std::string& name) { return operator_counts().of(name); }

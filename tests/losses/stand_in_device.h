@@ -24,6 +24,9 @@ at::Device stand_in_device();
 // the first, or that of its last call of use_stand_in_device, which comes before its first tensor.
 int64_t stand_in_devices();
 void use_stand_in_device(int64_t index);
+// The device that the calling thread has made its own by LibTorch; -1 if it did not. Operators do
+// not look at it.
+int64_t stand_in_device_of_thread();
 
 // How many operators it has computed in this process: code that should have run there did.
 int64_t stand_in_operators();

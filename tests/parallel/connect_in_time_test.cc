@@ -9,9 +9,9 @@
 #include <mutex>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "base/error.h"
+#include "tests/parallel/plain_backends.h"
 #include "tests/support/thrown.h"
 #include "tests/support/wait_until.h"
 
@@ -21,18 +21,9 @@ namespace {
 using namespace std::chrono_literals;
 
 // A connection that waits for a rank until the test lets it go.
-class WaitingBackends final : public detail::DeviceBackends {
+class WaitingBackends final : public testing::PlainBackends {
  public:
-  at::DeviceType device_type() const override { return at::kCUDA; }
-  std::string versions() const override { return "none"; }
-  int64_t num_devices() const override { return 1; }
-  void use_device(int64_t) override {}
-  void synchronize() override {}
-  int64_t peak_bytes() const override { return 0; }
-  detail::DeviceMemory memory() const override { return {}; }
   void use_device_in_thread() override { device_of_ = std::this_thread::get_id(); }
-  void abort(const std::vector<c10::intrusive_ptr<c10d::Backend>>&) override {}
-
   c10::intrusive_ptr<c10d::Backend> connect(const detail::DeviceGroupSpec& group,
                                             const c10::intrusive_ptr<c10d::Store>&) override {
     EXPECT_EQ(device_of_, std::this_thread::get_id()) << "it uses the device of the process";

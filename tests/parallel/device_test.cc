@@ -16,6 +16,7 @@
 #include "parallel/detail/device_backends.h"
 #include "parallel/detail/device_setup.h"
 #include "parallel/detail/device_watch.h"
+#include "tests/parallel/plain_backends.h"
 #include "tests/support/thrown.h"
 
 namespace retort::parallel {
@@ -73,19 +74,10 @@ TEST(ChooseDevice, AHostWithoutDevicesIsAnError) {
   EXPECT_EQ(value_of(error, "host"), "b");
 }
 
-class FakeBackends final : public detail::DeviceBackends {
+class FakeBackends final : public testing::PlainBackends {
  public:
-  at::DeviceType device_type() const override { return at::kCUDA; }
-  std::string versions() const override { return "none"; }
   int64_t num_devices() const override { return 3; }
   void use_device(int64_t index) override { used = index; }
-  void synchronize() override {}
-  int64_t peak_bytes() const override { return 0; }
-  detail::DeviceMemory memory() const override { return {}; }
-  c10::intrusive_ptr<c10d::Backend> connect(const detail::DeviceGroupSpec&,
-                                            const c10::intrusive_ptr<c10d::Store>&) override {
-    return {};
-  }
   void use_device_in_thread() override {
     std::lock_guard lock(mutex_);
     threads_.insert(std::this_thread::get_id());

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <string>
 #include <thread>
 #include <vector>
@@ -229,6 +230,20 @@ struct Push {
   rpc::Agent agent;
   std::unique_ptr<GeneratorClient> client;
 };
+
+TEST(HandlerThreads, HaveTheDeviceThatTheyAreTold) {
+  HandlerThread thread;
+  const auto device_there = [&] {
+    std::promise<int64_t> device;
+    thread.queue()->push([&] { device.set_value(test::stand_in_device_of_thread()); },
+                         Deadline::after(30s));
+    return device.get_future().get();
+  };
+  thread.use_device(at::kCPU);
+  EXPECT_EQ(device_there(), -1);
+  thread.use_device(at::Device(stand_in_device().type(), 2));
+  EXPECT_EQ(device_there(), 2);
+}
 
 TEST(PushedWeights, GoFromDeviceToDeviceWhereAMapSaysSo) {
   Push push(stand_in_device(), true, true);

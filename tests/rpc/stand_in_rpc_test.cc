@@ -137,6 +137,28 @@ TEST(StandInRpcRefusals, ATensorWithoutElementsArrivesOnTheCpuIfThereIsAnEntry) 
   EXPECT_EQ(code_of(refused), ErrorCode::kInvalidArgument);
 }
 
+// A thread begins with device 0, where calls that name no device would make a context.
+TEST(StandInThreads, TheAgentsHasTheDeviceOfTheProcess) {
+  const auto device_of_loop = [](const std::string& name, at::Device device) {
+    HandlerThread handlers;
+    Agent::Options options = agent_options(name);
+    options.device = device;
+    Agent server(agent_options("teacher/0")), client(options);
+    serve_echo(server, handlers.queue);
+    client.connect("teacher/0", server.address(), soon());
+    // The answer waits until it is said what is done with it: that is done on the agent's thread.
+    handlers.paused = true;
+    auto device_there =
+        client.call("teacher/0", kEcho, {.text = {}, .tensors = {}}).then([](const EchoReply&) {
+          return test::stand_in_device_of_thread();
+        });
+    handlers.paused = false;
+    return device_there.get(soon());
+  };
+  EXPECT_EQ(device_of_loop("student/0", at::kCPU), -1);
+  EXPECT_EQ(device_of_loop("student/0", at::Device(stand_in_device().type(), 1)), 1);
+}
+
 TEST(HostCopy, IsPinnedAndOfTheDevicesTensorsOnly) {
   const at::Tensor host = at::arange(6).view({2, 3});
   const int64_t pinned = test::stand_in_pinned_blocks(), copies = test::stand_in_copies_to_host();

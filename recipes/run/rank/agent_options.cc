@@ -42,7 +42,9 @@ rpc::Agent::Options agent_options(const RankContext& context, at::Device device)
                               .secret = context.secret,
                               .run = context.run,
                               .rpc = context.recipe.rpc,
-                              .restart = static_cast<uint64_t>(context.life)};
+                              .restart = static_cast<uint64_t>(context.life),
+                              .devices = nullptr,
+                              .device = device};
   options.rpc.heartbeat_interval = context.recipe.rpc.heartbeats(context.recipe.num_processes());
   if (!context.address.empty()) options.rpc.bind = context.address;
   if (!context.advertise.empty()) options.rpc.advertise = context.advertise;

@@ -49,6 +49,7 @@ class StandInBackends final : public parallel::detail::DeviceBackends {
   parallel::detail::DeviceMemory memory() const override {
     return {.free = int64_t{48} << 30, .total = int64_t{64} << 30};
   }
+  std::vector<int64_t> contexts() const override { return {stand_in_device().index()}; }
 
   c10::intrusive_ptr<c10d::Backend> connect(const parallel::detail::DeviceGroupSpec& group,
                                             const c10::intrusive_ptr<c10d::Store>& store) override {

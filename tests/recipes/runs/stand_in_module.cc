@@ -35,7 +35,7 @@ void check_opened_in_time() {
 
 // parallel::detail::kDeviceBackendsFunction
 extern "C" __attribute__((visibility("default"))) retort::parallel::detail::DeviceBackends*
-retort_cuda_backends_6() {
+retort_cuda_backends_7() {
   retort::test::check_opened_in_time();
   retort::test::stand_in_device();
   return retort::test::stand_in_backends().release();
