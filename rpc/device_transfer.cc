@@ -4,6 +4,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "base/shared_module.h"
+#include "rpc/detail/device_channels.h"
 #include "rpc/detail/device_transfer.h"
 
 namespace retort::rpc {
@@ -13,6 +14,17 @@ std::shared_ptr<detail::DeviceTransfer> load_device_transfer(const std::string& 
       path.empty() ? module_beside_program("libretort_cuda.so", "RETORT_CUDA_MODULE") : path);
   return std::shared_ptr<detail::DeviceTransfer>(
       module.function<detail::MakeDeviceTransfer>(detail::kDeviceTransferFunction)());
+}
+
+std::vector<DeviceChannelState> device_channels(detail::DeviceTransfer& devices) {
+  std::vector<DeviceChannelState> states;
+  for (const detail::DeviceChannel& channel : detail::make_device_channels(devices)) {
+    states.push_back({.name = channel.name, .how = channel.how, .problem = channel.problem});
+    if (!channel.context) continue;
+    channel.context->close();
+    channel.context->join();
+  }
+  return states;
 }
 
 void use_on_current_stream(const at::Tensor& tensor) {

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace retort::rpc {
 
@@ -18,6 +19,14 @@ class DeviceTransfer;  // rpc/detail/device_transfer.h
 // the file in the program's folder. Call it before the first use of LibTorch in the process.
 // kUnavailable: no such file, or a library that it needs is missing.
 std::shared_ptr<detail::DeviceTransfer> load_device_transfer(const std::string& path = "");
+
+// A channel of TensorPipe's for memory of devices, and why it does not work on this machine; empty:
+// it does, as far as can be told without the other process (whose devices may be out of reach).
+struct DeviceChannelState {
+  std::string name, how, problem;  // "cuda_ipc", "from device to device"
+};
+// Best first: two processes take the first that works in both. Tries them, for `retort doctor`.
+std::vector<DeviceChannelState> device_channels(detail::DeviceTransfer& devices);
 
 // Whoever gives a received tensor to the current stream of this thread says so first: its memory is
 // then used for nothing else before what that stream has queued by the time of its release. Nothing

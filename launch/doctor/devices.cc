@@ -8,6 +8,7 @@
 #include "launch/doctor/checks.h"
 #include "parallel/device_module.h"
 #include "recipes/roles/device_users.h"
+#include "rpc/device_transfer.h"
 
 namespace retort::launch::doctor {
 namespace {
@@ -65,10 +66,33 @@ struct Devices {
   std::string what;
 };
 
+// How tensors go from device to device.
+struct Channels {
+  std::string what, problem;
+};
+
 Devices count_devices() {
   const auto module = parallel::DeviceModule::load();
   const int64_t count = module->num_devices();
   return {.count = count, .what = std::to_string(count) + " devices; " + module->versions()};
+}
+
+// The channels of TensorPipe's that device maps can go by on this host; empty where the run has no
+// map. Which of them two processes take is said in their logs, as it depends on both.
+Channels find_channels(const HostShare& share) {
+  if (share.recipe->rpc.device_maps.empty()) return {};
+  Channels found;
+  std::string works;
+  for (const rpc::DeviceChannelState& channel :
+       rpc::device_channels(*rpc::load_device_transfer())) {
+    const std::string named = channel.name + " (" + channel.how + ")";
+    if (channel.problem.empty())
+      works += (works.empty() ? "" : ", ") + named;
+    else
+      found.problem += "; " + named + " does not work here: " + channel.problem;
+  }
+  found.what = "; device maps go by " + (works.empty() ? "no channel" : works);
+  return found;
 }
 
 // A module that does not load, for want of the libraries of CUDA: only runs on devices need it.
@@ -108,11 +132,17 @@ std::optional<Finding> check_devices(const HostShare& share) {
     return problem(what + "; " + why,
                    "correct roles.<name>.devices, or place fewer ranks of a role on this host "
                    "(slots, hosts, dp)");
+  const Channels channels = find_channels(share);
   if (const std::string shared = shared_devices(share, devices.count); !shared.empty())
-    return warning(what + shared,
+    return warning(what + channels.what + channels.problem + shared,
                    "each takes memory of them; roles.<name>.devices says otherwise, where the host "
                    "has more");
-  return fine(what + wanted);
+  if (!channels.problem.empty())
+    return warning(what + channels.what + channels.problem,
+                   "tensors of a device map take the next channel, which may be slower; cuda_ipc "
+                   "needs NVML (libnvidia-ml.so.1), devices without MIG, and one PID namespace for "
+                   "the processes");
+  return fine(what + channels.what + wanted);
 }
 
 }  // namespace retort::launch::doctor

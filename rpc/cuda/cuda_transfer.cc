@@ -44,15 +44,15 @@ class CudaTransfer final : public detail::DeviceTransfer {
   std::string wire_type() const override { return tensorpipe::kCudaDeviceType; }
   int64_t num_devices() const override { return c10::cuda::device_count(); }
 
-  std::vector<NamedChannel> channels() override {
-    // One channel works inside a process, one inside a host, and one anywhere, through pinned host
-    // memory.
-    std::vector<NamedChannel> found{{"cuda_xth", tensorpipe::channel::cuda_xth::create()},
-                                    {"cuda_ipc", tensorpipe::channel::cuda_ipc::create()},
-                                    {"cuda_basic", tensorpipe::channel::cuda_basic::create(
-                                                       tensorpipe::channel::basic::create())}};
-    std::erase_if(found, [](const NamedChannel& channel) { return !channel.second->isViable(); });
-    return found;
+  std::vector<ChannelMaker> channels() override {
+    // One channel works inside a process, one inside a host, and one anywhere.
+    return {{"cuda_xth", "inside of a process",
+             [] { return tensorpipe::channel::cuda_xth::create(); }},
+            {"cuda_ipc", "from device to device",
+             [] { return tensorpipe::channel::cuda_ipc::create(); }},
+            {"cuda_basic", "through pinned host memory", [] {
+               return tensorpipe::channel::cuda_basic::create(tensorpipe::channel::basic::create());
+             }}};
   }
 
   void begin_send(const at::Tensor& tensor) override {
@@ -135,6 +135,6 @@ class CudaTransfer final : public detail::DeviceTransfer {
 
 // The module is entered here, by the name in detail::kDeviceTransferFunction.
 extern "C" __attribute__((visibility("default"))) retort::rpc::detail::DeviceTransfer*
-retort_cuda_transfer_2() {
+retort_cuda_transfer_3() {
   return std::make_unique<retort::rpc::cuda::CudaTransfer>().release();
 }

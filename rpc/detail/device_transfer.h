@@ -15,7 +15,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace retort::rpc::detail {
@@ -30,9 +29,14 @@ class DeviceTransfer {
   virtual std::string wire_type() const = 0;
   virtual int64_t num_devices() const = 0;
 
-  using NamedChannel = std::pair<std::string, std::shared_ptr<tensorpipe::channel::Context>>;
-  // Channels for device memory, best first; only those that work on this machine.
-  virtual std::vector<NamedChannel> channels() = 0;
+  struct ChannelMaker {
+    std::string name;  // "cuda_ipc"
+    std::string how;   // for people: "from device to device"
+    // Null or not viable where it does not work on this machine; it may throw then, too.
+    std::function<std::shared_ptr<tensorpipe::channel::Context>()> make;
+  };
+  // Channels for device memory, best first. The last one works wherever there is a device.
+  virtual std::vector<ChannelMaker> channels() = 0;
 
   // Runs on the thread that gives a tensor away, after its last change. Orders the sending behind
   // what that thread has queued, and keeps the memory until it is sent, whatever becomes of the
@@ -52,7 +56,7 @@ class DeviceTransfer {
 };
 
 // The module's C function that makes one; the number changes with this header.
-inline constexpr const char* kDeviceTransferFunction = "retort_cuda_transfer_2";
+inline constexpr const char* kDeviceTransferFunction = "retort_cuda_transfer_3";
 using MakeDeviceTransfer = DeviceTransfer*();
 
 }  // namespace retort::rpc::detail

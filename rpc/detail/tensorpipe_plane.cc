@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "rpc/detail/device_channels.h"
 #include "rpc/loop/sigpipe_block.h"
 
 namespace retort::rpc::detail {
@@ -48,14 +49,16 @@ TensorPipePlane::TensorPipePlane(std::shared_ptr<Loop> loop, const transport::Id
                                  const transport::StreamFactory& streams, const RpcOptions& options,
                                  std::shared_ptr<ReceivePool> pool,
                                  std::shared_ptr<DeviceTransfer> devices)
-    : loop_(loop),
+    : name_(identity.name),
+      loop_(loop),
       pool_(std::move(pool)),
       devices_(std::move(devices)),
       sessions_(std::make_shared<transport::Sessions>(loop, identity, streams)),
       connections_(std::make_shared<transport::Context>(
           std::move(loop),
           transport::ContextOptions{.probe_interval = options.heartbeats(),
-                                    .silence_timeout = options.peer_timeout},
+                                    .silence_timeout = options.peer_timeout,
+                                    .on_channel = channel_listener()},
           sessions_)) {
   if (devices_) check_devices(options, *devices_);
   SigpipeBlock no_sigpipe;  // for the threads that the channels start
@@ -76,8 +79,36 @@ void TensorPipePlane::add_channels(int64_t priority, const RpcOptions& options) 
                         << "' does not work on this machine; the next one is used";
   }
   if (!devices_) return;
-  for (auto& [name, context] : devices_->channels())
-    tensorpipe_->registerChannel(priority--, name, std::move(context));
+  for (DeviceChannel& channel : make_device_channels(*devices_)) {
+    if (!channel.context) {
+      RETORT_LOG(kWarning) << "TensorPipe channel '" << channel.name << "' (" << channel.how
+                           << ") does not work on this machine, the next one is used: "
+                           << channel.problem;
+      continue;
+    }
+    device_channels_[channel.name] = channel.how;
+    tensorpipe_->registerChannel(priority--, channel.name, std::move(channel.context));
+  }
+}
+
+// The two processes choose the channels by themselves, so the log keeps which these are: through
+// host memory they are several times slower, and nothing else shows it.
+TensorPipePlane::OnChannel TensorPipePlane::channel_listener() {
+  if (!devices_) return {};
+  return [this](const std::string& session, const std::string& channel) {
+    loop_->post([this, session, channel] { tell_channel(session, channel); });
+  };
+}
+
+void TensorPipePlane::tell_channel(const std::string& session, const std::string& channel) {
+  const std::optional<transport::SessionKey> key = sessions_->find(session);
+  if (!key || !told_.emplace(key->peer, channel).second) return;
+  const auto how = device_channels_.find(channel);
+  RETORT_LOG(kInfo) << name_ << " and " << key->peer << ": tensors "
+                    << (how == device_channels_.end() ? "of the host travel by channel "
+                                                      : "of devices travel by channel ")
+                    << channel
+                    << (how == device_channels_.end() ? "" : ", " + how->second);
 }
 
 void TensorPipePlane::open(const transport::Proven& control,

@@ -4,9 +4,14 @@
 
 #include <tensorpipe/core/context.h>
 
+#include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "rpc/detail/data_pipe.h"
 #include "rpc/detail/device_transfer.h"
@@ -41,14 +46,20 @@ class TensorPipePlane final : public DataPlane {
 
  private:
   void add_channels(int64_t priority, const RpcOptions& options);
+  using OnChannel = std::function<void(const std::string& session, const std::string& channel)>;
+  OnChannel channel_listener();
+  void tell_channel(const std::string& session, const std::string& channel);
   std::shared_ptr<DataPipe> wrap(std::shared_ptr<tensorpipe::Pipe> pipe) const;
 
+  const std::string name_;
   const std::shared_ptr<Loop> loop_;
   const std::shared_ptr<ReceivePool> pool_;
   const std::shared_ptr<DeviceTransfer> devices_;
   const std::shared_ptr<transport::Sessions> sessions_;
   const std::shared_ptr<transport::Context> connections_;
   std::unique_ptr<tensorpipe::Context> tensorpipe_;
+  std::map<std::string, std::string> device_channels_;  // name -> how tensors travel by it
+  std::set<std::pair<std::string, std::string>> told_;  // peers, channels; the loop thread
 };
 
 }  // namespace retort::rpc::detail

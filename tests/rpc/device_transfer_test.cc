@@ -9,18 +9,15 @@
 #include "rpc/detail/data_pipe.h"
 #include "rpc/detail/tensor_format.h"
 #include "rpc/device_transfer.h"
+#include "tests/rpc/plain_transfer.h"
 #include "tests/support/thrown.h"
 
 namespace retort::rpc::detail {
 namespace {
 
 // "Device" memory is on the CPU; what was asked for is noted.
-class FakeTransfer final : public DeviceTransfer {
+class FakeTransfer final : public testing::PlainTransfer {
  public:
-  at::DeviceType device_type() const override { return at::kCUDA; }
-  std::string wire_type() const override { return "cuda"; }
-  int64_t num_devices() const override { return 2; }
-  std::vector<NamedChannel> channels() override { return {}; }
   void begin_send(const at::Tensor&) override { ++sends; }
   tensorpipe::Buffer send_buffer(const at::Tensor& tensor) override { return buffer(tensor); }
   at::Tensor allocate(const std::vector<int64_t>& sizes, at::ScalarType dtype,
@@ -31,9 +28,6 @@ class FakeTransfer final : public DeviceTransfer {
   tensorpipe::Buffer receive_buffer(const at::Tensor& tensor) override {
     received.push_back(tensor);
     return buffer(tensor);
-  }
-  void when_arrived(const std::vector<at::Tensor>&, std::function<void()> arrived) override {
-    arrived();
   }
 
   int sends = 0;

@@ -137,6 +137,31 @@ TEST(StandInRpcRefusals, ATensorWithoutElementsArrivesOnTheCpuIfThereIsAnEntry) 
   EXPECT_EQ(code_of(refused), ErrorCode::kInvalidArgument);
 }
 
+// Of each pair of peers the log has each channel once, on both ends, however many pipes and tensors
+// there are.
+TEST(StandInRpcChannels, AreToldOnceForEachPair) {
+  ::testing::internal::CaptureStderr();
+  {
+    Pair pair;
+    for (int64_t i = 0; i < 3; ++i)
+      pair.client.call("teacher/0", kEcho, {.text = {}, .tensors = {on_device(10, i)}}).get(soon());
+    pair.client.close();
+    pair.client.join();
+    pair.server.close();
+    pair.server.join();
+  }
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  for (const std::string pair : {"student/0 and teacher/0", "teacher/0 and student/0"}) {
+    const std::string line =
+        pair + ": tensors of devices travel by channel staged, by copies of the host";
+    const size_t first = log.find(line);
+    EXPECT_NE(first, std::string::npos) << line << " is missing in: " << log;
+    EXPECT_EQ(log.find(line, first + 1), std::string::npos) << log;
+    EXPECT_NE(log.find(pair + ": tensors of the host travel by channel "), std::string::npos)
+        << log;
+  }
+}
+
 // A thread begins with device 0, where calls that name no device would make a context.
 TEST(StandInThreads, TheAgentsHasTheDeviceOfTheProcess) {
   const auto device_of_loop = [](const std::string& name, at::Device device) {

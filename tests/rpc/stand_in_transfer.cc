@@ -106,8 +106,8 @@ class StandInTransfer final : public detail::DeviceTransfer {
   at::DeviceType device_type() const override { return test::stand_in_device().type(); }
   std::string wire_type() const override { return kWireType; }
   int64_t num_devices() const override { return 1; }
-  std::vector<NamedChannel> channels() override {
-    return {{"staged", std::make_shared<StagingContext>()}};
+  std::vector<ChannelMaker> channels() override {
+    return {{"staged", "by copies of the host", [] { return std::make_shared<StagingContext>(); }}};
   }
 
   void begin_send(const at::Tensor&) override { ++announced; }

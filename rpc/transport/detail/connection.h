@@ -20,7 +20,7 @@ class Connection final : public tensorpipe::transport::Connection {
   void read(tensorpipe::AbstractNopHolder& object, read_nop_callback_fn fn) override;
   void write(const void* data, size_t length, write_callback_fn fn) override;
   void write(const tensorpipe::AbstractNopHolder& object, write_callback_fn fn) override;
-  void setId(std::string) override {}
+  void setId(std::string id) override { core_->set_id(id); }
   void close() override { core_->close(); }
 
  private:

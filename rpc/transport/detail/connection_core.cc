@@ -16,6 +16,12 @@ ConnectionCore::ConnectionCore(std::shared_ptr<Context> context, std::string ses
       greeting_timer_(context_->loop().io()),
       probe_timer_(context_->loop().io()) {}
 
+void ConnectionCore::set_id(const std::string& id) {
+  const std::string channel = channel_of(id);
+  const auto& on_channel = context_->options().on_channel;
+  if (!channel.empty() && on_channel) on_channel(session_, channel);
+}
+
 template <class Operation>
 void ConnectionCore::submit_to(std::vector<Operation>& queue, Operation operation) {
   // Any thread may submit; one task on the loop takes all that has been gathered until it runs.

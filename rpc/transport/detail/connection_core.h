@@ -39,6 +39,8 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   void submit(WriteOperation write) { submit_to(submitted_writes_, std::move(write)); }
   void close();
   const std::string& session() const { return session_; }
+  // TensorPipe's name of the connection, which says what it is for.
+  void set_id(const std::string& id);
 
   // The loop thread.
   // Begins with a stream whose other end is proven.

@@ -23,6 +23,14 @@ std::string session_of(std::string_view address) {
   return std::string(address.substr(kSessionScheme.size()));
 }
 
+std::string channel_of(std::string_view id) {
+  constexpr std::string_view kMark = ".ch_";
+  const size_t mark = id.rfind(kMark);
+  if (mark == std::string_view::npos) return {};
+  const std::string_view channel = id.substr(mark + kMark.size());
+  return std::string(channel.substr(0, channel.rfind('_')));
+}
+
 Context::Context(std::shared_ptr<rpc::detail::Loop> loop, ContextOptions options,
                  std::shared_ptr<Dialer> dialer)
     : loop_(std::move(loop)), options_(options), dialer_(std::move(dialer)) {}

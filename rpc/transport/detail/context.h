@@ -43,11 +43,16 @@ struct ContextOptions {
   std::chrono::milliseconds greeting_timeout{15'000};
   // Probes on idle connections (ConnectionCore); 0: none, and silence is no failure.
   std::chrono::milliseconds probe_interval{0}, silence_timeout{15'000};
+  // Called for each connection of a pipe that belongs to one of TensorPipe's channels. Any thread.
+  std::function<void(const std::string& session, const std::string& channel)> on_channel = {};
 };
 
 // "session:<id>", the address of a session's listener; and the id in it, or "" if it is none.
 std::string session_address(std::string_view session);
 std::string session_of(std::string_view address);
+// The channel that TensorPipe means a connection of this id for ("x.ch_cma_0": cma); "": none, it
+// is the pipe's own.
+std::string channel_of(std::string_view id);
 
 class Context final : public tensorpipe::transport::Context,
                       public std::enable_shared_from_this<Context> {
