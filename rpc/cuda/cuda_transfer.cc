@@ -6,7 +6,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/ops/empty.h>
@@ -33,6 +35,19 @@ struct Streams {
   CUDAStream compute, sending, receiving;
 };
 
+// As NVIDIA's tools write it: "GPU-2f0bd9a4-....".
+std::string uuid_text(const cudaUUID_t& uuid) {
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string text = "GPU-";
+  for (size_t byte = 0; byte < sizeof uuid.bytes; ++byte) {
+    if (byte == 4 || byte == 6 || byte == 8 || byte == 10) text += '-';
+    const auto value = static_cast<unsigned char>(uuid.bytes[byte]);
+    text += kDigits[value >> 4];
+    text += kDigits[value & 15];
+  }
+  return text;
+}
+
 void CUDART_CB run_arrived(void* data) {
   const std::unique_ptr<std::function<void()>> arrived(static_cast<std::function<void()>*>(data));
   (*arrived)();
@@ -43,6 +58,16 @@ class CudaTransfer final : public detail::DeviceTransfer {
   at::DeviceType device_type() const override { return at::kCUDA; }
   std::string wire_type() const override { return tensorpipe::kCudaDeviceType; }
   int64_t num_devices() const override { return c10::cuda::device_count(); }
+
+  const std::vector<std::string>& device_ids() override {
+    std::lock_guard lock(mutex_);
+    for (int index = static_cast<int>(ids_.size()); index < num_devices(); ++index) {
+      cudaDeviceProp properties{};
+      C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+      ids_.push_back(uuid_text(properties.uuid));
+    }
+    return ids_;
+  }
 
   std::vector<ChannelMaker> channels() override {
     // One channel works inside a process, one inside a host, and one anywhere.
@@ -127,6 +152,7 @@ class CudaTransfer final : public detail::DeviceTransfer {
   }
 
   std::mutex mutex_;
+  std::vector<std::string> ids_;
   std::map<c10::DeviceIndex, Streams> streams_;
 };
 
@@ -135,6 +161,6 @@ class CudaTransfer final : public detail::DeviceTransfer {
 
 // The module is entered here, by the name in detail::kDeviceTransferFunction.
 extern "C" __attribute__((visibility("default"))) retort::rpc::detail::DeviceTransfer*
-retort_cuda_transfer_3() {
+retort_cuda_transfer_4() {
   return std::make_unique<retort::rpc::cuda::CudaTransfer>().release();
 }

@@ -28,6 +28,8 @@ class DeviceTransfer {
   // What TensorPipe's channels call that type: "cuda".
   virtual std::string wire_type() const = 0;
   virtual int64_t num_devices() const = 0;
+  // Names of the devices by index, which are the same in every process that sees them: "GPU-...".
+  virtual const std::vector<std::string>& device_ids() = 0;
 
   struct ChannelMaker {
     std::string name;  // "cuda_ipc"
@@ -56,7 +58,7 @@ class DeviceTransfer {
 };
 
 // The module's C function that makes one; the number changes with this header.
-inline constexpr const char* kDeviceTransferFunction = "retort_cuda_transfer_3";
+inline constexpr const char* kDeviceTransferFunction = "retort_cuda_transfer_4";
 using MakeDeviceTransfer = DeviceTransfer*();
 
 }  // namespace retort::rpc::detail

@@ -1,5 +1,7 @@
 #include "rpc/detail/frames.h"
 
+#include <algorithm>
+
 namespace retort::rpc::detail {
 
 Ready parse_ready(std::string_view body) {
@@ -7,6 +9,11 @@ Ready parse_ready(std::string_view body) {
   if (ready.incarnation.empty() || ready.incarnation.size() > kMaxNameBytes)
     throw Error(ErrorCode::kCorrupt, "a peer's incarnation has an impossible length")
         .with("bytes", ready.incarnation.size());
+  const bool too_long = std::ranges::any_of(
+      ready.devices, [](const std::string& id) { return id.empty() || id.size() > kMaxNameBytes; });
+  if (ready.devices.size() > kMaxDevices || too_long)
+    throw Error(ErrorCode::kCorrupt, "a peer tells impossible devices")
+        .with("devices", ready.devices.size());
   if (ready.max_inflight_calls == 0) throw Error(ErrorCode::kCorrupt, "a peer that takes no calls");
   return ready;
 }

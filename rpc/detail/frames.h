@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "base/options.h"
@@ -21,6 +22,7 @@ namespace retort::rpc::detail {
 
 inline constexpr size_t kMaxFrameBytes = 64 << 10;
 inline constexpr size_t kMaxNameBytes = 256;
+inline constexpr size_t kMaxDevices = 64;  // of a process
 
 enum class FrameType : uint8_t {
   kReady,
@@ -52,9 +54,12 @@ struct Ready {
   uint64_t max_message_bytes = 0;
   // RpcOptions::max_inflight_calls of the sender.
   uint64_t max_inflight_calls = 0;
+  // The devices that the sender sees, by index (DeviceTransfer::device_ids()); none where it has no
+  // way for their tensors.
+  std::vector<std::string> devices = {};
   template <class A>
   void serialize(A& archive) {
-    archive(incarnation, restart, max_message_bytes, max_inflight_calls);
+    archive(incarnation, restart, max_message_bytes, max_inflight_calls, devices);
   }
 };
 
@@ -125,7 +130,7 @@ std::string frame_bytes(FrameType type, const Body& body) {
   return bytes + content;
 }
 
-// kCorrupt for a name of impossible length.
+// kCorrupt for a name of impossible length, or too many devices.
 Ready parse_ready(std::string_view body);
 
 // A code from the wire; kCorrupt if it is none.

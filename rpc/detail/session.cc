@@ -2,11 +2,16 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/future.h"
+#include "base/log.h"
+#include "base/process_name.h"
 #include "base/units.h"
 #include "rpc/agent.h"
 #include "rpc/archive.h"
+#include "rpc/detail/device_numbering.h"
+#include "rpc/detail/device_transfer.h"
 #include "rpc/detail/envelope.h"
 #include "rpc/transport/caught_error.h"
 
@@ -51,9 +56,26 @@ void Session::start() {
 
 void Session::say_ready() {
   const Agent::Options& options = host().options();
+  std::vector<std::string> devices;
+  if (options.devices) devices = options.devices->device_ids();
   send_frame(FrameType::kReady,
-             Ready{host().incarnation(), options.restart, options.rpc.max_message_bytes.bytes,
-                   static_cast<uint64_t>(options.rpc.max_inflight_calls)});
+             Ready{.incarnation = host().incarnation(),
+                   .restart = options.restart,
+                   .max_message_bytes = options.rpc.max_message_bytes.bytes,
+                   .max_inflight_calls = static_cast<uint64_t>(options.rpc.max_inflight_calls),
+                   .devices = std::move(devices)});
+}
+
+// Both ends look, each at its own map, before a tensor can go to a device that nobody meant.
+void Session::check_devices() const {
+  const Agent::Options& options = host().options();
+  const auto map = options.rpc.device_maps.find(role_of(peer()));
+  if (map == options.rpc.device_maps.end() || !options.devices) return;
+  const SeenDevices here{.process = options.name, .ids = options.devices->device_ids()};
+  const SeenDevices there{.process = peer(), .ids = theirs().devices};
+  check_numbering(map->second, here, there);
+  RETORT_LOG(kInfo) << "rpc.device_maps." << map->first << ": "
+                    << map_text(map->second, here, there);
 }
 
 // The server answers when it knows the client, and it listens by then; so the client dials as soon
@@ -61,6 +83,7 @@ void Session::say_ready() {
 void Session::on_ready(std::string_view body) {
   set_theirs(parse_ready(body));
   host().admit(peer(), theirs().restart);
+  check_devices();
   enter(Phase::kPipes);
   if (!dialed_) say_ready();
   flow_.open_accounts();

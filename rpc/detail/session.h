@@ -61,6 +61,7 @@ class Session final : public SessionContext {
   void on_frame(FrameType type, std::string_view body);
   void say_ready();
   void on_ready(std::string_view body);
+  void check_devices() const;
   void go_up(Pipes pipes);
   void on_control(FrameType type, std::string_view body);
   void on_message(WireMessage message);

@@ -60,7 +60,10 @@ TensorPipePlane::TensorPipePlane(std::shared_ptr<Loop> loop, const transport::Id
                                     .silence_timeout = options.peer_timeout,
                                     .on_channel = channel_listener()},
           sessions_)) {
-  if (devices_) check_devices(options, *devices_);
+  if (devices_) {
+    check_devices(options, *devices_);
+    (void)devices_->device_ids();  // asked now, because the loop must not wait for the driver
+  }
   SigpipeBlock no_sigpipe;  // for the threads that the channels start
   tensorpipe_ =
       std::make_unique<tensorpipe::Context>(tensorpipe::ContextOptions().name(identity.name));

@@ -18,6 +18,10 @@ class PlainTransfer : public detail::DeviceTransfer {
   at::DeviceType device_type() const override { return at::kCUDA; }
   std::string wire_type() const override { return "cuda"; }
   int64_t num_devices() const override { return 2; }
+  const std::vector<std::string>& device_ids() override {
+    static const std::vector<std::string> ids{"GPU-0", "GPU-1"};
+    return ids;
+  }
   std::vector<ChannelMaker> channels() override { return {}; }
   void begin_send(const at::Tensor&) override {}
   tensorpipe::Buffer send_buffer(const at::Tensor&) override { return tensorpipe::CpuBuffer{}; }

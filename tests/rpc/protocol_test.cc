@@ -35,6 +35,13 @@ TEST(Frames, ReadyIsChecked) {
     bad.incarnation = incarnation;
     EXPECT_EQ(code_of([&] { parse_ready(to_bytes(bad)); }), ErrorCode::kCorrupt);
   }
+  for (const std::vector<std::string>& devices :
+       {std::vector<std::string>(kMaxDevices + 1, "GPU-0"), std::vector<std::string>{""},
+        std::vector<std::string>{std::string(kMaxNameBytes + 1, 'x')}}) {
+    Ready bad = good;
+    bad.devices = devices;
+    EXPECT_EQ(code_of([&] { parse_ready(to_bytes(bad)); }), ErrorCode::kCorrupt);
+  }
   Ready takes_nothing = good;
   takes_nothing.max_inflight_calls = 0;
   EXPECT_EQ(code_of([&] { parse_ready(to_bytes(takes_nothing)); }), ErrorCode::kCorrupt);

@@ -137,6 +137,57 @@ TEST(StandInRpcRefusals, ATensorWithoutElementsArrivesOnTheCpuIfThereIsAnEntry) 
   EXPECT_EQ(code_of(refused), ErrorCode::kInvalidArgument);
 }
 
+// Two agents with maps to each other that see these devices.
+struct Numbered {
+  Numbered(const std::map<std::string, int64_t>& map, std::vector<std::string> ids_here,
+           const std::map<std::string, int64_t>& back, std::vector<std::string> ids_there)
+      : server(options("teacher/0", "student", back, std::move(ids_there))),
+        client(options("student/0", "teacher", map, std::move(ids_here))) {
+    serve_echo(server, handlers.queue);
+  }
+  static Agent::Options options(const std::string& name, const std::string& peer_role,
+                                const std::map<std::string, int64_t>& map,
+                                std::vector<std::string> ids) {
+    Agent::Options options = device_agent(name, peer_role, map);
+    options.devices = stand_in_transfer(std::move(ids));
+    return options;
+  }
+  void connect() { client.connect("teacher/0", server.address(), soon()); }
+
+  HandlerThread handlers;
+  Agent server, client;
+};
+
+TEST(StandInRpcNumbering, AgentsThatTurnAMapRoundRefuseEachOther) {
+  Numbered turned({{"0", 0}}, {"A", "B"}, {{"0", 0}}, {"B", "A"});
+  // Whoever looks first says it; either names both.
+  for (const char* part : {"in another order", "student/0", "teacher/0"})
+    test::expect_error(ErrorCode::kInvalidArgument, part, [&] { turned.connect(); });
+
+  Numbered more({{"0", 2}}, {"A", "B"}, {{"2", 0}}, {"A", "B", "C"});
+  EXPECT_NO_THROW(more.connect());
+  Numbered absent({{"0", 2}}, {"A", "B", "C"}, {}, {"A", "B"});
+  test::expect_error(ErrorCode::kInvalidArgument,
+                     "rpc.device_maps.teacher names device 2 of teacher/0, which sees 2 devices",
+                     [&] { absent.connect(); });
+}
+
+TEST(StandInRpcNumbering, AgentsThatSeeAPartOfTheDevicesAreJoinedAndTheLogNamesThem) {
+  ::testing::internal::CaptureStderr();
+  {
+    Numbered part({{"0", 0}}, {"A", "B"}, {{"0", 0}}, {"B"});
+    part.connect();
+    const EchoReply reply =
+        part.client.call("teacher/0", kEcho, {.text = {}, .tensors = {on_device(10, 0)}})
+            .get(soon());
+    EXPECT_TRUE(at::equal(reply.tensors[0].cpu(), at::arange(10)));
+  }
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("rpc.device_maps.teacher: 0 of student/0 (A) is 0 of teacher/0 (B)"),
+            std::string::npos)
+      << log;
+}
+
 // Of each pair of peers the log has each channel once, on both ends, however many pipes and tensors
 // there are.
 TEST(StandInRpcChannels, AreToldOnceForEachPair) {

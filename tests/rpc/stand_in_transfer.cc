@@ -103,9 +103,11 @@ class StagingContext final : public tp::channel::Context {
 
 class StandInTransfer final : public detail::DeviceTransfer {
  public:
+  explicit StandInTransfer(std::vector<std::string> ids) : ids_(std::move(ids)) {}
   at::DeviceType device_type() const override { return test::stand_in_device().type(); }
   std::string wire_type() const override { return kWireType; }
-  int64_t num_devices() const override { return 1; }
+  int64_t num_devices() const override { return static_cast<int64_t>(ids_.size()); }
+  const std::vector<std::string>& device_ids() override { return ids_; }
   std::vector<ChannelMaker> channels() override {
     return {{"staged", "by copies of the host", [] { return std::make_shared<StagingContext>(); }}};
   }
@@ -125,12 +127,15 @@ class StandInTransfer final : public detail::DeviceTransfer {
   void when_arrived(const std::vector<at::Tensor>&, std::function<void()> arrived) override {
     arrived();
   }
+
+ private:
+  const std::vector<std::string> ids_;
 };
 
 }  // namespace
 
-std::unique_ptr<detail::DeviceTransfer> stand_in_transfer() {
-  return std::make_unique<StandInTransfer>();
+std::unique_ptr<detail::DeviceTransfer> stand_in_transfer(std::vector<std::string> ids) {
+  return std::make_unique<StandInTransfer>(std::move(ids));
 }
 
 StandInTraffic stand_in_traffic() {

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "rpc/detail/device_transfer.h"
 
@@ -19,8 +21,10 @@ struct StandInTraffic {
   int64_t received = 0;
 };
 
-// For Agent::Options::devices of one agent.
-std::unique_ptr<detail::DeviceTransfer> stand_in_transfer();
+// For Agent::Options::devices of one agent. `ids`: of the devices that it sees, by index; whatever
+// they are, tensors lie on the one that the process has.
+std::unique_ptr<detail::DeviceTransfer> stand_in_transfer(
+    std::vector<std::string> ids = {"STAND-IN-0"});
 StandInTraffic stand_in_traffic();  // of all in this process
 
 }  // namespace retort::rpc::testing

@@ -51,6 +51,6 @@ retort_cuda_kernels_1() {
 
 // rpc::detail::kDeviceTransferFunction
 extern "C" __attribute__((visibility("default"))) retort::rpc::detail::DeviceTransfer*
-retort_cuda_transfer_3() {
+retort_cuda_transfer_4() {
   return retort::rpc::testing::stand_in_transfer().release();
 }
