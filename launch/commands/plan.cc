@@ -57,6 +57,28 @@ void print_roles(const Plan& plan) {
         "was measured\n");
 }
 
+// "device 0 of host-1 has student, teacher: they need 30000.0 MiB of it together".
+void print_shared_devices(const Plan& plan) {
+  for (const DeviceLoad& load : plan.shared_devices) {
+    std::string roles;
+    for (const std::string& role : load.roles)
+      roles += (roles.empty() ? "" : ", ") + role;
+    const std::string device =
+        load.device ? "device " + std::to_string(*load.device) : "if one device";
+    const std::string host = load.host.empty() ? "" : " of " + load.host;
+    std::printf("%s%s has %s: they need %.1f MiB of it together\n", device.c_str(), host.c_str(),
+                roles.c_str(), mib(load.bytes));
+  }
+  double beside = 0;
+  for (const RolePlan& role : plan.roles)
+    beside = std::max(beside, mib(role.beside_tensors));
+  if (beside > 0)
+    std::printf(
+        "of a device each rank takes its peak, %.0f MiB for the driver's context, cuBLAS and NCCL, "
+        "and what LibTorch's allocator keeps of freed memory; a limit for a role: docs/gpu.md\n",
+        beside);
+}
+
 void print_devices(const Plan& plan) {
   bool any = false;
   for (const RolePlan& role : plan.roles)
@@ -72,6 +94,7 @@ void print_devices(const Plan& plan) {
     std::printf(
         "devices: on a host that has fewer, roles share them, as far as each rank of a "
         "role has one\n");
+  print_shared_devices(plan);
 }
 
 void print_transfers(const Plan& plan, double link_gbit) {

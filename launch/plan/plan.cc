@@ -73,6 +73,7 @@ Plan make_plan(const Recipe& recipe) {
   const std::vector<RolePlan> roles = plan_roles(recipe);
   return {.hosts = plan_hosts(recipe),
           .roles = roles,
+          .shared_devices = shared_devices(roles),
           .links = own.links,
           .caches = own.caches,
           .transfers = plan_transfers(recipe, roles, own.links),

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "launch/plan/device_load.h"
 #include "launch/plan/role_plan.h"
 #include "launch/plan/transfer_plan.h"
 #include "recipes/document/recipe.h"
@@ -30,6 +31,7 @@ struct PathPlan {
 struct Plan {
   std::vector<HostPlan> hosts;  // in the recipe's order; none without launch.hosts
   std::vector<RolePlan> roles;
+  std::vector<DeviceLoad> shared_devices;
   std::vector<recipes::LinkPlan> links;
   std::vector<recipes::CachePlan> caches;
   std::vector<TransferPlan> transfers;

@@ -41,9 +41,17 @@ std::string role_json(const RolePlan& role) {
       .add("pushed_weights_bytes_per_rank", role.pushed_weights)
       .add("kv_cache_bytes_per_rank", role.kv_cache)
       .add("peak_bytes_per_rank", role.peak())
+      .add("beside_tensors_bytes_per_rank", role.beside_tensors)
       .add("measured", role.measured)
       .raw("devices", json_array(role.devices, devices_json))
       .str();
+}
+
+std::string load_json(const DeviceLoad& load) {
+  JsonLine line;
+  line.add("host", std::string_view(load.host));
+  if (load.device) line.add("device", *load.device);
+  return line.raw("roles", json_array(load.roles, json_quote)).add("bytes", load.bytes).str();
 }
 
 std::string link_json(const LinkPlan& link) {
@@ -107,6 +115,7 @@ std::string plan_json(const Plan& plan, double link_gbit) {
   return JsonLine()
       .raw("hosts", json_array(plan.hosts, host_json))
       .raw("roles", json_array(plan.roles, role_json))
+      .raw("shared_devices", json_array(plan.shared_devices, load_json))
       .raw("links", json_array(plan.links, link_json))
       .raw("may_be_cached", json_array(kept, kept_link_json))
       .raw("caches", json_array(plan.caches, cache_json))

@@ -23,6 +23,9 @@ using recipes::Recipe;
 using recipes::RecipePlan;
 using recipes::RoleOptions;
 
+// By rule of thumb: a context of half a gigabyte, workspaces of cuBLAS, channels of NCCL.
+constexpr int64_t kBesideTensors = int64_t{819} << 20;
+
 // Whether the student keeps what it pushed last (roles/generator/pushed_weights.h).
 bool keeps_pushed_weights(const Recipe& recipe) {
   return recipe.generation && recipe.roles.at(recipe.generation->role).restarts > 0;
@@ -103,6 +106,7 @@ RolePlan RolePlanner::plan() const {
                 .memory = memory()};
   plan.trains = trains_;
   plan.measured = role_.world.device == parallel::Device::kCpu;
+  if (!plan.measured) plan.beside_tensors = kBesideTensors;
   plan.flops_per_token = flops_per_token();
   if (!trains_) {
     plan.memory = {.parameters = plan.memory.parameters};

@@ -25,12 +25,18 @@ struct RolePlan {
   int64_t pushed_weights = 0;
   bool pushed_on_host = false;  // and not where it computes
   int64_t kv_cache = 0;         // of a generator
+  // What a process takes of its device beside tensors: the driver's context, cuBLAS's workspaces,
+  // NCCL's buffers. 0 on the CPU.
+  int64_t beside_tensors = 0;
   bool trains = false;
   // Whether the formulas were held against runs: on the CPU (models/memory/memory_estimate.h)
   bool measured = true;
   double flops_per_token = 0;
   std::vector<DevicePlan> devices = {};  // on each host that has ranks of it
+  // Of tensors alone, as LibTorch's allocator counts them.
   int64_t peak() const { return memory.peak() + kv_cache + (pushed_on_host ? 0 : pushed_weights); }
+  // What a rank takes of its device.
+  int64_t device_bytes() const { return peak() + beside_tensors; }
   double flops_per_rank() const { return flops_per_token / static_cast<double>(ranks); }
 };
 

@@ -258,6 +258,57 @@ TEST_F(Plan, DevicesAreNotMeasured) {
             of_student(of(kSftBase), "activation_bytes_per_rank"));
 }
 
+// The driver, cuBLAS and NCCL take memory of a device beside tensors, of which the peak is.
+TEST_F(Plan, ADeviceHoldsMoreThanTensors) {
+  const auto planned = [&](std::vector<std::string> overrides) {
+    return nlohmann::json::parse(launch::plan_json(load(kDistillBase, overrides, {.cuda = true})));
+  };
+  const auto bytes = [](const nlohmann::json& plan, const char* key) {
+    std::map<std::string, int64_t> of;
+    for (const auto& role : plan.at("roles"))
+      of[role.at("role")] = role.at(key);
+    return of;
+  };
+  const char* beside = "beside_tensors_bytes_per_rank";
+  const std::string student = "roles.student.world.device=cuda";
+  const std::string teacher = "roles.teacher.world.device=cuda";
+  EXPECT_EQ(bytes(planned({}), beside),
+            (std::map<std::string, int64_t>{{"student", 0}, {"teacher", 0}}));
+  const nlohmann::json one = planned({student});
+  EXPECT_EQ(bytes(one, beside).at("student"), int64_t{819} << 20);
+  EXPECT_EQ(bytes(one, beside).at("teacher"), 0);
+  EXPECT_TRUE(one.at("shared_devices").empty());
+
+  // Without names they share a device only where the host has no other; with names that one.
+  const nlohmann::json both = planned({student, teacher});
+  auto peaks = bytes(both, "peak_bytes_per_rank");
+  const int64_t together = peaks.at("student") + peaks.at("teacher") + 2 * (int64_t{819} << 20);
+  ASSERT_EQ(both.at("shared_devices").size(), 1u);
+  EXPECT_FALSE(both.at("shared_devices").at(0).contains("device"));
+  EXPECT_EQ(both.at("shared_devices").at(0).at("bytes"), together);
+  EXPECT_EQ(both.at("shared_devices").at(0).at("roles").size(), 2u);
+
+  const nlohmann::json named =
+      planned({student, teacher, "roles.student.devices=[3]", "roles.teacher.devices=[3]"});
+  ASSERT_EQ(named.at("shared_devices").size(), 2u);
+  EXPECT_EQ(named.at("shared_devices").at(0).at("device"), 3);
+  EXPECT_EQ(named.at("shared_devices").at(0).at("bytes"), together);
+}
+
+// Two ranks of a role need a device each, so that not all of a host fit on one.
+TEST_F(Plan, RanksOfOneRoleDoNotShareADevice) {
+  const nlohmann::json plan = nlohmann::json::parse(launch::plan_json(
+      load(kDistillBase,
+           {"roles.student.world.device=cuda", "roles.teacher.world.device=cuda",
+            "roles.student.world.dp=2", "roles.student.devices=[0, 1]",
+            "roles.teacher.devices=[1]"},
+           {.cuda = true})));
+  ASSERT_EQ(plan.at("shared_devices").size(), 1u);
+  EXPECT_EQ(plan.at("shared_devices").at(0).at("device"), 1);
+  EXPECT_EQ(plan.at("shared_devices").at(0).at("roles").get<std::vector<std::string>>(),
+            (std::vector<std::string>{"student", "teacher"}));
+}
+
 // Beside its weights a teacher holds at least the distributions that it answers with, and in
 // bfloat16 its head once more.
 TEST_F(Plan, ATeacherHoldsWhatItAnswersWith) {
