@@ -20,6 +20,7 @@
 #include "launch/run_folder/driving_lock.h"
 #include "launch/run_folder/run_folder.h"
 #include "launch/supervision/launcher_link.h"
+#include "parallel/nccl_variables.h"
 #include "parallel/vote.h"
 #include "recipes/run/student/student.h"
 #include "recipes/type/registry.h"
@@ -109,7 +110,8 @@ void use_deterministic_algorithms() {
 // NCCL picks an interface of its own unless it is told; the user's choice stays.
 void name_interface_for_nccl(const std::string& address) {
   const std::string interface = choose_address(address, interface_addresses()).interface;
-  ::setenv("NCCL_SOCKET_IFNAME", ("=" + interface).c_str(), /*overwrite=*/0);
+  for (const auto& [name, value] : parallel::nccl_variables({.interface = interface}))
+    ::setenv(name.c_str(), value.c_str(), /*overwrite=*/0);
 }
 
 // A rank at work: what it was told, and what it reports.

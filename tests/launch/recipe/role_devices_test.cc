@@ -2,6 +2,11 @@
 // a plan says of it.
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+#include <vector>
+
+#include "launch/backends/role_variables.h"
 #include "launch/placement/placement.h"
 #include "launch/plan/device_plan.h"
 #include "recipes/roles/device_users.h"
@@ -97,6 +102,32 @@ TEST_F(RoleDevices, APlanCountsOnEachHost) {
   EXPECT_EQ(plans[0].devices, Devices{2}) << "behind the student's two";
   EXPECT_EQ(plans[1].host, "h2");
   EXPECT_EQ(plans[1].devices, Devices{0});
+}
+
+// The student's tp and dp overlap; a teacher's dp are replicas, which have no group.
+TEST_F(RoleDevices, NcclIsToldWhatTheRunIs) {
+  using Variables = std::map<std::string, std::string>;
+  const auto told = [](const recipes::Recipe& recipe, const std::string& role) {
+    Variables nccl;
+    for (const auto& [name, value] : launch::role_variables(recipe, recipe.roles.at(role)))
+      if (name.starts_with("NCCL_")) nccl.emplace(name, value);
+    return nccl;
+  };
+  const std::string student = "roles.student.world={tp: 2, dp: 2, device: cuda}";
+  const std::string teacher = "roles.teacher.world={tp: 2, dp: 2, device: cuda}";
+  const recipes::Recipe recipe = load(kDistill, {student, teacher}, {.cuda = true});
+  EXPECT_EQ(told(recipe, "student"), (Variables{{"NCCL_LAUNCH_ORDER_IMPLICIT", "1"}}));
+  EXPECT_EQ(told(recipe, "teacher"), Variables{});
+  EXPECT_EQ(told(on_devices(), "student"), Variables{});
+
+  const recipes::Recipe same = load(
+      kDistill, {student, "deterministic=true", "roles.student.env={NCCL_PROTO: LL}"},
+      {.cuda = true});
+  EXPECT_EQ(told(same, "student"), (Variables{{"NCCL_ALGO", "Ring"},
+                                              {"NCCL_LAUNCH_ORDER_IMPLICIT", "1"},
+                                              {"NCCL_PROTO", "LL"}}))
+      << "what the recipe sets stays";
+  EXPECT_EQ(told(same, "teacher"), Variables{}) << "it is on the CPU";
 }
 
 }  // namespace
