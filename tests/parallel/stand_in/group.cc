@@ -268,6 +268,10 @@ void StandInGroup::shutdown() {
          member_.others() + " within " + std::to_string(patience_at_end(timeout_).count()) + " ms");
   }
   check_ends();
+  if (const uint64_t count = ledger_->num_started(key_); count > 0) {
+    RETORT_LOG(kInfo) << member_.rank() << " has ended " << member_.name << " after operation "
+                      << count;
+  }
   ledger_->leave(key_);
 }
 

@@ -14,13 +14,6 @@
 namespace retort::test {
 namespace {
 
-std::vector<double> golden_metric(const nlohmann::json& golden, const std::string& metric) {
-  static const std::map<std::string, std::string> names{
-      {"loss", "losses"}, {"grad_norm", "grad_norms"}, {"kd_loss", "kd"}, {"ce_loss", "ce"}};
-  const bool other = !golden.contains(metric);
-  return golden.at(other ? names.at(metric) : metric).get<std::vector<double>>();
-}
-
 // Each role says in its log where it computes.
 void expect_computes_on(const std::string& device, const fs::path& run,
                         const std::vector<std::string>& roles) {
@@ -84,17 +77,28 @@ std::string name_of(const DeviceCase& c) {
 
 void PrintTo(const DeviceCase& c, std::ostream* out) { *out << name_of(c); }
 
+std::vector<double> golden_metric(const nlohmann::json& golden, const std::string& metric) {
+  static const std::map<std::string, std::string> names{
+      {"loss", "losses"}, {"grad_norm", "grad_norms"}, {"kd_loss", "kd"}, {"ce_loss", "ce"}};
+  const bool other = !golden.contains(metric);
+  return golden.at(other ? names.at(metric) : metric).get<std::vector<double>>();
+}
+
 std::string recipe_of(const nlohmann::json& golden) {
   if (golden.contains("recipe")) return golden.at("recipe");
-  std::string text =
-      "recipe: distill\noutput_dir: $RUN\nseed: 3\nroles:\n"
-      "  student: {model: $GOLDENS/qwen3, world: {dp: 1, threads: 1}}\n"
-      "  teacher: {model: $GOLDENS/teacher, world: {dp: 1, threads: 1}}\n"
+  const bool distills = golden.contains("distill");
+  std::string text = distills ? "recipe: distill\n" : "recipe: sft\n";
+  text +=
+      "output_dir: $RUN\nseed: 3\nroles:\n"
+      "  student: {model: $GOLDENS/qwen3, world: {dp: 1, threads: 1}}\n";
+  if (distills) text += "  teacher: {model: $GOLDENS/teacher, world: {dp: 1, threads: 1}}\n";
+  text +=
       "data: {train: [{path: $GOLDENS/rows.jsonl}], max_length: 64, packing: false, "
       "shuffle: false}\n"
       "train: {max_steps: 5, per_device_train_batch_size: 2, gradient_accumulation_steps: 2, "
-      "learning_rate: 1.0e-3, lr_scheduler_type: constant, save_steps: 0}\n"
-      "distill:\n  teachers: [{role: teacher}]\n";
+      "learning_rate: 1.0e-3, lr_scheduler_type: constant, save_steps: 0}\n";
+  if (!distills) return text;
+  text += "distill:\n  teachers: [{role: teacher}]\n";
   for (const auto& [key, value] : golden.at("distill").items())
     text += "  " + key + ": " + value.dump() + "\n";
   return text;

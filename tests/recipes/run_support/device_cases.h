@@ -26,8 +26,10 @@ std::vector<DeviceCase> device_cases();
 std::string name_of(const DeviceCase& c);
 void PrintTo(const DeviceCase& c, std::ostream* out);  // for GoogleTest
 
-// The recipe of a case in goldens/: its text, which those of sft and distill do not hold.
+// The recipe of a case in goldens/: its text, which those of sft (qwen3) and distill do not hold.
 std::string recipe_of(const nlohmann::json& golden);
+// What a golden has of each step for a metric's name.
+std::vector<double> golden_metric(const nlohmann::json& golden, const std::string& metric);
 
 // How far a run on the device may be from the others.
 struct DeviceBounds {

@@ -4,40 +4,18 @@
 // device's memory from the host ends its process.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "base/file.h"
+#include "tests/recipes/run_support/device_bfloat16.h"
 #include "tests/recipes/run_support/device_cases.h"
 #include "tests/recipes/run_support/golden_support.h"
+#include "tests/recipes/run_support/stand_in_setting.h"
 
 namespace retort::test {
 namespace {
-
-// Processes that this one starts find the stand-in where they look for CUDA's module.
-class StandInModule {
- public:
-  StandInModule() {
-    const fs::path tests = fs::read_symlink("/proc/self/exe").parent_path();
-    const fs::path module = tests / "libretort_stand_in.so";
-    EXPECT_TRUE(fs::exists(module)) << module;
-    ::setenv("RETORT_CUDA_MODULE", module.c_str(), 1);
-  }
-  ~StandInModule() { ::unsetenv("RETORT_CUDA_MODULE"); }
-};
-
-// The environment's, while this lives, and that of the processes that are started.
-class Setting {
- public:
-  Setting(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
-  ~Setting() { ::unsetenv(name_); }
-  Setting(const Setting&) = delete;
-  Setting& operator=(const Setting&) = delete;
-
- private:
-  const char* name_;
-};
 
 // Which device each process of a run with a student and two replicas of a teacher computes on, as
 // their logs say, and those logs.
@@ -45,10 +23,9 @@ struct Whereabouts {
   std::string student, teachers, logs;
 };
 
-Whereabouts where(const fs::path& folder, const char* devices,
+Whereabouts where(const fs::path& folder, int64_t devices,
                   const std::vector<std::string>& more = {}) {
-  const StandInModule module;
-  const Setting count("STAND_IN_DEVICES", devices);
+  const StandInModule module(devices);
   std::vector<std::string> settings{"roles.student.world.device=cuda",
                                     "roles.teacher.world.device=cuda", "roles.teacher.world.dp=2",
                                     "train.max_steps=1"};
@@ -71,7 +48,7 @@ Whereabouts where(const fs::path& folder, const char* devices,
 
 TEST(DevicesOfRoles, EachRankHasItsOwn) {
   const TemporaryFolder folder;
-  const Whereabouts found = where(folder / "free", "3");
+  const Whereabouts found = where(folder / "free", 3);
   EXPECT_EQ(found.student, "0") << found.logs;
   EXPECT_EQ(found.teachers, "12") << found.logs;
   EXPECT_EQ(found.logs.find(" shares stand_in"), std::string::npos) << found.logs;
@@ -79,14 +56,14 @@ TEST(DevicesOfRoles, EachRankHasItsOwn) {
 
 TEST(DevicesOfRoles, AreThoseThatTheRecipeNames) {
   const TemporaryFolder folder;
-  const Whereabouts found = where(folder / "named", "3", {"roles.student.devices=[2]"});
+  const Whereabouts found = where(folder / "named", 3, {"roles.student.devices=[2]"});
   EXPECT_EQ(found.student, "2") << found.logs;
   EXPECT_EQ(found.teachers, "01") << found.logs;
 }
 
 TEST(DevicesOfRoles, AreSharedWithAWarningWhereThereAreFewer) {
   const TemporaryFolder folder;
-  const Whereabouts found = where(folder / "few", "2");
+  const Whereabouts found = where(folder / "few", 2);
   EXPECT_EQ(found.student, "0") << found.logs;
   EXPECT_EQ(found.teachers, "10") << found.logs;
   EXPECT_NE(found.logs.find("student shares stand_in:0 with teacher"), std::string::npos)
@@ -102,6 +79,40 @@ TEST_P(DeviceRun, TrainsAsOnTheCpu) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, DeviceRun, testing::ValuesIn(device_cases()),
                          [](const auto& info) { return name_of(info.param); });
+
+class DeviceBfloat16Run : public testing::TestWithParam<Bfloat16Case> {};
+
+TEST_P(DeviceBfloat16Run, FollowsFloat32) {
+  const StandInModule module;
+  expect_bfloat16_follows_on_device(GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, DeviceBfloat16Run, testing::ValuesIn(bfloat16_cases()),
+                         [](const auto& info) { return info.param.name; });
+
+// An adapter beside PEFT's own, by itself and with its model as the reference.
+class DeviceLoraRun : public testing::TestWithParam<const char*> {};
+
+TEST_P(DeviceLoraRun, MatchesPeft) {
+  const StandInModule module;
+  const nlohmann::json golden = golden_cases("lora").at(GetParam());
+  const TemporaryFolder folder;
+  const fs::path run =
+      run_recipe_text(folder.path(), golden.at("recipe"), {"roles.student.world.device=cuda"});
+  ASSERT_FALSE(HasFailure());
+  EXPECT_NE(read_file(run / "logs/student-0.log").find("computes on stand_in:0"),
+            std::string::npos);
+
+  expect_columns(run, golden, {"loss", "grad_norm"}, 1e-6);
+  constexpr const char* kFile = "adapter_model.safetensors";
+  const ParameterError error = tensor_error(run / "final" / kFile, goldens() / "lora_qwen3" / kFile,
+                                            "lora_changes", GetParam());
+  EXPECT_LE(error.relative, 1e-5);
+  EXPECT_LE(error.largest, 5e-5);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, DeviceLoraRun, testing::Values("sft_qwen3", "dpo_qwen3"),
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace retort::test
