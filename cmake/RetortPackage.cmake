@@ -20,7 +20,7 @@ endif()
 
 # The tests with the label gpu, and the benchmarks that docs/gpu.md names.
 get_property(_tests GLOBAL PROPERTY RETORT_GPU_TESTS)
-foreach(_bench sft_bench loss_memory_bench)
+foreach(_bench kernels_bench loss_memory_bench sft_bench)
   if(TARGET ${_bench})
     list(APPEND _tests ${_bench})
   endif()

@@ -43,6 +43,9 @@ class DeviceKernels {
   // Loads the kernels for this device, which the first launch would do otherwise. kUnavailable,
   // with what there is, if none were built for such a device.
   virtual void prepare(const at::Device& device) = 0;
+  // Its compute capability, 90 for 9.0: by it the launch shapes are chosen (launch_shapes.h). 0: it
+  // has none.
+  virtual int64_t capability(const at::Device& /*device*/) { return 0; }
   // The most dynamic shared memory that a block may have there, if the kernel has little of its
   // own.
   virtual int64_t max_shared_bytes(const at::Device& device) = 0;
@@ -60,7 +63,7 @@ void register_module_kernels(const SharedModule& module);
 
 // The name of the module's C function that makes a DeviceKernels. Its number changes with this
 // header.
-inline constexpr const char* kDeviceKernelsFunction = "retort_cuda_kernels_1";
+inline constexpr const char* kDeviceKernelsFunction = "retort_cuda_kernels_2";
 using MakeDeviceKernels = DeviceKernels*();
 
 // Launches with these arguments: pointers, and numbers of exactly the types that the kernel has

@@ -75,6 +75,15 @@ class CudaKernels final : public DeviceKernels {
     kernels_of(guard.current_device().index());
   }
 
+  int64_t capability(const at::Device& device) override {
+    const c10::cuda::CUDAGuard guard(device);
+    const c10::DeviceIndex index = guard.current_device().index();
+    const std::lock_guard lock(mutex_);
+    const auto [found, is_new] = capabilities_.try_emplace(index, 0);
+    if (is_new) found->second = capability_of(index);
+    return found->second;
+  }
+
   int64_t max_shared_bytes(const at::Device& device) override {
     int bytes = 0;
     C10_CUDA_CHECK(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
@@ -120,6 +129,7 @@ class CudaKernels final : public DeviceKernels {
   std::mutex mutex_;
   std::map<int, KernelTable> of_capability_;
   std::map<c10::DeviceIndex, const KernelTable*> of_device_;
+  std::map<c10::DeviceIndex, int> capabilities_;
 };
 
 }  // namespace
@@ -127,6 +137,6 @@ class CudaKernels final : public DeviceKernels {
 
 // The module is entered here, by the name in kDeviceKernelsFunction.
 extern "C" __attribute__((visibility("default"))) retort::kernels::DeviceKernels*
-retort_cuda_kernels_1() {
+retort_cuda_kernels_2() {
   return std::make_unique<retort::kernels::cuda::CudaKernels>().release();
 }

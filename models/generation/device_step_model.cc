@@ -24,6 +24,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "kernels/device_kernels.h"
+#include "kernels/launch_shapes.h"
 #include "models/generation/paged_decode.h"
 #include "models/ops/attention.h"
 #include "models/ops/device_functions.h"
@@ -54,10 +55,15 @@ constexpr int64_t kSampledInts = 4;  // of SampledToken in kernels/sample.cuh
 // Draws by kernels/sample.cuh: a block of threads for each RowDraw among the bytes of `draws`, its
 // SampledToken to a row of `tokens`.
 void sample_rows(const Tensor& logits, const Tensor& draws, Tensor& tokens) {
-  // Few draws leave a device room for the most threads. A thread reads four numbers at a time, so
-  // that a short row has work for fewer.
+  // A thread reads four numbers at a time, so that a short row has work for fewer than the table
+  // names.
+  using kernels::ShapedKernel;
   const int64_t vocab_size = logits.size(1);
-  const int64_t most = tokens.size(0) < 128 ? 1024 : 512;
+  const int64_t most =
+      kernels::launch_shape(tokens.size(0) < kernels::kManyDraws ? ShapedKernel::kSampleFew
+                                                                 : ShapedKernel::kSampleMany,
+                            logits.device())
+          .threads;
   const int64_t threads = std::clamp<int64_t>((vocab_size + 127) / 128 * 32, 32, most);
   kernels::launch_kernel(
       *kernels::device_kernels(logits.device()), logits.device(),

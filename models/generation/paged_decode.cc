@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "kernels/device_kernels.h"
+#include "kernels/launch_shapes.h"
 
 namespace retort::models {
 namespace {
@@ -16,7 +17,6 @@ using kernels::ceil_div;
 using kernels::read_address;
 using kernels::write_address;
 
-constexpr int64_t kThreads = 128;
 constexpr int64_t kMaxGrid = 65535;  // of a grid's second dimension
 
 // How many heads of a group read a key together: those for which there is a kernel.
@@ -33,11 +33,10 @@ int64_t blocks_of_piece(const Tensor& keys, int64_t heads) {
 
 // A few hundred blocks of threads fill a device. Where sequences are few, smaller pieces make more
 // of them.
-int64_t piece_for(int64_t blocks, int64_t longest) {
-  constexpr int64_t kLargest = 256;
+int64_t piece_for(int64_t blocks, int64_t longest, int64_t largest) {
   constexpr int64_t kSmallest = 64;
   constexpr int64_t kEnough = 512;
-  int64_t piece = kLargest;
+  int64_t piece = largest;
   while (piece > kSmallest && blocks * ceil_div(longest, piece) < kEnough)
     piece /= 2;
   return piece;
@@ -70,7 +69,9 @@ void paged_decode(const Tensor& q, const PagedCache& cache, const PagedSequences
   const int64_t window = scores.window;
   const bool is_cut = window > 0 && window < sequences.longest;
   const int64_t seen = is_cut ? window : sequences.longest;
-  const int64_t piece = piece_for(blocks, seen);
+  const kernels::LaunchShape& shape =
+      kernels::launch_shape(kernels::ShapedKernel::kPagedDecode, q.device());
+  const int64_t piece = piece_for(blocks, seen, shape.share);
   const int64_t num_pieces =
       std::min(ceil_div(sequences.longest, piece), ceil_div(seen, piece) + (is_cut ? 1 : 0));
 
@@ -94,7 +95,10 @@ void paged_decode(const Tensor& q, const PagedCache& cache, const PagedSequences
   kernels::DeviceKernels& there = *kernels::device_kernels(q.device());
   kernels::launch_kernel(
       there, q.device(),
-      {.name = pieces_kernel.c_str(), .grid_x = num_pieces, .grid_y = blocks, .block = kThreads},
+      {.name = pieces_kernel.c_str(),
+       .grid_x = num_pieces,
+       .grid_y = blocks,
+       .block = shape.threads},
       read_address(q), read_address(cache.keys), read_address(cache.values),
       read_address(sequences.tables), read_address(sequences.lengths), maxima, weights, sums,
       int_heads, static_cast<int32_t>(kv_heads), int_dim,
@@ -103,9 +107,11 @@ void paged_decode(const Tensor& q, const PagedCache& cache, const PagedSequences
       static_cast<float>(scores.scale), static_cast<float>(scores.softcap));
 
   constexpr int64_t kElements = 8;  // of a row of heads * dim, a thread
+  const int64_t threads =
+      kernels::launch_shape(kernels::ShapedKernel::kPagedDecodeJoin, q.device()).threads;
   kernels::launch_kernel_for(
       dtype, "retort_paged_decode_join", q.device(),
-      {.grid_x = ceil_div(heads * dim / kElements, kThreads), .grid_y = count, .block = kThreads},
+      {.grid_x = ceil_div(heads * dim / kElements, threads), .grid_y = count, .block = threads},
       static_cast<const float*>(maxima), static_cast<const float*>(weights),
       static_cast<const float*>(sums), read_address(sequences.lengths), write_address(y), int_heads,
       int_dim, static_cast<int32_t>(num_pieces), int_piece, int_window);

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "kernels/device_kernels.h"
+#include "kernels/launch_shapes.h"
 
 namespace retort::models {
 namespace {
@@ -18,16 +19,16 @@ using at::Tensor;
 using kernels::ceil_div;
 using kernels::device_kernels;
 using kernels::Launch;
+using kernels::launch_shape;
+using kernels::LaunchShape;
 using kernels::read_address;
+using kernels::ShapedKernel;
 using kernels::write_address;
 using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
 constexpr int64_t kWarp = 32;
-// Rows of partial sums that a gradient by a weight is first written to: enough to fill a device,
-// few enough to cost little.
-constexpr int64_t kMaxBlocks = 528;
 constexpr int64_t kMaxNormWidth = 8192;  // of the gradient, whose threads have 8 or 16 columns
 
 float offset_of(bool unit_offset) { return unit_offset ? 1.0f : 0.0f; }
@@ -45,26 +46,33 @@ struct NormShape {
   int64_t block;
   int64_t rows_of_block() const { return block / threads; }
 };
-struct NormLimits {
-  int64_t elements_of_thread, max_threads, min_block;
-};
-NormShape norm_shape(int64_t width, const NormLimits& limits) {
-  const int64_t wanted = ceil_div(ceil_div(width, limits.elements_of_thread), kWarp) * kWarp;
-  const int64_t threads = std::clamp(wanted, kWarp, limits.max_threads);
-  return {threads, std::max(threads, limits.min_block / threads * threads)};
+NormShape norm_shape(const Tensor& x, const LaunchShape& shape) {
+  const int64_t of_thread = shape.share / x.element_size();
+  const int64_t wanted = ceil_div(ceil_div(x.size(-1), of_thread), kWarp) * kWarp;
+  const int64_t threads = std::clamp(wanted, kWarp, shape.threads);
+  return {threads, std::max(threads, shape.least / threads * threads)};
 }
 
 void norm_forward(const Tensor& a, const Tensor& b, const Tensor& weight, Tensor& sum, Tensor& y,
                   Tensor& rstd, double eps, bool unit_offset) {
   const int64_t width = a.size(-1);
   const int64_t rows = width == 0 ? 0 : a.numel() / width;
-  const NormShape shape = norm_shape(width, {a.element_size() == 2 ? 16 : 8, 512, 64});
+  const LaunchShape& limits = launch_shape(ShapedKernel::kAddRmsNorm, a.device());
+  const NormShape shape = norm_shape(a, limits);
   launch("add_rms_norm", a,
-         {.grid_x = std::min<int64_t>(ceil_div(rows, shape.rows_of_block()), 1 << 20),
+         {.grid_x = kernels::grid_of(ceil_div(rows, shape.rows_of_block()), limits),
           .block = shape.block},
          read_address(a), read_address(b), read_address(weight), write_address(sum),
          write_address(y), write_address(rstd), rows, width, static_cast<float>(eps),
          offset_of(unit_offset), static_cast<int32_t>(shape.threads));
+}
+
+// dw, of any shape, as the sum of the rows of `partial`.
+void sum_columns(const Tensor& partial, int64_t rows, Tensor& dw) {
+  const LaunchShape& shape = launch_shape(ShapedKernel::kColumnSum, dw.device());
+  launch("column_sum", dw, {.grid_x = ceil_div(dw.numel(), kWarp), .block = shape.threads},
+         read_address(partial), write_address(dw), static_cast<int32_t>(rows), dw.numel(),
+         int32_t{0});
 }
 
 // Returns dx, and the gradient by the weight in its dtype. Blocks write partial sums of the latter
@@ -73,10 +81,13 @@ std::pair<Tensor, Tensor> norm_backward(const Tensor& dy, const Tensor& s, const
                                         const Tensor& rstd, const Tensor& dsum, bool unit_offset) {
   const int64_t width = s.size(-1);
   const int64_t rows = rstd.numel();
-  const bool is_half = s.element_size() == 2;
-  const NormShape shape =
-      norm_shape(width, is_half ? NormLimits{8, 1024, 256} : NormLimits{16, 512, 256});
-  const int64_t blocks = std::clamp<int64_t>(ceil_div(rows, shape.rows_of_block()), 1, kMaxBlocks);
+  const LaunchShape& limits =
+      launch_shape(s.element_size() == 2 ? ShapedKernel::kRmsNormBackwardBf16
+                                         : ShapedKernel::kRmsNormBackwardF32,
+                   s.device());
+  const NormShape shape = norm_shape(s, limits);
+  const int64_t blocks =
+      kernels::grid_of(std::max<int64_t>(ceil_div(rows, shape.rows_of_block()), 1), limits);
   const int64_t partial_rows = blocks * shape.rows_of_block();
   Tensor dx = at::empty_like(s);
   Tensor dw = at::empty_like(weight);
@@ -85,8 +96,7 @@ std::pair<Tensor, Tensor> norm_backward(const Tensor& dy, const Tensor& s, const
          read_address(s), read_address(weight), read_address(rstd), read_address(dsum),
          write_address(dx), write_address(partial), rows, width, offset_of(unit_offset),
          static_cast<int32_t>(shape.threads));
-  launch("column_sum", dw, {.grid_x = ceil_div(width, kWarp), .block = 512}, read_address(partial),
-         write_address(dw), static_cast<int32_t>(partial_rows), width, int32_t{0});
+  sum_columns(partial, partial_rows, dw);
   return {dx, dw};
 }
 
@@ -145,8 +155,8 @@ class DeviceGated : public Function<DeviceGated> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& gate, const Tensor& up, bool is_silu) {
     Tensor y = at::empty_like(gate);
-    launch(is_silu ? "gated_silu" : "gated_gelu", gate, shape_of(gate), read_address(gate),
-           read_address(up), write_address(y), gate.numel());
+    launch(is_silu ? "gated_silu" : "gated_gelu", gate, shape_of(gate, ShapedKernel::kGated),
+           read_address(gate), read_address(up), write_address(y), gate.numel());
     ctx->save_for_backward({gate, up});
     ctx->saved_data["is_silu"] = is_silu;
     return y;
@@ -158,18 +168,18 @@ class DeviceGated : public Function<DeviceGated> {
     Tensor dgate = at::empty_like(dy);
     Tensor dup = at::empty_like(dy);
     const bool is_silu = ctx->saved_data["is_silu"].toBool();
-    launch(is_silu ? "gated_silu_backward" : "gated_gelu_backward", dy, shape_of(dy),
-           read_address(dy), read_address(saved[0]), read_address(saved[1]), write_address(dgate),
-           write_address(dup), dy.numel());
+    launch(is_silu ? "gated_silu_backward" : "gated_gelu_backward", dy,
+           shape_of(dy, ShapedKernel::kGatedBackward), read_address(dy), read_address(saved[0]),
+           read_address(saved[1]), write_address(dgate), write_address(dup), dy.numel());
     return {dgate, dup, Tensor()};
   }
 
  private:
   // A block has a tile of the elements.
-  static Launch shape_of(const Tensor& x) {
-    constexpr int64_t kThreads = 256;
-    const int64_t tile = kThreads * (x.element_size() == 2 ? 16 : 8);
-    return {.grid_x = ceil_div(x.numel(), tile), .block = kThreads};
+  static Launch shape_of(const Tensor& x, ShapedKernel kernel) {
+    const LaunchShape& shape = launch_shape(kernel, x.device());
+    const int64_t tile = shape.threads * (x.element_size() == 2 ? 16 : 8);
+    return {.grid_x = kernels::grid_of(ceil_div(x.numel(), tile), shape), .block = shape.threads};
   }
 };
 
@@ -182,9 +192,9 @@ struct Heads {
   }
   int64_t q_stride() const { return heads * dim; }
   int64_t k_stride() const { return kv_heads * dim; }
-  Launch shape(int64_t max_blocks) const {
-    constexpr int64_t kThreads = 128;
-    return {.grid_x = std::clamp<int64_t>(ceil_div(rows, 2), 1, max_blocks), .block = kThreads};
+  Launch shape(const LaunchShape& of) const {
+    const int64_t blocks = std::max<int64_t>(ceil_div(rows, of.share), 1);
+    return {.grid_x = kernels::grid_of(blocks, of), .block = of.threads};
   }
 };
 constexpr int32_t kHeadPasses = 3;
@@ -199,10 +209,10 @@ class DeviceHeads : public Function<DeviceHeads> {
     const Heads heads = Heads::of(q, k, cos, dim);
     Tensor q_out = at::empty({heads.rows, heads.heads, dim}, q.options());
     Tensor k_out = at::empty({heads.rows, heads.kv_heads, dim}, k.options());
-    launch("qk_norm_rope", q, heads.shape(1 << 20), read_address(q), read_address(k),
-           read_address(q_norm), read_address(k_norm), read_address(cos), read_address(sin),
-           write_address(q_out), write_address(k_out), heads.rows,
-           static_cast<int32_t>(heads.heads), static_cast<int32_t>(heads.kv_heads),
+    launch("qk_norm_rope", q, heads.shape(launch_shape(ShapedKernel::kHeads, q.device())),
+           read_address(q), read_address(k), read_address(q_norm), read_address(k_norm),
+           read_address(cos), read_address(sin), write_address(q_out), write_address(k_out),
+           heads.rows, static_cast<int32_t>(heads.heads), static_cast<int32_t>(heads.kv_heads),
            static_cast<int32_t>(dim), static_cast<int32_t>(heads.half), heads.q_stride(),
            heads.k_stride(), heads.q_stride(), heads.k_stride(), static_cast<float>(eps),
            offset_of(unit_offset), kHeadPasses);
@@ -226,7 +236,7 @@ class DeviceHeads : public Function<DeviceHeads> {
     Tensor dq_in = at::empty_like(dq);
     Tensor dk_in = at::empty_like(dk);
 
-    const Launch shape = heads.shape(kMaxBlocks);
+    const Launch shape = heads.shape(launch_shape(ShapedKernel::kHeadsBackward, dq.device()));
     const bool is_normed = saved[2].defined();
     // With norms each block writes partial sums of the gradients by both weights, which column_sum
     // adds below.
@@ -249,9 +259,7 @@ class DeviceHeads : public Function<DeviceHeads> {
     result[1] = dk_in;
     if (!is_normed) return result;
     Tensor dw = at::empty({2, dim}, saved[2].options());
-    launch("column_sum", dw, {.grid_x = ceil_div(2 * dim, kWarp), .block = 512},
-           read_address(partial), write_address(dw), static_cast<int32_t>(shape.grid_x), 2 * dim,
-           int32_t{0});
+    sum_columns(partial, shape.grid_x, dw);
     result[2] = dw.select(0, 0);
     result[3] = dw.select(0, 1);
     return result;

@@ -10,14 +10,12 @@
 #include "base/error.h"
 #include "base/sizes.h"
 #include "kernels/device_kernels.h"
+#include "kernels/launch_shapes.h"
 #include "parallel/staged_copy.h"
 
 namespace retort::parallel::detail {
 namespace {
 
-// The elements that one block updates, and the most threads that it has (kernels/adamw.cuh names
-// what was measured).
-constexpr int64_t kChunkSize = 4096, kMaxThreads = 512;
 // A thread updates so many elements at once.
 constexpr int64_t kThreadElements = 8;
 
@@ -27,11 +25,15 @@ struct Chunk {
   int64_t begin;
 };
 
+const kernels::LaunchShape& shape_on(const at::Device& device) {
+  return kernels::launch_shape(kernels::ShapedKernel::kAdamw, device);
+}
+
 // Tensors that are all small get blocks without idle threads.
-int64_t threads_for(int64_t elements) {
+int64_t threads_for(int64_t elements, int64_t most) {
   constexpr int64_t kWarp = 32;
   const int64_t wanted = kernels::ceil_div(elements, kThreadElements);
-  return std::clamp(kernels::ceil_div(wanted, kWarp) * kWarp, kWarp, kMaxThreads);
+  return std::clamp(kernels::ceil_div(wanted, kWarp) * kWarp, kWarp, most);
 }
 
 }  // namespace
@@ -45,11 +47,12 @@ bool AdamwKernel::takes(const at::Tensor& parameter) {
 void AdamwKernel::upload(const std::vector<AdamwUpdate>& updates, const at::Device& device) {
   static_assert(sizeof(AdamwUpdate) == 56 && sizeof(Chunk) == 16,
                 "as kernels/adamw.cuh reads them");
+  const int64_t chunk_size = shape_on(device).share;
   std::vector<Chunk> chunks;
   most_elements_ = 0;
   for (size_t i = 0; i < updates.size(); ++i) {
-    most_elements_ = std::max(most_elements_, std::min(updates[i].count, kChunkSize));
-    for (int64_t begin = 0; begin < updates[i].count; begin += kChunkSize)
+    most_elements_ = std::max(most_elements_, std::min(updates[i].count, chunk_size));
+    for (int64_t begin = 0; begin < updates[i].count; begin += chunk_size)
       chunks.push_back({.tensor = to_int64(i), .begin = begin});
   }
 
@@ -84,13 +87,15 @@ void AdamwKernel::run(const std::vector<AdamwUpdate>& updates, const AdamwStep& 
 
   const auto* tensors = static_cast<const uint8_t*>(table_.const_data_ptr());
   const uint8_t* chunks = tensors + updates_.size() * sizeof(AdamwUpdate);
-  kernels::launch_kernel(
-      *kernels::device_kernels(device), device,
-      {.name = "retort_adamw", .grid_x = num_chunks_, .block = threads_for(most_elements_)},
-      tensors, chunks, kChunkSize, kernels::read_address(scale),
-      static_cast<float>(step.learning_rate), static_cast<float>(step.beta1),
-      static_cast<float>(step.beta2), static_cast<float>(step.eps), static_cast<float>(bias1),
-      static_cast<float>(bias2_sqrt));
+  const kernels::LaunchShape& shape = shape_on(device);
+  kernels::launch_kernel(*kernels::device_kernels(device), device,
+                         {.name = "retort_adamw",
+                          .grid_x = num_chunks_,
+                          .block = threads_for(most_elements_, shape.threads)},
+                         tensors, chunks, shape.share, kernels::read_address(scale),
+                         static_cast<float>(step.learning_rate), static_cast<float>(step.beta1),
+                         static_cast<float>(step.beta2), static_cast<float>(step.eps),
+                         static_cast<float>(bias1), static_cast<float>(bias2_sqrt));
 }
 
 }  // namespace retort::parallel::detail

@@ -14,6 +14,7 @@
 #include "base/checksum.h"
 #include "base/sizes.h"
 #include "kernels/device_kernels.h"
+#include "kernels/launch_shapes.h"
 #include "rpc/device_transfer.h"
 
 namespace retort::roles {
@@ -56,7 +57,10 @@ struct KernelRow {
 
 // The same sums by our kernel, of all tensors in one launch.
 void add_sums_by_kernel(const std::vector<at::Tensor>& tensors, at::Tensor sums) {
-  constexpr int64_t kChunkBytes = 256 << 10, kThreadBytes = 64, kWarp = 32, kMaxThreads = 512;
+  constexpr int64_t kThreadBytes = 64, kWarp = 32;
+  const kernels::LaunchShape& shape =
+      kernels::launch_shape(kernels::ShapedKernel::kChecksum, sums.device());
+  const int64_t chunk_bytes = shape.share;
   std::vector<KernelRow> rows;
   int64_t chunks = 0;
   int64_t most_bytes = 0;
@@ -66,8 +70,8 @@ void add_sums_by_kernel(const std::vector<at::Tensor>& tensors, at::Tensor sums)
                     .bytes = bytes,
                     .first_chunk = chunks,
                     .element_bytes = flat.element_size()});
-    chunks += (bytes + kChunkBytes - 1) / kChunkBytes;
-    most_bytes = std::max(most_bytes, std::min(bytes, kChunkBytes));
+    chunks += (bytes + chunk_bytes - 1) / chunk_bytes;
+    most_bytes = std::max(most_bytes, std::min(bytes, chunk_bytes));
   }
 
   const size_t row_bytes = rows.size() * sizeof(KernelRow);
@@ -77,13 +81,12 @@ void add_sums_by_kernel(const std::vector<at::Tensor>& tensors, at::Tensor sums)
 
   // Where all chunks are small, no thread is idle.
   const int64_t warps = (most_bytes / kThreadBytes + kWarp - 1) / kWarp;
-  kernels::launch_kernel(
-      *kernels::device_kernels(sums.device()), sums.device(),
-      {.name = "retort_checksum",
-       .grid_x = chunks,
-       .block = std::clamp(warps * kWarp, kWarp, kMaxThreads)},
-      kernels::read_address(table), kernels::write_address(sums),
-      static_cast<int32_t>(rows.size()), kChunkBytes);
+  kernels::launch_kernel(*kernels::device_kernels(sums.device()), sums.device(),
+                         {.name = "retort_checksum",
+                          .grid_x = chunks,
+                          .block = std::clamp(warps * kWarp, kWarp, shape.threads)},
+                         kernels::read_address(table), kernels::write_address(sums),
+                         static_cast<int32_t>(rows.size()), chunk_bytes);
 }
 
 // The sums of tensors of one device, all of which come to the host in one copy.

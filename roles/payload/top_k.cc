@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "kernels/device_kernels.h"
+#include "kernels/launch_shapes.h"
 
 namespace retort::roles {
 namespace {
@@ -90,11 +91,12 @@ KernelRows kernel_rows(const at::Tensor& values, int64_t k, bool numbers) {
     out.tail_sum = at::empty({rows}, doubles);
   }
 
-  constexpr int64_t kThreads = 512;
   constexpr float kInverseTemperature = 1;
   using kernels::write_address;
+  const int64_t threads =
+      kernels::launch_shape(kernels::ShapedKernel::kTopK, values.device()).threads;
   kernels::launch_kernel(*kernels::device_kernels(values.device()), values.device(),
-                         {.name = "retort_top_k_rows_f32", .grid_x = rows, .block = kThreads},
+                         {.name = "retort_top_k_rows_f32", .grid_x = rows, .block = threads},
                          kernels::read_address(values), values.stride(0), width,
                          static_cast<int32_t>(k), kInverseTemperature, write_address(out.values),
                          write_address(out.ids), write_address(out.max), write_address(out.sum),

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "kernels/device_kernels.h"
+#include "kernels/launch_shapes.h"
 #include "recipes/losses/detail/linear_head.h"
 
 namespace retort::losses::detail {
@@ -17,19 +18,34 @@ namespace {
 
 using kernels::device_kernels;
 using kernels::Launch;
+using kernels::LaunchShape;
 using kernels::read_address;
+using kernels::ShapedKernel;
 using kernels::write_address;
 
-// The pieces in which a block walks over a row (kernels/row_softmax.cuh).
-constexpr int64_t kPieceFours = 4, kThreads = 512;
-constexpr int64_t kPieceBytes = kPieceFours * 16 * kThreads;
-// The first pieces of a row stay in registers, of the others as many in shared memory as it holds.
+// The first pieces of a row stay in registers, of the others some in shared memory.
 constexpr int64_t kFrontPieces = 4;
 
-int64_t kept_pieces(const at::Tensor& logits) {
-  const int64_t pieces = (logits.size(1) * 4 + kPieceBytes - 1) / kPieceBytes;
+// Of a piece in which a block walks over a row (kernels/row_softmax.cuh).
+int64_t piece_bytes(const LaunchShape& shape) {
+  constexpr int64_t kPieceFours = 4;
+  return kPieceFours * 16 * shape.threads;
+}
+
+int64_t kept_pieces(const at::Tensor& logits, const LaunchShape& shape) {
+  const int64_t bytes = piece_bytes(shape);
+  const int64_t pieces = (logits.size(1) * 4 + bytes - 1) / bytes;
   const int64_t room = device_kernels(logits.device())->max_shared_bytes(logits.device());
-  return std::clamp<int64_t>(pieces - kFrontPieces, 0, room / kPieceBytes);
+  return std::clamp<int64_t>(pieces - kFrontPieces, 0, std::min(shape.share, room / bytes));
+}
+
+const LaunchShape& shape_of(ShapedKernel kernel, const at::Tensor& logits) {
+  return kernels::launch_shape(kernel, logits.device());
+}
+
+// A block for each row.
+Launch block_a_row(ShapedKernel kernel, const at::Tensor& logits) {
+  return {.grid_x = logits.size(0), .block = shape_of(kernel, logits).threads};
 }
 
 void launch(const char* name, GradientDtype gradient, const at::Tensor& logits, Launch shape,
@@ -66,12 +82,14 @@ at::Tensor cross_entropy_rows(at::Tensor logits, const at::Tensor& targets,
   at::Tensor numbers = row_numbers(logits, 3);
   at::Tensor log_prob = numbers.select(0, 0), entropy = numbers.select(0, 1),
              correct = numbers.select(0, 2);
-  const int64_t kept = kept_pieces(logits);
+  const LaunchShape& shape = shape_of(ShapedKernel::kCeRows, logits);
+  const int64_t kept = kept_pieces(logits, shape);
   const void* all_one = nullptr;  // the rows' weights
-  launch("retort_ce_rows", gradient, logits,
-         {.grid_x = logits.size(0), .block = kThreads, .shared_bytes = kept * kPieceBytes},
-         write_address(logits), logits.size(1), static_cast<int32_t>(kept), read_address(targets),
-         all_one, write_address(log_prob), write_address(entropy), write_address(correct));
+  launch(
+      "retort_ce_rows", gradient, logits,
+      {.grid_x = logits.size(0), .block = shape.threads, .shared_bytes = kept * piece_bytes(shape)},
+      write_address(logits), logits.size(1), static_cast<int32_t>(kept), read_address(targets),
+      all_one, write_address(log_prob), write_address(entropy), write_address(correct));
   return numbers;
 }
 
@@ -84,8 +102,9 @@ at::Tensor dft_rows(at::Tensor logits, const at::Tensor& targets, GradientDtype 
              target_logit = numbers.select(0, 2);
   at::Tensor first = at::empty({rows}, targets.options());
   const float inv_temperature = 1;
-  kernels::launch_kernel(*device_kernels(logits.device()), logits.device(),
-                         {.name = "retort_ce_rows_statistics", .grid_x = rows, .block = kThreads},
+  Launch statistics = block_a_row(ShapedKernel::kCeStatistics, logits);
+  statistics.name = "retort_ce_rows_statistics";
+  kernels::launch_kernel(*device_kernels(logits.device()), logits.device(), statistics,
                          read_address(logits), logits.size(1), read_address(targets), first_column,
                          inv_temperature, write_address(max), write_address(sum),
                          write_address(moment), write_address(target_logit), write_address(first));
@@ -94,9 +113,10 @@ at::Tensor dft_rows(at::Tensor logits, const at::Tensor& targets, GradientDtype 
   const at::Tensor log_prob = target_logit - max - log_sum;
   const at::Tensor p = log_prob.exp();
   const at::Tensor weights = p.to(at::kFloat);
-  launch("retort_ce_rows_gradient", gradient, logits, {.grid_x = rows, .block = kThreads},
-         write_address(logits), logits.size(1), read_address(targets), first_column,
-         read_address(max), read_address(sum), read_address(weights));
+  launch("retort_ce_rows_gradient", gradient, logits,
+         block_a_row(ShapedKernel::kCeGradient, logits), write_address(logits), logits.size(1),
+         read_address(targets), first_column, read_address(max), read_address(sum),
+         read_address(weights));
 
   // A row that is NaN has no largest logit: its sum is NaN too, which does not equal itself.
   const at::Tensor correct = (first == targets).logical_and_(sum == sum);
@@ -108,8 +128,8 @@ at::Tensor divergence_rows(at::Tensor student, const at::Tensor& teacher, int64_
                            double teacher_inv_temperature, GradientDtype gradient) {
   at::Tensor numbers = row_numbers(student, 7);
   launch("retort_divergence_rows", gradient, student,
-         {.grid_x = student.size(0), .block = kThreads / 2}, write_address(student),
-         student.size(1), read_address(teacher), teacher.size(1), common, read_address(targets),
+         block_a_row(ShapedKernel::kDivergence, student), write_address(student), student.size(1),
+         read_address(teacher), teacher.size(1), common, read_address(targets),
          static_cast<int32_t>(loss.type), static_cast<float>(loss.mix),
          static_cast<float>(loss.inv_temperature), static_cast<float>(teacher_inv_temperature),
          static_cast<float>(loss.ce_weight), static_cast<float>(loss.kd_weight),
@@ -119,11 +139,11 @@ at::Tensor divergence_rows(at::Tensor student, const at::Tensor& teacher, int64_
 
 void log_prob_rows(const at::Tensor& logits, const at::Tensor& targets, double inv_temperature,
                    LogProbOutputs outputs) {
+  Launch rows = block_a_row(ShapedKernel::kLogProb, logits);
+  rows.name = "retort_log_prob_rows";
   kernels::launch_kernel(
-      *device_kernels(logits.device()), logits.device(),
-      {.name = "retort_log_prob_rows", .grid_x = logits.size(0), .block = kThreads},
-      read_address(logits), logits.size(1), read_address(targets),
-      static_cast<float>(inv_temperature), write_address(outputs.log_probs),
+      *device_kernels(logits.device()), logits.device(), rows, read_address(logits), logits.size(1),
+      read_address(targets), static_cast<float>(inv_temperature), write_address(outputs.log_probs),
       write_address(outputs.entropy), write_address(outputs.max), write_address(outputs.sum));
 }
 
@@ -132,7 +152,7 @@ void log_prob_rows_gradient(at::Tensor logits, const at::Tensor& targets, double
                             const at::Tensor& of_entropy, GradientDtype gradient) {
   const int64_t first_column = 0;
   launch("retort_log_prob_rows_gradient", gradient, logits,
-         {.grid_x = logits.size(0), .block = kThreads}, write_address(logits), logits.size(1),
+         block_a_row(ShapedKernel::kLogProbGradient, logits), write_address(logits), logits.size(1),
          read_address(targets), first_column, static_cast<float>(inv_temperature),
          read_address(saved.max), read_address(saved.sum), read_address(saved.entropy),
          read_address(incoming), read_address(of_entropy));

@@ -2,7 +2,6 @@
 
 #include <fstream>
 #include <ostream>
-#include <utility>
 
 #include "tests/recipes/run_support/on_policy_support.h"
 
@@ -80,7 +79,8 @@ WriteRun write_reward_model(const TemporaryFolder& folder) {
     const fs::path path = folder / name / "recipe.yaml";
     fs::create_directories(path.parent_path());
     std::ofstream(path) << "recipe: reward_model\noutput_dir: " << (folder / name / "run").string()
-                        << "\nseed: 3\nroles:\n  student: {model: " << (goldens() / "qwen3").string()
+                        << "\nseed: 3\nroles:\n  student: {model: "
+                        << (goldens() / "qwen3").string()
                         << ", world: {threads: 1}}\ndata:\n  train: [{path: "
                         << (goldens() / "reward_pairs.jsonl").string()
                         << "}]\n  max_length: 64\n  shuffle: false\ntrain:\n  max_steps: 1\n"
@@ -101,11 +101,7 @@ std::vector<Bfloat16Case> bfloat16_cases() {
           {"dpo", write_dpo, kPairs, {"student", "reference"}, exact_student},
           {"kto", write_kto, kRows, {"student", "reference"}, exact_student},
           {"reward_model", write_reward_model, kRows, {"student"}, exact_student},
-          {"grpo",
-           write_grpo,
-           kCompletions,
-           {"student", "generator", "reference"},
-           exact_student}};
+          {"grpo", write_grpo, kCompletions, {"student", "generator", "reference"}, exact_student}};
 }
 
 void PrintTo(const Bfloat16Case& c, std::ostream* out) { *out << c.name; }

@@ -43,7 +43,7 @@ retort_cuda_backends_7() {
 
 // kernels::kDeviceKernelsFunction
 extern "C" __attribute__((visibility("default"))) retort::kernels::DeviceKernels*
-retort_cuda_kernels_1() {
+retort_cuda_kernels_2() {
   return std::make_unique<retort::emulator::EmulatedKernels>(1, at::DeviceType::PrivateUse1,
                                                              retort::test::with_open_stand_in)
       .release();
