@@ -110,10 +110,29 @@ enum class FinishReason {
   kCancelled,  // by cancel()
 };
 
+// Whose a run of tokens of a completion is.
+enum class SpanSource : uint8_t {
+  kModel,
+  kEnvironment,  // what answered the model: tokens without a probability, and no targets
+  kPrompt,       // what an episode began with, where its environment wrote it: before all others
+};
+struct Span {
+  SpanSource source = SpanSource::kModel;
+  uint64_t weight_version = 0;  // that drew the model's tokens; of others 0
+  int64_t tokens = 0;           // at least 1
+
+  bool operator==(const Span&) const = default;
+};
+
 struct Completion {
   std::vector<int32_t> token_ids;  // without the prompt
-  // of each token under the model: temperature 1, whole vocabulary, no penalty. Empty if an engine
-  // that is not ours does not say.
+  // Whose they are, one run after the other; their tokens add up to those of token_ids. Empty: all
+  // are the model's, drawn with the version of the whole answer.
+  std::vector<Span> spans;
+  // Of an episode: what it came to, a JSON object (roles/episodes); else empty.
+  std::string episode;
+  // of each token under the model: temperature 1, whole vocabulary, no penalty; 0 where a token is
+  // not the model's. Empty if an engine that is not ours does not say.
   std::vector<float> logps;
   // under the distribution it was drawn from; 0 at temperature 0. Empty as logps may be.
   std::vector<float> sampling_logps;

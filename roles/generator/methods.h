@@ -13,6 +13,16 @@
 
 namespace retort::roles {
 
+// What an episode begins with: its environment writes the prompt.
+struct EpisodeStart {
+  uint64_t seed = 0;  // of the environment, equal for all completions of the prompt
+  std::string row;    // JSON object: the row's columns, `messages` among them
+  template <class A>
+  void serialize(A& archive) {
+    archive(seed, row);
+  }
+};
+
 // P prompts, G completions of each: S = P * G.
 struct GenerateRequest {
   uint64_t request_id = 0;  // unique among the caller's
@@ -24,17 +34,19 @@ struct GenerateRequest {
   int64_t num_generations = 1;
   at::Tensor sample_ids;  // [S] int64, the noise of each completion
   models::DrawOptions draw;
+  // [P], or empty. Episodes have prompts without ids; max_new_tokens bounds each of their turns.
+  std::vector<EpisodeStart> episodes;
 
   template <class A>
   void serialize(A& archive) {
     archive(request_id, step, weight_version, prompt_ids, cu_seqlens, num_generations, sample_ids,
-            draw);
+            draw, episodes);
   }
 };
 
 // n of a request's S completions, T tokens in all. A collect is answered with some of them, in the
 // order in which they ended; receivers put them together. Bytes: 12 a token, 9 a completion, 4 more
-// for the last offset.
+// for the last offset; of episodes their spans (17 B each, 4 a completion) and texts.
 struct Samples {
   uint64_t request_id = 0;
   std::string generator;        // "generator/0"
@@ -47,6 +59,13 @@ struct Samples {
   at::Tensor logps;           // under the model: temperature 1, whole vocabulary
   at::Tensor sampling_logps;  // under the distribution that was drawn from
   at::Tensor finish_reasons;  // [n] uint8: models::FinishReason
+  // models::Span of each completion, P in all; all [0] where every token is the model's, drawn with
+  // weight_version. No version is above weight_version.
+  at::Tensor span_counts;    // [n] int32
+  at::Tensor span_lengths;   // [P] int32
+  at::Tensor span_sources;   // [P] uint8: models::SpanSource
+  at::Tensor span_versions;  // [P] int64
+  std::vector<std::string> episodes;  // [n], or empty: models::Completion::episode
   // between the request's start and the end of the latest of these; others may have been drawn
   // beside it
   double seconds = 0;
@@ -55,7 +74,8 @@ struct Samples {
   template <class A>
   void serialize(A& archive) {
     archive(request_id, generator, weight_version, sequence_hash, indices, token_ids, cu_seqlens,
-            logps, sampling_logps, finish_reasons, seconds, last);
+            logps, sampling_logps, finish_reasons, span_counts, span_lengths, span_sources,
+            span_versions, episodes, seconds, last);
   }
 };
 
