@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <thread>
 #include <utility>
@@ -67,7 +68,12 @@ void check_matches(const GeneratorInfo& info, const ExpectedGenerator& student) 
 
 GeneratorClient::GeneratorClient(rpc::Agent& agent, Options options,
                                  const models::Tokenizer& tokenizer, const models::Decoder& student)
-    : agent_(agent), options_(std::move(options)), vocab_rows_(student.config().vocab_size) {
+    : agent_(agent),
+      options_(std::move(options)),
+      vocab_rows_(student.config().vocab_size),
+      positions_(student.config().max_position_embeddings) {
+  // A model that does not say is bounded by what an offset of a token can be.
+  if (positions_ <= 0) positions_ = std::numeric_limits<int32_t>::max();
   RETORT_CHECK(!options_.adapter_alone || student.lora()) << "a student without an adapter";
   RETORT_CHECK(options_.tp > 0 && options_.peers.size() % static_cast<size_t>(options_.tp) == 0)
       << "peers that make no replica";
@@ -114,8 +120,8 @@ GeneratorClient::GeneratorClient(rpc::Agent& agent, Options options,
 
 PendingSamples GeneratorClient::send(GenerateRequest request, SampleListener listener) {
   PendingSamples pending{.request = std::move(request)};
-  pending.stream = std::make_shared<SampleStream>(expected_samples(pending.request, vocab_rows_),
-                                                  std::move(listener));
+  pending.stream = std::make_shared<SampleStream>(
+      expected_samples(pending.request, vocab_rows_, positions_), std::move(listener));
   pending.generator = leader(
       static_cast<int64_t>(pending.request.request_id % static_cast<uint64_t>(num_replicas())));
   dispatch(pending);

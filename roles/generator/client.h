@@ -135,6 +135,7 @@ class GeneratorClient {
   rpc::Agent& agent_;
   Options options_;
   int64_t vocab_rows_ = 0;
+  int64_t positions_ = 0;                       // of the model: no episode has more tokens
   std::vector<std::vector<WeightSlice>> held_;  // by each rank of a replica
   std::unique_ptr<PushedWeights> pushed_;       // with links
   std::set<std::string> slow_;                  // in earlier pushes

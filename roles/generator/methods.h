@@ -36,17 +36,20 @@ struct GenerateRequest {
   models::DrawOptions draw;
   // [P], or empty. Episodes have prompts without ids; max_new_tokens bounds each of their turns.
   std::vector<EpisodeStart> episodes;
+  // So many tokens at the end of each prompt are already of its samples, which go on here; an
+  // engine that is not ours draws with other noise then. 0: the samples begin.
+  int64_t continues = 0;
 
   template <class A>
   void serialize(A& archive) {
     archive(request_id, step, weight_version, prompt_ids, cu_seqlens, num_generations, sample_ids,
-            draw, episodes);
+            draw, episodes, continues);
   }
 };
 
 // n of a request's S completions, T tokens in all. A collect is answered with some of them, in the
 // order in which they ended; receivers put them together. Bytes: 12 a token, 9 a completion, 4 more
-// for the last offset; of episodes their spans (17 B each, 4 a completion) and texts.
+// for the last offset; of episodes their spans (13 B each, 4 a completion) and texts.
 struct Samples {
   uint64_t request_id = 0;
   std::string generator;        // "generator/0"
@@ -61,10 +64,10 @@ struct Samples {
   at::Tensor finish_reasons;  // [n] uint8: models::FinishReason
   // models::Span of each completion, P in all; all [0] where every token is the model's, drawn with
   // weight_version. No version is above weight_version.
-  at::Tensor span_counts;    // [n] int32
-  at::Tensor span_lengths;   // [P] int32
-  at::Tensor span_sources;   // [P] uint8: models::SpanSource
-  at::Tensor span_versions;  // [P] int64
+  at::Tensor span_counts;             // [n] int32; 0: as if there were none of any
+  at::Tensor span_lengths;            // [P] int32
+  at::Tensor span_sources;            // [P] uint8: models::SpanSource
+  at::Tensor span_versions;           // [P] int64
   std::vector<std::string> episodes;  // [n], or empty: models::Completion::episode
   // between the request's start and the end of the latest of these; others may have been drawn
   // beside it

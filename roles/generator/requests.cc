@@ -20,6 +20,18 @@ std::vector<int32_t> to_vector(const at::Tensor& tensor) {
   return {flat.const_data_ptr<int32_t>(), flat.const_data_ptr<int32_t>() + flat.numel()};
 }
 
+// Episodes stand in the place of prompts, whose ids their environments bring.
+void check_episodes(const GenerateRequest& request, int64_t prompts) {
+  if (request.episodes.empty()) return;
+  const auto episodes = static_cast<int64_t>(request.episodes.size());
+  if (episodes == prompts && request.prompt_ids.numel() == 0 && request.continues == 0) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "generator.submit: expected an episode for each prompt, and prompts without ids")
+      .with("episodes", episodes)
+      .with("prompts", prompts)
+      .with("prompt_ids", request.prompt_ids.numel());
+}
+
 }  // namespace
 
 std::vector<std::vector<int32_t>> split_rows(const at::Tensor& ids, const at::Tensor& cu_seqlens,
@@ -53,9 +65,18 @@ void check_request(const GenerateRequest& request) {
         .with("prompts", prompts)
         .with("num_generations", generations)
         .with("sample_ids", samples);
+  if (request.continues < 0)
+    throw Error(ErrorCode::kInvalidArgument, "generator.submit: continues is negative")
+        .with("continues", request.continues);
+  check_episodes(request, prompts);
 }
 
 models::GenerationRequest unpack_request(const GenerateRequest& request) {
+  if (!request.episodes.empty())
+    throw Error(ErrorCode::kInvalidArgument,
+                "generator.submit: this generator answers no episodes, as it knows no environment; "
+                "environment.role names the role that answers the model's turns")
+        .with("request", request.request_id);
   models::GenerationRequest unpacked;
   unpacked.prompts = split_rows(request.prompt_ids, request.cu_seqlens, "generator.submit");
   unpacked.num_generations = request.num_generations;

@@ -45,21 +45,85 @@ bool is_known_or_none(const at::Tensor& log_probs, int64_t tokens) {
   return is_vector(log_probs, at::kFloat, tokens) || is_vector(log_probs, at::kFloat, 0);
 }
 
+// False for an episode that ended before the model said anything.
+bool has_drawn(const models::Completion& completion) {
+  return completion.spans.empty() ||
+         std::any_of(completion.spans.begin(), completion.spans.end(),
+                     [](const auto& span) { return span.source == models::SpanSource::kModel; });
+}
+
 // Joins the numbers of all tokens; there are none if the generator does not know them.
 at::Tensor join(std::span<const IndexedCompletion> completions,
                 std::vector<float> models::Completion::*numbers, int64_t tokens) {
-  int64_t known = 0;
-  for (const IndexedCompletion& one : completions)
+  int64_t known = 0, drawn = 0;
+  for (const IndexedCompletion& one : completions) {
+    if (!has_drawn(one.completion)) continue;
     known += static_cast<int64_t>((one.completion.*numbers).size());
-  RETORT_CHECK(known == tokens || known == 0) << "log-probabilities of some tokens alone";
+    drawn += static_cast<int64_t>(one.completion.token_ids.size());
+  }
+  RETORT_CHECK(known == drawn || known == 0) << "log-probabilities of some tokens alone";
+  if (known < drawn) return vector_of(0, at::kFloat);
 
-  at::Tensor joined = vector_of(known, at::kFloat);
+  // What the model did not draw has 0, whether or not the generator knows the others.
+  at::Tensor joined = vector_of(tokens, at::kFloat);
   auto* to = joined.mutable_data_ptr<float>();
   for (const IndexedCompletion& one : completions) {
     const std::vector<float>& from = one.completion.*numbers;
-    to = std::copy(from.begin(), from.end(), to);
+    to = has_drawn(one.completion) ? std::copy(from.begin(), from.end(), to)
+                                   : std::fill_n(to, one.completion.token_ids.size(), 0.0F);
   }
   return joined;
+}
+
+// The spans of all completions lie one after the other, as their tokens do. Most requests have
+// none, and then nothing is sent.
+void pack_spans(std::span<const IndexedCompletion> completions, Samples& samples) {
+  int64_t total = 0;
+  for (const IndexedCompletion& one : completions)
+    total += static_cast<int64_t>(one.completion.spans.size());
+  const auto count = static_cast<int64_t>(total > 0 ? completions.size() : 0);
+  samples.span_counts = vector_of(count, at::kInt);
+  samples.span_lengths = vector_of(total, at::kInt);
+  samples.span_sources = vector_of(total, at::kByte);
+  samples.span_versions = vector_of(total, at::kLong);
+  if (total == 0) return;
+
+  auto* number = samples.span_counts.mutable_data_ptr<int32_t>();
+  auto* length = samples.span_lengths.mutable_data_ptr<int32_t>();
+  auto* source = samples.span_sources.mutable_data_ptr<uint8_t>();
+  auto* version = samples.span_versions.mutable_data_ptr<int64_t>();
+  for (const IndexedCompletion& one : completions) {
+    *number++ = static_cast<int32_t>(one.completion.spans.size());
+    for (const models::Span& span : one.completion.spans) {
+      *length++ = static_cast<int32_t>(span.tokens);
+      *source++ = static_cast<uint8_t>(span.source);
+      *version++ = static_cast<int64_t>(span.weight_version);
+    }
+  }
+}
+
+void unpack_spans(const Samples& samples, std::vector<IndexedCompletion>& completions) {
+  if (samples.span_counts.numel() == 0) return;
+  const auto counts = values_of<int32_t>(samples.span_counts);
+  const auto lengths = values_of<int32_t>(samples.span_lengths);
+  const auto sources = values_of<uint8_t>(samples.span_sources);
+  const auto versions = values_of<int64_t>(samples.span_versions);
+  size_t next = 0;
+  for (size_t i = 0; i < completions.size(); ++i)
+    for (int32_t of_this = 0; of_this < counts[i]; ++of_this, ++next)
+      completions[i].completion.spans.push_back(
+          {.source = static_cast<models::SpanSource>(sources[next]),
+           .weight_version = static_cast<uint64_t>(versions[next]),
+           .tokens = lengths[next]});
+}
+
+// What episodes came to: one text for each completion, or none at all.
+void pack_episodes(std::span<const IndexedCompletion> completions, Samples& samples) {
+  const bool any = std::any_of(completions.begin(), completions.end(),
+                               [](const auto& one) { return !one.completion.episode.empty(); });
+  if (!any) return;
+  for (const IndexedCompletion& one : completions)
+    samples.episodes.push_back(one.completion.episode);
 }
 
 // Each completion of the request may come at most once.
@@ -71,6 +135,69 @@ void check_indices(std::span<const int32_t> indices, int64_t completions) {
               ", among them is " + std::to_string(index));
     seen[static_cast<size_t>(index)] = true;
   }
+}
+
+// A span of a completion, which is its `place`-th.
+void check_span(const models::Span& span, int32_t place, const ExpectedSamples& expected) {
+  using models::SpanSource;
+  if (span.tokens < 1) corrupt("a span without tokens");
+  if (span.source > SpanSource::kPrompt) corrupt("a span's source is unknown");
+  if (span.source == SpanSource::kPrompt && (place > 0 || !expected.episodes))
+    corrupt("a prompt stands where none can be");
+  if (span.source != SpanSource::kModel && span.weight_version != 0)
+    corrupt("tokens that no weights drew have a version");
+  if (span.weight_version > expected.weight_version)
+    throw Error(ErrorCode::kMismatch,
+                "samples: a span was drawn with later weights than its answer")
+        .with("request", expected.request_id)
+        .with("span_version", span.weight_version)
+        .with("weight_version", expected.weight_version);
+}
+
+// `ends`: where each completion's tokens end, behind a first 0.
+void check_spans(const Samples& samples, std::span<const int32_t> ends,
+                 const ExpectedSamples& expected) {
+  const auto count = static_cast<int64_t>(ends.size()) - 1;
+  const int64_t spans = samples.span_lengths.defined() ? samples.span_lengths.numel() : 0;
+  if (!is_vector(samples.span_counts, at::kInt, spans > 0 ? count : 0) ||
+      !is_vector(samples.span_lengths, at::kInt, spans) ||
+      !is_vector(samples.span_sources, at::kByte, spans) ||
+      !is_vector(samples.span_versions, at::kLong, spans))
+    corrupt("spans do not fit together");
+  if (spans == 0) return;
+
+  const auto lengths = values_of<int32_t>(samples.span_lengths);
+  const auto sources = values_of<uint8_t>(samples.span_sources);
+  const auto versions = values_of<int64_t>(samples.span_versions);
+  int64_t next = 0;
+  for (size_t i = 0; i + 1 < ends.size(); ++i) {
+    const int32_t of_this = values_of<int32_t>(samples.span_counts)[i];
+    if (of_this < 0 || of_this > spans - next) corrupt("other spans than their number says");
+
+    // The spans of a completion have all its tokens; a completion without spans is the model's.
+    int64_t tokens = 0;
+    for (int32_t place = 0; place < of_this; ++place, ++next) {
+      const auto at = static_cast<size_t>(next);
+      check_span({.source = static_cast<models::SpanSource>(sources[at]),
+                  .weight_version = static_cast<uint64_t>(versions[at]),
+                  .tokens = lengths[at]},
+                 place, expected);
+      tokens += lengths[at];
+    }
+    if (of_this > 0 && tokens != ends[i + 1] - ends[i])
+      corrupt("the spans of a completion do not add up to its tokens");
+  }
+  if (next != spans) corrupt("other spans than their number says");
+}
+
+void check_episodes(const Samples& samples, const ExpectedSamples& expected) {
+  const size_t count = expected.episodes ? static_cast<size_t>(samples.indices.numel()) : 0;
+  if (samples.episodes.size() != count)
+    corrupt(std::to_string(samples.episodes.size()) + " episodes for " + std::to_string(count) +
+            " completions that are such");
+  if (std::any_of(samples.episodes.begin(), samples.episodes.end(),
+                  [](const std::string& text) { return text.empty(); }))
+    corrupt("an episode does not say what it came to");
 }
 
 }  // namespace
@@ -88,6 +215,8 @@ Samples pack_completions(std::span<const IndexedCompletion> completions) {
   samples.logps = join(completions, &models::Completion::logps, tokens);
   samples.sampling_logps = join(completions, &models::Completion::sampling_logps, tokens);
   samples.finish_reasons = vector_of(count, at::kByte);
+  pack_spans(completions, samples);
+  pack_episodes(completions, samples);
 
   // The completions lie one after the other; cu_seqlens says where each of them ends.
   auto* index = samples.indices.mutable_data_ptr<int32_t>();
@@ -126,18 +255,23 @@ std::vector<IndexedCompletion> unpack_completions(const Samples& samples) {
     copy_known(samples.logps, completion.logps);
     copy_known(samples.sampling_logps, completion.sampling_logps);
     completion.finish_reason = static_cast<models::FinishReason>(reasons[i]);
+    if (!samples.episodes.empty()) completion.episode = samples.episodes[i];
   }
+  unpack_spans(samples, completions);
   return completions;
 }
 
-ExpectedSamples expected_samples(const GenerateRequest& request, int64_t vocab_rows) {
+ExpectedSamples expected_samples(const GenerateRequest& request, int64_t vocab_rows,
+                                 int64_t episode_tokens) {
+  const bool episodes = !request.episodes.empty();
   return {.request_id = request.request_id,
           .weight_version = request.weight_version,
           .sequence_hash =
               sequence_hash(request.prompt_ids, request.cu_seqlens, at::empty({0}, at::kInt)),
           .completions = request.sample_ids.numel(),
-          .max_new_tokens = request.draw.max_new_tokens,
-          .vocab_rows = vocab_rows};
+          .max_new_tokens = episodes ? episode_tokens : request.draw.max_new_tokens,
+          .vocab_rows = vocab_rows,
+          .episodes = episodes};
 }
 
 void check_samples(const Samples& samples, const ExpectedSamples& expected,
@@ -161,7 +295,8 @@ void check_samples(const Samples& samples, const ExpectedSamples& expected,
   // The values come from another process, so each must be one that a generator may give.
   for (size_t i = 0; i + 1 < ends.size(); ++i)
     if (ends[i + 1] - ends[i] > expected.max_new_tokens)
-      corrupt("a completion is longer than max_new_tokens");
+      corrupt(expected.episodes ? "an episode is longer than the model has positions"
+                                : "a completion is longer than max_new_tokens");
   for (const int32_t id : values_of<int32_t>(samples.token_ids))
     if (id < 0 || id >= expected.vocab_rows) corrupt("an id lies outside the vocabulary");
   for (const at::Tensor* values : {&samples.logps, &samples.sampling_logps})
@@ -170,6 +305,8 @@ void check_samples(const Samples& samples, const ExpectedSamples& expected,
   for (const uint8_t reason : values_of<uint8_t>(samples.finish_reasons))
     if (reason > static_cast<uint8_t>(models::FinishReason::kCancelled))
       corrupt("a finish reason is unknown");
+  check_spans(samples, ends, expected);
+  check_episodes(samples, expected);
 }
 
 }  // namespace retort::roles

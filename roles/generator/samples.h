@@ -30,12 +30,15 @@ struct ExpectedSamples {
   int64_t completions = 0;     // of the whole request
   int64_t max_new_tokens = 0;  // of a completion
   int64_t vocab_rows = 0;
+  bool episodes = false;  // a completion has a prompt of its own, and says what it came to
 };
-ExpectedSamples expected_samples(const GenerateRequest& request, int64_t vocab_rows);
+// `episode_tokens`: that an episode may have with its prompt, if the request is for such.
+ExpectedSamples expected_samples(const GenerateRequest& request, int64_t vocab_rows,
+                                 int64_t episode_tokens);
 
-// The receiver's end: kMismatch when `samples` are not an answer of `generator` to the request,
-// kCorrupt when their tensors do not have the shapes, dtypes and values that it promises. Computes
-// nothing with LibTorch, so it may run on any thread.
+// The receiver's end: kMismatch when `samples` are not an answer of `generator` to the request, or
+// have tokens of later weights; kCorrupt when their tensors do not have the shapes, dtypes and
+// values that it promises. Computes nothing with LibTorch, so it may run on any thread.
 void check_samples(const Samples& samples, const ExpectedSamples& expected,
                    const std::string& generator);
 

@@ -172,12 +172,40 @@ TEST_F(GeneratorTest, RefusesRequestsThatDoNotFitTogether) {
             ErrorCode::kInvalidArgument);
   EXPECT_EQ(refused([](R& r) { r.prompt_ids = r.prompt_ids.to(at::kLong); }),
             ErrorCode::kInvalidArgument);
+  EXPECT_EQ(refused([](R& r) { r.continues = -1; }), ErrorCode::kInvalidArgument);
   submit(generate_request(1, 9, prompts));
   EXPECT_EQ(refused([](R&) {}), ErrorCode::kInvalidArgument);  // the id is in use
   for (uint64_t id = 2; id <= 256; ++id)
     submit(generate_request(id, 9, {{1}}, 1));
   EXPECT_EQ(code_of([&] { submit(generate_request(257, 9, {{1}}, 1)); }),
             ErrorCode::kResourceExhausted);
+}
+
+// Episodes bring their prompts, one each; an engine alone has nobody who would.
+TEST_F(GeneratorTest, EpisodesNeedAnEnvironment) {
+  auto student = make_client(old_weights, client);
+  GenerateRequest episodes = generate_request(1, 0, {{}, {}});
+  episodes.episodes = {{.seed = 1, .row = "{}"}, {.seed = 2, .row = "{}"}};
+  PendingSamples pending = queued(*student, episodes);
+  draw_all();
+  const Error error = test::error_of([&] { received(*student, std::move(pending)); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_NE(error.message().find("environment.role"), std::string::npos) << error.what();
+
+  const auto refused = [&](const std::function<void(GenerateRequest&)>& spoil) {
+    GenerateRequest request = episodes;
+    spoil(request);
+    auto reply = client.call("generator/0", kGenerateSubmit, request);
+    handle(1);
+    return code_of([&] { reply.get(Deadline::after(30s)); });
+  };
+  EXPECT_EQ(refused([](auto& r) { r.episodes.pop_back(); }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(refused([](auto& r) { r.continues = 1; }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(refused([](auto& r) {
+              r.prompt_ids = at::tensor({1, 2}, at::kInt);
+              r.cu_seqlens = at::tensor({0, 1, 2}, at::kInt);
+            }),
+            ErrorCode::kInvalidArgument);
 }
 
 // What only the engine can see comes back with the samples, and harms nobody else.

@@ -115,7 +115,7 @@ class StreamTest : public FakeBackendTest {
     auto accepted = client.call("generator/0", kGenerateSubmit, request);
     handle(1);
     accepted.get(Deadline::after(30s));
-    stream = std::make_shared<SampleStream>(expected_samples(request, vocab_rows),
+    stream = std::make_shared<SampleStream>(expected_samples(request, vocab_rows, 0),
                                             [this](const IndexedCompletion&) { ++heard; });
     done = collect_samples(client, "generator/0", stream, 30s);
     handle(1);

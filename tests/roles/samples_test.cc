@@ -5,6 +5,10 @@
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <utility>
+#include <vector>
+
 #include "tests/support/thrown.h"
 
 namespace retort::roles {
@@ -42,6 +46,168 @@ TEST(Samples, LackTheLogProbabilitiesThatNobodyKnows) {
   const models::Completion none = arrived(packed({}, {}));
   EXPECT_EQ(none.token_ids.size(), 2u);
   EXPECT_TRUE(none.logps.empty());
+}
+
+// Three of the model's tokens, drawn with two versions, and one that answered it.
+models::Completion of_turns() {
+  return {.token_ids = {1, 2, 3, 4},
+          .spans = {{.source = models::SpanSource::kModel, .weight_version = 6, .tokens = 1},
+                    {.source = models::SpanSource::kEnvironment, .tokens = 1},
+                    {.source = models::SpanSource::kModel, .weight_version = 7, .tokens = 2}},
+          .logps = {-1, 0, -2, -3},
+          .sampling_logps = {-1, 0, -2, -3}};
+}
+models::Completion of_an_episode() {
+  return {.token_ids = {8, 9, 5},
+          .spans = {{.source = models::SpanSource::kPrompt, .tokens = 2},
+                    {.source = models::SpanSource::kModel, .weight_version = 7, .tokens = 1}},
+          .episode = R"({"reward": 1})",
+          .logps = {0, 0, -1},
+          .sampling_logps = {0, 0, -1}};
+}
+
+Samples labelled(const std::vector<IndexedCompletion>& completions) {
+  Samples samples = pack_completions(completions);
+  samples.request_id = 1;
+  samples.generator = "generator/0";
+  samples.weight_version = 7;
+  return samples;
+}
+ExpectedSamples of_version_7(bool episodes) {
+  ExpectedSamples expected = kExpected;
+  expected.weight_version = 7;
+  expected.episodes = episodes;
+  return expected;
+}
+
+void expect_equal(const models::Completion& got, const models::Completion& expected) {
+  EXPECT_EQ(got.token_ids, expected.token_ids);
+  EXPECT_EQ(got.spans, expected.spans);
+  EXPECT_EQ(got.episode, expected.episode);
+  EXPECT_EQ(got.logps, expected.logps);
+  EXPECT_EQ(got.sampling_logps, expected.sampling_logps);
+}
+
+TEST(Samples, KeepSpans) {
+  const models::Completion plain{
+      .token_ids = {4, 9}, .logps = {-1, -2}, .sampling_logps = {-3, -4}};
+  const Samples samples = labelled({{1, of_turns()}, {0, plain}});
+  EXPECT_EQ(samples.span_counts.numel(), 2);
+  EXPECT_EQ(samples.span_lengths.numel(), 3);
+  check_samples(samples, of_version_7(false), "generator/0");
+  const std::vector<IndexedCompletion> got = unpack_completions(samples);
+  expect_equal(got.at(0).completion, of_turns());
+  expect_equal(got.at(1).completion, plain);
+}
+
+TEST(Samples, SendNothingOfSpansThatNoCompletionHas) {
+  const Samples samples = packed({-1, -2}, {-3, -4});
+  for (const at::Tensor* one :
+       {&samples.span_counts, &samples.span_lengths, &samples.span_sources, &samples.span_versions})
+    EXPECT_EQ(one->numel(), 0);
+  EXPECT_TRUE(samples.episodes.empty());
+  EXPECT_TRUE(arrived(samples).spans.empty());
+}
+
+// An episode may end before the model has said anything; then its numbers are known in any case.
+TEST(Samples, KeepEpisodes) {
+  const models::Completion silent{.token_ids = {8},
+                                  .spans = {{.source = models::SpanSource::kPrompt, .tokens = 1}},
+                                  .episode = R"({"reward": null})",
+                                  .logps = {0},
+                                  .sampling_logps = {0}};
+  const Samples samples = labelled({{1, of_an_episode()}, {0, silent}});
+  check_samples(samples, of_version_7(true), "generator/0");
+  const std::vector<IndexedCompletion> got = unpack_completions(samples);
+  expect_equal(got.at(0).completion, of_an_episode());
+  expect_equal(got.at(1).completion, silent);
+
+  models::Completion unknown = of_an_episode();
+  unknown.logps.clear();
+  const Samples none = labelled({{1, unknown}, {0, silent}});
+  EXPECT_EQ(none.logps.numel(), 0);
+  EXPECT_EQ(none.sampling_logps.numel(), 4);
+  EXPECT_NO_THROW(check_samples(none, of_version_7(true), "generator/0"));
+}
+
+TEST(Samples, WithSpansThatCannotBeAreRefused) {
+  const auto refused = [](const std::function<void(Samples&)>& spoil) {
+    Samples samples = labelled({{1, of_turns()}, {0, {}}});
+    spoil(samples);
+    return test::code_of([&] { check_samples(samples, of_version_7(false), "generator/0"); });
+  };
+  const auto set = [](at::Tensor& vector, int64_t place, int64_t value) {
+    vector = vector.clone();
+    vector[place] = value;
+  };
+  using Spoil = std::function<void(Samples&)>;
+  const std::vector<std::pair<const char*, Spoil>> corrupted{
+      {"more tokens than there are", [&](Samples& s) { set(s.span_lengths, 0, 2); }},
+      {"no tokens", [&](Samples& s) { set(s.span_lengths, 0, 0), set(s.span_lengths, 2, 3); }},
+      {"less than none",
+       [&](Samples& s) { set(s.span_lengths, 0, -1), set(s.span_lengths, 2, 4); }},
+      {"fewer spans than are counted", [&](Samples& s) { set(s.span_counts, 0, 2); }},
+      {"more", [&](Samples& s) { set(s.span_counts, 1, 1); }},
+      {"less than none of another", [&](Samples& s) { set(s.span_counts, 1, -1); }},
+      {"counts of one completion",
+       [](Samples& s) { s.span_counts = s.span_counts.narrow(0, 0, 1); }},
+      {"a version for each but one",
+       [](Samples& s) { s.span_versions = s.span_versions.narrow(0, 0, 2); }},
+      {"an unknown source", [&](Samples& s) { set(s.span_sources, 0, 3); }},
+      {"a prompt where none was asked for",
+       [&](Samples& s) {
+         set(s.span_sources, 0, 2);
+         set(s.span_versions, 0, 0);
+       }},
+      {"a version of what nobody drew", [&](Samples& s) { set(s.span_versions, 1, 6); }},
+      {"none at all", [](Samples& s) { s.span_counts = at::Tensor(); }},
+  };
+  for (const auto& [what, spoil] : corrupted)
+    EXPECT_EQ(refused(spoil), ErrorCode::kCorrupt) << what;
+
+  // A token of later weights than the answer's belongs to something else.
+  EXPECT_EQ(refused([&](Samples& s) { set(s.span_versions, 2, 8); }), ErrorCode::kMismatch);
+  EXPECT_EQ(refused([&](Samples& s) { set(s.span_versions, 2, -1); }), ErrorCode::kMismatch);
+}
+
+TEST(Samples, OfEpisodesSayOfEachWhatItCameTo) {
+  const auto refused = [](bool episodes, const std::function<void(Samples&)>& spoil) {
+    Samples samples = labelled({{1, of_an_episode()}});
+    spoil(samples);
+    return test::code_of([&] { check_samples(samples, of_version_7(episodes), "generator/0"); });
+  };
+  EXPECT_EQ(refused(true, [](Samples& s) { s.episodes.clear(); }), ErrorCode::kCorrupt);
+  EXPECT_EQ(refused(true, [](Samples& s) { s.episodes.emplace_back("{}"); }), ErrorCode::kCorrupt);
+  EXPECT_EQ(refused(true, [](Samples& s) { s.episodes[0].clear(); }), ErrorCode::kCorrupt);
+  EXPECT_EQ(refused(false, [](Samples&) {}), ErrorCode::kCorrupt);
+
+  // The prompt stands before all others.
+  EXPECT_EQ(refused(true,
+                    [](Samples& s) {
+                      s.span_sources = at::tensor({0, 2}, at::kByte);
+                      s.span_versions = at::tensor({7, 0}, at::kLong);
+                    }),
+            ErrorCode::kCorrupt);
+}
+
+TEST(Samples, OfEpisodesAreAsLongAsThoseMayBe) {
+  GenerateRequest request{.request_id = 1,
+                          .prompt_ids = at::tensor(std::vector<int32_t>(), at::kInt),
+                          .cu_seqlens = at::tensor({0, 0}, at::kInt),
+                          .num_generations = 2,
+                          .sample_ids = at::tensor({4, 5}, at::kLong),
+                          .draw = {.max_new_tokens = 1},
+                          .episodes = {{.seed = 3, .row = "{}"}}};
+  Samples samples = labelled({{0, of_an_episode()}});
+  request.weight_version = 7;
+  ExpectedSamples expected = expected_samples(request, 10, 3);
+  EXPECT_TRUE(expected.episodes);
+  EXPECT_EQ(expected.completions, 2);
+  samples.sequence_hash = expected.sequence_hash;
+  EXPECT_NO_THROW(check_samples(samples, expected, "generator/0"));
+  expected = expected_samples(request, 10, 2);
+  EXPECT_EQ(test::code_of([&] { check_samples(samples, expected, "generator/0"); }),
+            ErrorCode::kCorrupt);
 }
 
 TEST(Samples, OfSomeTokensAloneAreNone) {
