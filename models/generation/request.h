@@ -91,7 +91,10 @@ struct DrawOptions {
 
 // The draw is the Gumbel maximum: argmax of log-probability + noise, the noise of a token being a
 // function of (seed, sample id, position, token id) alone (base/random.h, random_gumbel), so that
-// no draw depends on batch, order or engine.
+// no draw depends on batch, order or engine. Positions count from the prompt's first token, so a
+// prompt that ends with the first tokens of a completion, with its sample id, is drawn on with the
+// bits that the whole one has; only presence and frequency penalties, min_new_tokens and stop texts
+// look at tokens of the request alone.
 struct GenerationRequest {
   std::vector<std::vector<int32_t>> prompts;
   int64_t num_generations = 1;       // completions of each prompt
