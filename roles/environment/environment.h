@@ -7,8 +7,8 @@
 namespace retort::roles {
 
 // Use, for each episode: open, step again and again, close; one call of an episode at a time, many
-// episodes at once. After an error of open or step an episode is closed all the same, and nothing
-// of it is kept.
+// episodes at once, but that close() may come while a step is not answered, which then fails with
+// kCancelled. After an error of open or step the episode is over, on both sides: nobody closes it.
 //
 // Errors of a future: kTimeout after the environment's own timeout; kPeerLost when it is gone;
 //   kCorrupt for an answer that cannot be one; kInvalidArgument for a call that it refuses, with

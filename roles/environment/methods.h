@@ -24,9 +24,11 @@ struct OpenEpisode {
 struct OpenedEpisode {
   std::string tools = "[]";     // JSON array of schemas, as chat templates take them
   std::string messages = "[]";  // JSON array: what comes behind the row's own messages
+  // Goes behind the text of the last message before those: TRL's reset() adds there what it says.
+  std::string append;
   template <class A>
   void serialize(A& archive) {
-    archive(tools, messages);
+    archive(tools, messages, append);
   }
 };
 

@@ -10,9 +10,9 @@ namespace retort::house {
 namespace fs = std::filesystem;
 namespace {
 
-const std::set<std::string> kFolders{".ci",      "base",   "http",  "engines", "rpc",
-                                     "parallel", "models", "roles", "recipes", "launch",
-                                     "tests",    "bench",  "cmake", "python",  "kernels"};
+const std::set<std::string> kFolders{
+    ".ci",   "base",    "http",   "engines", "environments", "rpc",   "parallel", "models", "roles",
+    "share", "recipes", "launch", "tests",   "bench",        "cmake", "python",   "kernels"};
 // Files at the top of the tree.
 const std::set<std::string> kTop{"CMakeLists.txt", "dev"};
 const std::set<std::string> kGenerated{"target", "__pycache__"};
