@@ -21,8 +21,8 @@
 namespace retort::parallel {
 namespace {
 
-// At most so many reduce-scatters are in flight, because each holds what arrives until it is
-// summed.
+// At most so many reduce-scatters are in flight where they go through host memory, because there
+// each holds what arrives until it is summed.
 constexpr size_t kMaxScatters = 4;
 
 }  // namespace
@@ -68,8 +68,12 @@ struct GradBuckets::Impl {
   void add_hooks();
   void remove_hooks(size_t count);
   void on_gradient(size_t index, const at::Tensor& parameter);
-  void launch(Bucket& bucket);
-  void launch_ready(size_t end, bool all);
+  void check_awaited(size_t index) const;
+  void launch_next();
+  void launch_in_backward(bool all);
+  void launch_all(size_t end);
+  bool limits_scatters() const;
+  void zero_unless_filled(size_t index);
   void zero_unfilled();
   bool sharded() const { return options.shard && dp.size() > 1; }
   at::Tensor part_of_grad(size_t i) const;
@@ -159,10 +163,10 @@ void GradBuckets::Impl::remove_hooks(size_t count) {
     torch::autograd::impl::set_post_acc_grad_hooks(parameters[i].value, nullptr);
 }
 
-void GradBuckets::Impl::on_gradient(size_t index, const at::Tensor& parameter) {
-  // Without these two checks wrong numbers would pass in silence: a gradient outside of a step
-  // would change sums that the optimizer reads, and one that comes after its bucket was sent would
-  // be missing from the sum.
+// Throws where wrong numbers would pass in silence: a gradient outside of a step would change sums
+// that the optimizer reads, and one that comes after its bucket was sent would be missing from the
+// sum.
+void GradBuckets::Impl::check_awaited(size_t index) const {
   if (phase == Phase::kIdle)
     throw Error(ErrorCode::kInvalidArgument,
                 "backward reached parameter '" + parameters[index].name +
@@ -173,54 +177,82 @@ void GradBuckets::Impl::on_gradient(size_t index, const at::Tensor& parameter) {
         "parameter '" + parameters[index].name +
             "' got a second gradient after its bucket was sent: set_last_micro_batch(true) must "
             "hold for one backward() only, and a nested backward() needs overlap = false");
+}
+
+void GradBuckets::Impl::on_gradient(size_t index, const at::Tensor& parameter) {
+  check_awaited(index);
 
   // The first gradient of a step overwrites what the last step left, which saves a pass that zeroes
-  // the buffer. param.grad is dropped at once, so that no gradient is held twice.
+  // the buffer. param.grad is dropped at once, so that no gradient is held twice. There is none
+  // where backward has reached the parameter by functions that gave it none: LibTorch runs the hook
+  // there as well.
   const at::NoGradGuard no_grad;
-  at::Tensor& grad = parameter.mutable_grad();
-  if (filled[index])
-    main_grads[index].add_(grad);
-  else
-    main_grads[index].copy_(grad);
-  filled[index] = 1;
-  grad.reset();
+  if (at::Tensor& grad = parameter.mutable_grad(); grad.defined()) {
+    if (filled[index])
+      main_grads[index].add_(grad);
+    else
+      main_grads[index].copy_(grad);
+    filled[index] = 1;
+    grad.reset();
+  }
 
   // A bucket is sent when its last gradient has come, unless an earlier one is not full yet: all
   // ranks must send their buckets in one order, in whatever order the gradients come.
   if (phase != Phase::kLastMicroBatch || ready[index]) return;
+  zero_unless_filled(index);
   ready[index] = 1;
   ++buckets[places[index].bucket].num_ready;
-  if (options.overlap) launch_ready(num_early, false);
+  launch_in_backward(/*all=*/false);
 }
 
-void GradBuckets::Impl::launch(Bucket& bucket) {
-  if (!sharded()) {
-    bucket.work = dp.all_reduce_async(bucket.flat);
-    return;
-  }
-
-  // A reduce-scatter keeps the other ranks' parts until wait() sums them, so the oldest is finished
-  // before the next one begins.
-  if (num_launched >= kMaxScatters) buckets[num_launched - kMaxScatters].work.wait();
-  bucket.work = dp.reduce_scatter_async(bucket.sums, bucket.flat);
+void GradBuckets::Impl::launch_next() {
+  Bucket& bucket = buckets[num_launched];
+  bucket.work = sharded() ? dp.reduce_scatter_async(bucket.sums, bucket.flat)
+                          : dp.all_reduce_async(bucket.flat);
+  ++num_launched;
 }
 
-// Launches the next buckets before `end` in index order: those whose parameters are all ready, or
-// all that are left.
-void GradBuckets::Impl::launch_ready(size_t end, bool all) {
+// Whether this rank has to wait for one of its reduce-scatters before it may begin another.
+bool GradBuckets::Impl::limits_scatters() const {
+  return sharded() && (buffer.is_cpu() || !dp.has_device_backend());
+}
+
+// Launches the next buckets in index order: those whose parameters are all ready, or all that are
+// to be launched before finish(), the same ones on every rank. It waits for none: this rank would
+// wait for the others to reach the same place, and one of them that gets no gradient there may
+// itself be waiting for this rank.
+void GradBuckets::Impl::launch_in_backward(bool all) {
+  if (!options.overlap) return;
+  const size_t end = limits_scatters() ? std::min(num_early, kMaxScatters) : num_early;
   while (num_launched < end) {
-    Bucket& bucket = buckets[num_launched];
-    if (!all && bucket.num_ready < bucket.num_parameters) return;
-    launch(bucket);
-    ++num_launched;
+    const Bucket& next = buckets[num_launched];
+    if (!all && next.num_ready < next.num_parameters) return;
+    launch_next();
+  }
+}
+
+// Launches what is left before `end`, in index order. Every rank comes here, so it may wait: a
+// reduce-scatter keeps the other ranks' parts until wait() sums them, and the oldest is finished
+// before the next one begins.
+void GradBuckets::Impl::launch_all(size_t end) {
+  while (num_launched < end) {
+    if (limits_scatters() && num_launched >= kMaxScatters)
+      buckets[num_launched - kMaxScatters].work.wait();
+    launch_next();
   }
 }
 
 // A parameter that got no gradient in this step still has the last step's in the buffer; its
 // gradient is zero.
+void GradBuckets::Impl::zero_unless_filled(size_t index) {
+  if (filled[index]) return;
+  main_grads[index].zero_();
+  filled[index] = 1;
+}
+
 void GradBuckets::Impl::zero_unfilled() {
   for (size_t i = 0; i < parameters.size(); ++i)
-    if (!filled[i]) main_grads[i].zero_();
+    zero_unless_filled(i);
 }
 
 at::Tensor GradBuckets::Impl::part_of_grad(size_t i) const {
@@ -256,6 +288,15 @@ void GradBuckets::set_last_micro_batch(bool last) {
   impl_->phase = last ? Impl::Phase::kLastMicroBatch : Impl::Phase::kAccumulate;
 }
 
+void GradBuckets::end_last_backward() {
+  impl_->compute_thread.check("GradBuckets::end_last_backward()");
+  if (impl_->phase == Impl::Phase::kIdle)
+    throw Error(ErrorCode::kInvalidArgument,
+                "end_last_backward() outside of a step: call begin_step() first");
+  impl_->zero_unfilled();
+  impl_->launch_in_backward(/*all=*/true);
+}
+
 void GradBuckets::finish() {
   impl_->compute_thread.check("GradBuckets::finish()");
   if (impl_->phase == Impl::Phase::kIdle)
@@ -265,9 +306,9 @@ void GradBuckets::finish() {
 
   // The late buckets go last: other ranks of the replica have parts of their gradients, which must
   // be summed before dp sums the replicas.
-  impl_->launch_ready(impl_->num_early, true);
+  impl_->launch_all(impl_->num_early);
   detail::sum_partial_gradients(impl_->parameters, impl_->main_grads, impl_->options);
-  impl_->launch_ready(impl_->buckets.size(), true);
+  impl_->launch_all(impl_->buckets.size());
 
   // The optimizer may read the sums only when all of them have arrived.
   for (Impl::Bucket& bucket : impl_->buckets) {

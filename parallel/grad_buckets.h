@@ -20,10 +20,15 @@ namespace retort::parallel {
 // parameters form buckets, filled in backward order (from the last parameter to the first). In the
 // last micro-batch of a step each full bucket is summed over `dp`, always in index order.
 //
+// Backward starts sums and waits for none, so that no rank waits in it for a gradient that another
+// one does not have. Such a rank sends the bucket behind its backward, where the parameter counts
+// as zero.
+//
 // Use:
 //   buckets.begin_step();
 //   for each micro-batch: buckets.set_last_micro_batch(i == n - 1); loss.backward();
-//   buckets.finish();                      // launches what is left, waits
+//   buckets.end_last_backward();           // launches what backward left, waits for nothing
+//   buckets.finish();                      // launches the rest, waits
 //   buckets.scale(1.0 / global_token_count);  // noted, applied by the optimizer
 //   double norm = buckets.norm();             // of what is scaled, the same on all ranks
 //
@@ -33,7 +38,8 @@ namespace retort::parallel {
 //   ranks must hold their partial gradients in the same order and sizes, the embedding ranks their
 //   tied ones.
 // Memory: 4 bytes for each parameter element. Beside that: with Options::shard what arrives, at
-//   most that of 4 buckets; in finish() the sum of the copies.
+//   most that of 4 buckets, so that in host memory backward sends the first 4 and finish() the
+//   others (NCCL holds nothing: there all are sent in backward); in finish() the sum of the copies.
 // Errors: kInvalidArgument for a parameter that is no leaf with requires_grad, has a hook already
 //   or is on another device than the first, for one that needs a group that is not there, for calls
 //   out of order, and for a gradient that arrives after its bucket was sent. finish() and
@@ -78,6 +84,10 @@ class GradBuckets {
   void begin_step();
   // Says whether the next backward is the step's last: only then are full buckets sent.
   void set_last_micro_batch(bool last);
+  // Sends what the last backward would have sent if every parameter had got a gradient. Behind it
+  // all ranks of dp have started the same sums, so that each may go on to collectives of other
+  // groups with the same ranks; without it finish() has to be the next one.
+  void end_last_backward();
   // Sends what is left, where a parameter without a gradient counts as zero, and waits for all.
   //
   // The late buckets, which are the last ones, are never sent before. They hold the parameters of

@@ -112,6 +112,7 @@ const std::string& Group::name() const { return impl_->name; }
 int Group::rank() const { return impl_->position; }
 int Group::size() const { return static_cast<int>(impl_->ranks.size()); }
 const std::vector<int>& Group::ranks() const { return impl_->ranks; }
+bool Group::has_device_backend() const { return impl_->device_backend != nullptr; }
 
 Work Group::all_reduce_async(at::Tensor& tensor, ReduceOp op) {
   if (size() == 1 || tensor.numel() == 0) return {};

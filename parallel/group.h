@@ -56,6 +56,9 @@ class Group {
   int rank() const;                 // position in ranks()
   int size() const;
   const std::vector<int>& ranks() const;  // global ranks of the role
+  // Whether collectives of tensors on the world's device are the device's own; if not, they go
+  // through host memory.
+  bool has_device_backend() const;
 
   // In place. One all-reduce on this group.
   void all_reduce(at::Tensor& tensor, ReduceOp op = ReduceOp::kSum);

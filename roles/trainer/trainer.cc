@@ -101,6 +101,7 @@ at::Tensor Trainer::scaled(const at::Tensor& loss_sum) const {
 void Trainer::backward(const at::Tensor& loss_sum, bool last_micro_batch) {
   buckets_->set_last_micro_batch(last_micro_batch);
   scaled(loss_sum).backward();
+  if (last_micro_batch) buckets_->end_last_backward();
 }
 
 void Trainer::run_pipeline(size_t micro_batches,
@@ -113,6 +114,7 @@ void Trainer::run_pipeline(size_t micro_batches,
                   .tokens = std::move(tokens),
                   .loss = loss,
                   .before_backward = [this](bool last) { buckets_->set_last_micro_batch(last); }});
+  buckets_->end_last_backward();
 }
 
 // The norm is that of the whole model; the parameters to blame may be another rank's. Every rank

@@ -260,6 +260,8 @@ TEST_F(GradBucketsTest, RefusesCallsOutOfOrder) {
   const at::Tensor w = leaf({2});
   GradBuckets buckets({{"w", w}}, world_.dp(), {});
   EXPECT_NE(test::message_of([&] { buckets.finish(); }).find("begin_step"), std::string::npos);
+  EXPECT_NE(test::message_of([&] { buckets.end_last_backward(); }).find("begin_step"),
+            std::string::npos);
   EXPECT_NE(test::message_of([&] { buckets.set_last_micro_batch(true); }).find("begin_step"),
             std::string::npos);
   EXPECT_NE(test::message_of([&] { w.sum().backward(); }).find("'w' outside of a step"),
@@ -272,6 +274,7 @@ TEST_F(GradBucketsTest, RefusesCallsOutOfOrder) {
   EXPECT_NE(test::message_of([&] { w.sum().backward(); }).find("second gradient"),
             std::string::npos);
   w.mutable_grad().reset();
+  buckets.end_last_backward();
   buckets.finish();
   EXPECT_TRUE(at::equal(buckets.main_grad(0), at::ones({2})));
 }

@@ -234,6 +234,7 @@ int main(int argc, char** argv) {
   return ranks_or_tests(argc, argv,
                         {{"partial_copies", partial_copies_scenario},
                          {"tied_stages", tied_stages_scenario},
+                         {"missing_gradients", missing_gradients_scenario},
                          {"sharded_optimizer", sharded_optimizer_scenario},
                          {"sharded_state", sharded_state_scenario}});
 }

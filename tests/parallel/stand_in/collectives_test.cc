@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "tests/losses/stand_in_device.h"
+#include "tests/parallel/missing_gradients.h"
 #include "tests/parallel/rank_process.h"
 #include "tests/parallel/stand_in/backends.h"
 #include "tests/parallel/stand_in/stand_in_ranks.h"
@@ -179,6 +180,12 @@ TEST(StandInCollectives, AreToldByGroupsWithoutAConnection) {
       std::chrono::seconds(180));
 }
 
+TEST(StandInGradients, AMissingOneKeepsNobodyWaiting) {
+  const parallel::StoreServer store("127.0.0.1");
+  parallel::testing::expect_success(parallel::testing::spawn_ranks(
+      store, {.scenario = "missing_gradients", .layout = {.dp = 2}}, 2));
+}
+
 TEST(StandInMistakes, EndWithAMessageThatNamesGroupNumberAndRanks) {
   const parallel::StoreServer store("127.0.0.1");
   std::vector<ChildProcess> ranks;
@@ -190,6 +197,17 @@ TEST(StandInMistakes, EndWithAMessageThatNamesGroupNumberAndRanks) {
 }
 
 }  // namespace
+
+void missing_gradients_scenario() {
+  const World::Options options = on_stand_in(parallel::testing::child_world_options());
+  {
+    World world(options);
+    parallel::testing::train_with_missing_gradients(world);
+  }
+  const auto failure = stand_in_failure(options);
+  require(!failure, failure.value_or(""));
+  require(stand_in_collectives(options) > 100, "they ran on the device");
+}
 
 void collectives_scenario() {
   World::Options options = on_stand_in(parallel::testing::child_world_options());
@@ -270,7 +288,8 @@ int main(int argc, char** argv) {
   test::stand_in_device();
   std::map<std::string, std::function<void()>> scenarios{
       {"collectives", test::collectives_scenario}, {"carriers", test::carriers_scenario},
-      {"told", test::told_scenario}};
+      {"told", test::told_scenario},
+      {"missing_gradients", test::missing_gradients_scenario}};
   for (int64_t series = 0; series < test::kMistakeSeries; ++series)
     scenarios[test::mistakes_name(series)] = [series] { test::mistakes_scenario(series); };
   return parallel::testing::ranks_or_tests(argc, argv, scenarios);

@@ -1,0 +1,142 @@
+#include "tests/parallel/missing_gradients.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/sizes.h"
+#include "parallel/grad_buckets.h"
+#include "tests/support/require.h"
+
+namespace retort::parallel::testing {
+namespace {
+
+using test::require;
+
+// A bucket each, more of them than reduce-scatters may be in flight.
+constexpr size_t kParameters = 9;
+constexpr int kSteps = 2, kMicroBatches = 2;
+constexpr int64_t kWithout = 1;  // the rank that misses a gradient
+
+struct Case {
+  size_t missing = 0;
+  // Backward reaches the parameter, by a function that gives it no gradient.
+  bool is_reached = false;
+  bool shard = false, overlap = true;
+};
+
+std::string name_of(const Case& c) {
+  return "parameter " + std::to_string(c.missing) + (c.is_reached ? " reached" : "") +
+         (c.shard ? " sharded" : "") + (c.overlap ? "" : " at the end");
+}
+
+// In the first step the last micro-batch alone lacks it, in the second both do.
+bool has_gradient(const Case& c, int64_t rank, size_t parameter, int step, int micro) {
+  return rank != kWithout || parameter != c.missing || (step == 0 && micro + 1 < kMicroBatches);
+}
+
+int64_t numel_of(size_t parameter) { return 100 + 3 * to_int64(parameter); }
+
+// Whole numbers, so that sums are exact in any order.
+at::Tensor gradient(int64_t rank, size_t parameter, int step, int micro) {
+  const int64_t shift = 3 * rank + 5 * to_int64(parameter) + 7 * step + micro;
+  return ((at::arange(numel_of(parameter)) * 2 + shift) % 13).to(at::kFloat);
+}
+
+at::Tensor expected_sum(const Case& c, size_t parameter, int step) {
+  at::Tensor sum = at::zeros({numel_of(parameter)});
+  for (int64_t rank = 0; rank < 2; ++rank)
+    for (int micro = 0; micro < kMicroBatches; ++micro)
+      if (has_gradient(c, rank, parameter, step, micro))
+        sum += gradient(rank, parameter, step, micro);
+  return sum;
+}
+
+// x, and to the parameter no gradient.
+class Withheld : public torch::autograd::Function<Withheld> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x,
+                            const at::Tensor&) {
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list grads) {
+    return {grads[0], at::Tensor()};
+  }
+};
+
+// Backward goes from the last parameter to the first.
+at::Tensor loss_of(const Case& c, const World& world, const GradBuckets& buckets, int step,
+                   int micro) {
+  at::Tensor loss = at::zeros({}, at::TensorOptions(at::kFloat).device(world.device()));
+  for (size_t i = 0; i < kParameters; ++i) {
+    const at::Tensor& value = buckets.parameter(i).value;
+    if (has_gradient(c, world.rank(), i, step, micro))
+      loss = loss + (value * gradient(world.rank(), i, step, micro).to(world.device())).sum();
+    else if (c.is_reached)
+      loss = Withheld::apply(loss, value);
+  }
+  return loss;
+}
+
+void run_step(const Case& c, World& world, GradBuckets& buckets, int step) {
+  buckets.begin_step();
+  for (int micro = 0; micro < kMicroBatches; ++micro) {
+    buckets.set_last_micro_batch(micro + 1 == kMicroBatches);
+    loss_of(c, world, buckets, step, micro).backward();
+  }
+  buckets.end_last_backward();
+
+  // The ranks meet in another group before the step ends, as trainers do with their losses: a rank
+  // that waited in backward for the other one's bucket would never come here.
+  at::Tensor one = at::ones({1}, at::TensorOptions(at::kFloat).device(world.device()));
+  world.dp_pp().all_reduce(one);
+  require(one.item<double>() == 2, name_of(c) + ": the ranks meet");
+  buckets.finish();
+}
+
+void run_case(const Case& c, World& world) {
+  std::vector<NamedParameter> parameters;
+  for (size_t i = 0; i < kParameters; ++i)
+    parameters.push_back(
+        {"w" + std::to_string(i),
+         at::full({numel_of(i)}, 0.5, at::TensorOptions(at::kFloat).device(world.device()))
+             .requires_grad_(true)});
+  GradBuckets buckets(parameters, world.dp(),
+                      {.bucket_bytes = 4, .overlap = c.overlap, .shard = c.shard});
+  require(buckets.num_buckets() == to_int64(kParameters), "a bucket for each parameter");
+
+  for (int step = 0; step < kSteps; ++step) {
+    run_step(c, world, buckets, step);
+    for (size_t i = 0; i < kParameters; ++i) {
+      const GradBuckets::Part part = buckets.part(i);
+      require(at::equal(buckets.main_grad_part(i).cpu(),
+                        expected_sum(c, i, step).slice(0, part.begin, part.end)),
+              name_of(c) + ", step " + std::to_string(step) + ": the sum of w" + std::to_string(i));
+    }
+  }
+}
+
+}  // namespace
+
+void train_with_missing_gradients(World& world) {
+  for (const size_t missing : {kParameters - 1, kParameters / 2, size_t{0}})
+    for (const bool is_reached : {false, true})
+      for (const bool shard : {true, false})
+        for (const bool overlap : {true, false})
+          run_case(
+              {.missing = missing, .is_reached = is_reached, .shard = shard, .overlap = overlap},
+              world);
+}
+
+}  // namespace retort::parallel::testing
