@@ -1,5 +1,5 @@
-// The launch shapes of the kernels: one table, by kernel and by the card's compute capability, which
-// everything that launches a kernel asks. Its numbers are those that measured best
+// The launch shapes of the kernels: one table, by kernel and by the card's compute capability,
+// which everything that launches a kernel asks. Its numbers are those that measured best
 // (bench/kernels_bench.cc tries others); results do not depend on them but for the order of sums.
 #pragma once
 

@@ -85,9 +85,9 @@ TEST(LaunchShapes, AreThoseOfAllCardsWhereNoneWasMeasured) {
             launch_shape(ShapedKernel::kDivergence, 0));
   EXPECT_EQ(name_of(ShapedKernel::kPagedDecodeJoin), "paged_decode_join");
 
-  const LaunchShape free, few{.blocks = 528};
-  EXPECT_EQ(grid_of(0, free), 0);
-  EXPECT_EQ(grid_of(1'000'000, free), 1'000'000);
+  const LaunchShape endless, few{.blocks = 528};
+  EXPECT_EQ(grid_of(0, endless), 0);
+  EXPECT_EQ(grid_of(1'000'000, endless), 1'000'000);
   EXPECT_EQ(grid_of(1'000'000, few), 528);
   EXPECT_EQ(grid_of(7, few), 7);
 }

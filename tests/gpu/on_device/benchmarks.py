@@ -1,6 +1,7 @@
 """The steps that take times: ceilings, kernels in development, sft_bench and losses."""
 
 import gzip
+import json
 import re
 import shutil
 import sys
@@ -15,6 +16,8 @@ def ceilings():
     query = "--query-gpu=name,driver_version,memory.total,clocks.max.sm"
     rc, text = run(["nvidia-smi", query, "--format=csv,noheader"], 10)
     record("device", text.strip().splitlines()[-1] if rc == 0 and text.strip() else "no nvidia-smi")
+    if Child.is_tiny:  # on the stand-in, which Python's torch does not know
+        return True
     import torch
 
     nccl = ".".join(map(str, torch.cuda.nccl.version()))
@@ -44,6 +47,41 @@ def ceilings():
     )
 
 
+def shape_of(line):
+    return tuple(line[key] for key in ("threads", "share", "least", "blocks"))
+
+
+def kernel_sweep():
+    """Our kernels in the shapes of kernels/launch_shapes.cc and in others."""
+    rc, text = run(program("kernels_bench", "--sweep", *Child.tiny("--tiny")), Child.left() - 2)
+    best, used = {}, {}
+    for line in text.splitlines():
+        try:
+            line = json.loads(line)
+        except ValueError:
+            continue  # what libraries say
+        if "kernel" not in line:
+            record("copy", round(line["copy_gb_s"]), "GB/s")
+            continue
+        name = line["kernel"]
+        shape = "/".join(map(str, shape_of(line)))
+        record(f"{name} {shape}", line["us"], "us", show=False, **line)
+        if line["in_use"]:
+            used[name] = line
+        elif line["right"] and line["us"] < best.get(name, line)["us"] + 1e-9:
+            best[name] = line
+        if not line["right"]:
+            record(f"{name} {shape} is wrong", "other results than those of the shape in use")
+    for name, line in used.items():
+        shown = f"{line['us']:.1f} us, {line['gb_s']:.0f} GB/s"
+        other = best.get(name)
+        if other and other["us"] < 0.98 * line["us"]:
+            shape = "/".join(map(str, shape_of(other)))
+            shown += f"; {other['us']:.1f} us by {shape}"
+        record(name, shown)
+    return rc == 0 and bool(used) and all(line["right"] for line in used.values())
+
+
 def harnesses():
     return sorted((PACKAGE.parent / "gpu_try").glob("try_*.py"))
 
@@ -58,9 +96,16 @@ def kernels(path):
 
 def sft_bench(shape, arguments, limit):
     trace = Child.output / f"trace-{shape.replace(' ', '_')}.json"
+    profile = [] if Child.is_tiny else ["--profile", trace]  # the profiler knows CUDA alone
     rc, text = run(
         program(
-            "sft_bench", "--device", "cuda", "--dtype", "bfloat16", "--profile", trace, *arguments
+            "sft_bench",
+            "--device",
+            "cuda",
+            "--dtype",
+            "bfloat16",
+            *profile,
+            *(TINY if Child.is_tiny else arguments),
         ),
         limit,
     )
@@ -86,6 +131,10 @@ def sft_bench(shape, arguments, limit):
     return rc == 0 and bool(re.search(r"tokens/s", text))
 
 
+TINY = (
+    "--hidden 16 --inner 24 --layers 2 --heads 2 --kv_heads 1 --head_dim 8 --vocab 64"
+    " --length 8 --sequences 2 --steps 1 --warmup 1"
+).split()
 SMALL = [
     *"--hidden 1024 --inner 3072 --layers 28 --heads 16".split(),
     *"--kv_heads 8 --head_dim 128 --vocab 151936".split(),
@@ -99,8 +148,10 @@ def sft():
 
 
 def losses():
-    arguments = "--device cuda --dtype bfloat16 --tokens 4096 --vocab 128256"
-    widths = "--width 4096 --teacher_width 4096"
+    tokens = "--tokens 8 --vocab 64" if Child.is_tiny else "--tokens 4096 --vocab 128256"
+    arguments = f"--device cuda --dtype bfloat16 {tokens}"
+    width = 16 if Child.is_tiny else 4096
+    widths = f"--width {width} --teacher_width {width}"
     rc, text = run(
         program("loss_memory_bench", *arguments.split(), *widths.split()), Child.left() - 2
     )

@@ -58,10 +58,16 @@ class Child:
     """What a step's own process knows: where results go, and how much time is left."""
 
     step, output, work, deadline = "", None, None, 0.0
+    is_tiny = False  # sizes that only show that everything runs
 
     @classmethod
     def left(cls):
         return cls.deadline - time.monotonic()
+
+    @classmethod
+    def tiny(cls, *arguments):
+        """These, where sizes are tiny."""
+        return arguments if cls.is_tiny else ()
 
 
 def run(argv, limit, env=None, cwd=None):

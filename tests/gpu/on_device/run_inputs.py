@@ -15,6 +15,18 @@ MODELS = {
     "large": QWEN3 + " --hidden-size 2048 --intermediate-size 6144 --seed 2",
 }
 
+# For a device whose kernels are emulated.
+TINY_VOCAB = 300
+TINY = (
+    "--arch qwen3 --vocab-size 300 --num-hidden-layers 2 --num-attention-heads 2"
+    " --num-key-value-heads 1 --head-dim 8 --tie-word-embeddings true --dtype bfloat16"
+    " --intermediate-size 24"
+)
+TINY_MODELS = {
+    "small": TINY + " --hidden-size 16 --seed 1",
+    "large": TINY + " --hidden-size 16 --seed 2",
+}
+
 
 def texts(count, lowest, highest, seed):
     """(prompt, answer, other answer) of so many words, each a token: a third of them prompt."""
@@ -29,7 +41,10 @@ def texts(count, lowest, highest, seed):
 
 
 def write_data(work):
-    for name, count, lowest, highest in (("short", 6000, 40, 56), ("mixed", 3000, 50, 290)):
+    sizes = (("short", 6000, 40, 56), ("mixed", 3000, 50, 290))
+    if Child.is_tiny:
+        sizes = (("short", 60, 4, 8), ("mixed", 60, 5, 12))
+    for name, count, lowest, highest in sizes:
         rows = list(texts(count, lowest, highest, seed=len(name)))
         with open(work / f"{name}.jsonl", "w") as f:
             f.writelines(json.dumps({"prompt": p, "completion": a}) + "\n" for p, a, _ in rows)

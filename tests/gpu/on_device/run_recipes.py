@@ -4,7 +4,14 @@ import json
 import pathlib
 import re
 
+from processes import Child
+
 STEPS = 12  # of a run; then it is ended, before it writes a checkpoint
+TINY_STEPS = 3
+
+
+def steps():
+    return TINY_STEPS if Child.is_tiny else STEPS
 
 
 def role(work, model, device, **more):
@@ -14,11 +21,15 @@ def role(work, model, device, **more):
 
 def recipes(work, device="cuda"):
     """name -> recipe; `device` and sizes but for the models' are what runs on the GPU."""
+    tiny = Child.is_tiny
     student, teacher = role(work, "small", device), role(work, "large", device)
-    rows = lambda name: {"train": [{"path": str(work / f"{name}.jsonl")}], "max_length": 512}
+    rows = lambda name: {
+        "train": [{"path": str(work / f"{name}.jsonl")}],
+        "max_length": 64 if tiny else 512,
+    }
     train = {
-        "max_steps": 40,
-        "tokens_per_batch": 16384,
+        "max_steps": 3 * steps(),
+        "tokens_per_batch": 64 if tiny else 16384,
         "learning_rate": 1e-5,
         "lr_scheduler_type": "constant",
         "save_steps": 0,
@@ -29,7 +40,8 @@ def recipes(work, device="cuda"):
     )
     # About one of two random completions has it.
     reward = [{"type": "regex", "pattern": "[0-4]>[^>]*$"}]
-    draws = {"num_generations": 8, "max_new_tokens": 64}
+    draws = {"num_generations": 2 if tiny else 8, "max_new_tokens": 4 if tiny else 64}
+    completions = lambda count: {"per_device_train_batch_size": 4 if tiny else count}
     all_of_them = {
         "grpo": {
             "recipe": "grpo",
@@ -38,17 +50,17 @@ def recipes(work, device="cuda"):
             "generation": draws,
             "rewards": reward,
             "grpo": {"loss_type": "dapo"},
-            "train": {**few, "per_device_train_batch_size": 64},
+            "train": {**few, **completions(64)},
             **maps("generator"),
         },
         "grpo_wide": {  # a step of the generator has four times the sequences
             "recipe": "grpo",
             "roles": {"student": student, "generator": student},
             "data": rows("short"),
-            "generation": {**draws, "max_sequences": 256, "kv_cache": "4GiB"},
+            "generation": {**draws, "max_sequences": 256, "kv_cache": "1MiB" if tiny else "4GiB"},
             "rewards": reward,
             "grpo": {"loss_type": "dapo"},
-            "train": {**few, "per_device_train_batch_size": 256},
+            "train": {**few, **completions(256)},
             **maps("generator"),
         },
         "dpo": {
@@ -83,9 +95,9 @@ def recipes(work, device="cuda"):
             "recipe": "on_policy_distill",
             "roles": {"student": student, "teacher": teacher, "generator": student},
             "data": rows("short"),
-            "generation": {"max_new_tokens": 64},
+            "generation": {"max_new_tokens": draws["max_new_tokens"]},
             "distill": {"teachers": [{"role": "teacher"}], "loss_type": "reverse_kl"},
-            "train": {**train, "tokens_per_batch": 3072},
+            "train": {**train, "tokens_per_batch": 64 if tiny else 3072},
             **maps("teacher", "generator"),
         },
         "rejection_sampling": {
@@ -96,11 +108,11 @@ def recipes(work, device="cuda"):
             "rewards": reward,
             "rejection_sampling": {
                 "rounds": 2,
-                "prompts_per_round": 32,
+                "prompts_per_round": 4 if tiny else 32,
                 "select": "best_of_n",
-                "top_n": 4,
+                "top_n": 1 if tiny else 4,
             },
-            "train": {**train, "max_steps": STEPS},
+            "train": {**train, "max_steps": steps()},
             **maps("generator"),
         },
         "sft": {

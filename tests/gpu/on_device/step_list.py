@@ -2,7 +2,7 @@
 
 import collections
 
-from benchmarks import ceilings, harnesses, kernels, losses, sft
+from benchmarks import ceilings, harnesses, kernel_sweep, kernels, losses, sft
 from gtests import gtest, memcheck, units
 from whole_runs import one_run
 
@@ -46,5 +46,6 @@ def all_steps():
             Step("tests.runs", lambda: gtest("gpu_run_test", 60), 120, 40),
             Step("memcheck", memcheck, 60, 30),
         ],
+        [Step("kernels.sweep", kernel_sweep, 60, 15)],
         *([Step("runs." + n, lambda n=n: one_run(n), 45, 25)] for n in runs),
     ]

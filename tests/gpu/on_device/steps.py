@@ -9,7 +9,7 @@ import time
 import device_memory
 from package import HERE
 from processes import Child, Command
-from run_inputs import prepare
+from run_inputs import TINY_MODELS, TINY_VOCAB, prepare
 from run_recipes import models_of
 from step_list import Step, all_steps
 
@@ -30,6 +30,7 @@ class Running:
                     options.work,
                     "--seconds",
                     limit,
+                    *(["--tiny"] if options.tiny else []),
                 ],
                 {"PYTHONUNBUFFERED": "1"},
                 stdout=log,
@@ -147,9 +148,10 @@ def run_steps(options):
 
 def child(options):
     Child.step, Child.output, Child.work = options.child, options.output, options.work
+    Child.is_tiny = options.tiny
     Child.deadline = time.monotonic() + options.seconds - 1
     if options.child == "prepare":
         os.nice(5)
-        return 0 if prepare() else 1
+        return 0 if (prepare(TINY_MODELS, TINY_VOCAB) if options.tiny else prepare()) else 1
     step = next(s for batch in all_steps() for s in batch if s.name == options.child)
     return 1 if step.function() is False else 0

@@ -55,7 +55,7 @@ def show_all(states, output):
     for name, (state, _, _) in states.items():
         lines = (
             25
-            if name.startswith("kernels.")
+            if name.startswith("kernels.") and name != "kernels.sweep"
             else 15 if state.startswith(("failed", "killed")) else 0
         )
         if lines:

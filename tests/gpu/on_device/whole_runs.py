@@ -9,7 +9,7 @@ import time
 from package import PACKAGE
 from processes import Child, Command, lines_of
 from results import record
-from run_recipes import STEPS, recipes, write_recipe
+from run_recipes import recipes, steps, write_recipe
 
 WARM_UP = 3
 
@@ -39,7 +39,7 @@ def one_run(name):
         rows = read_rows(folder / "metrics.jsonl")
         if rows and first is None:
             first = time.monotonic() - start
-        if len(rows) >= STEPS:
+        if len(rows) >= steps():
             break
     rc = command.process.poll()
     command.kill()
@@ -50,7 +50,7 @@ def one_run(name):
         print(json.dumps(row), flush=True)
     report_run(rows, rc, first)
     shutil.rmtree(folder, ignore_errors=True)
-    return len(rows) >= STEPS // 2
+    return len(rows) >= steps() // 2
 
 
 def report_run(rows, rc, first):
@@ -86,6 +86,8 @@ def report_run(rows, rc, first):
         "run",
         ", ".join(parts),
         medians=medians,
+        peak=max(peaks),
+        longest_generation=max(drawn, default=None),
         first_row_after=first,
         first_rows=rows[:WARM_UP],
         last_row=rows[-1],

@@ -1,5 +1,5 @@
-// The kernels over rows of logits: cross-entropy, divergences, log-probabilities, the k largest, and
-// draws.
+// The kernels over rows of logits: cross-entropy, divergences, log-probabilities, the k largest,
+// and draws.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>

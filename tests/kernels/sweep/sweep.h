@@ -1,5 +1,5 @@
-// Times of the kernels on a device over launch shapes, beside a copy: what kernels_bench prints, and
-// what the emulator runs to its end with tiny sizes.
+// Times of the kernels on a device over launch shapes, beside a copy: what kernels_bench prints,
+// and what the emulator runs to its end with tiny sizes.
 //
 //   sweep_kernels({.device = world.device()}, [](const std::string& line) { std::puts(...); });
 //
