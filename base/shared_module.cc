@@ -20,7 +20,7 @@ SharedModule::SharedModule(const std::string& path)
 
 void* SharedModule::symbol(const char* name) const {
   if (void* found = ::dlsym(handle_, name)) return found;
-  throw Error(ErrorCode::kMismatch,
+  throw Error(ErrorCode::kUnavailable,
               "a module belongs to another version of the program; build both together")
       .with("module", path_)
       .with("missing", name);

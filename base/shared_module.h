@@ -13,8 +13,8 @@ class SharedModule {
   explicit SharedModule(const std::string& path);
   const std::string& path() const { return path_; }
 
-  // The function of that C name. kMismatch if there is none: the module belongs to another version
-  // of the program.
+  // The function of that C name. kUnavailable if there is none: the module belongs to another
+  // version of the program, and so cannot be used, whatever else it has.
   template <class Function>
   Function* function(const char* name) const {
     return reinterpret_cast<Function*>(symbol(name));

@@ -133,7 +133,7 @@ def bandwidth(threads):
 def make_cases(rows, random):
     """[(model, label, tokens of each completion)]"""
     geometric = [int(min(LONGEST, n)) for n in random.geometric(1 / 64, 32)]
-    batches = lambda name: [(name, f"batch {b}", [NEW] * b) for b in (1, 8, 32)]
+    batches = lambda name: [(name, f"batch {b}", [NEW] * b) for b in (1, 8, 16, 32)]
     cases = batches("10m") if "10m" in rows.split(",") else []
     if "ragged" in rows:
         cases.append(("10m", "ragged 32", geometric))

@@ -7,6 +7,9 @@
 #
 # Student and generator get one core each (sched_setaffinity, as taskset does, on all their
 # threads); the program sleeps and needs none. --no-pin leaves that to the kernel.
+#   --beside OTHER/build/bin/retort
+# takes turns with another program, of an older commit, on the same model and data, and prints how
+# many times as long its steps are.
 import argparse
 import json
 import os
@@ -83,12 +86,12 @@ def pin(launcher):
     return pinned
 
 
-def launch(args, work, name, rewards, staleness):
-    """The rows of metrics of a run."""
+def launch(args, work, name, rewards, staleness, retort=None):
+    """The rows of metrics of a run of args.retort, or of another program."""
     run = work / name
     recipe = work / "grpo.yaml"
     recipe.write_text(recipe_of(args, run, rewards, staleness))
-    command = [args.retort, "launch", str(recipe), "--overwrite"]
+    command = [retort or args.retort, "launch", str(recipe), "--overwrite"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     pinned = set()
     while process.poll() is None:
@@ -106,7 +109,7 @@ def median(rows, value):
     return statistics.median([value(row) for row in rows])
 
 
-def measure_round(args, work):
+def measure_round(args, work, number):
     """Seconds: generation, training, reward, and the steps at max_staleness 0 and 1."""
     alone = launch(args, work, "alone", "{type: length, min: 1, max: 100000}", 0)
     log = work / "reward.log"
@@ -117,12 +120,40 @@ def measure_round(args, work):
     overlapped = launch(args, work, "overlapped", program, 1)
     samples = [float(line) for line in log.read_text().split()]
     return {
+        **measure_beside(args, work, number),
         "generation": median(alone, lambda row: row["generation_time"]),
         "training": median(alone, lambda row: row["step_time"] - row["generator_wait_time"]),
         "reward": statistics.mean(samples) * args.batch,
         "step 0": median(serial, lambda row: row["step_time"]),
         "step 1": median(overlapped, lambda row: row["step_time"]),
     }
+
+
+def measure_beside(args, work, number):
+    """Seconds of a step of both programs without a reward that takes time: serial, overlapped."""
+    if not args.beside:
+        return {}
+    # Who goes first changes, so that the order is nobody's advantage.
+    programs = {"ours": args.retort, "other's": args.beside}
+    order = list(programs)[:: 1 if number % 2 == 0 else -1]
+    rewards, seconds = "{type: length, min: 1, max: 100000}", {}
+    for staleness in (0, 1):
+        for whose in order:
+            rows = launch(args, work, "beside", rewards, staleness, programs[whose])
+            step = median(rows, lambda row: row["step_time"])
+            seconds[f"{whose} {staleness}"] = step
+    return seconds
+
+
+def report_beside(rounds):
+    print("\n| | ms | the other's | ratio, median (lowest, highest) |\n|---|---|---|---|")
+    for staleness in (0, 1):
+        ours = [r[f"ours {staleness}"] for r in rounds]
+        others = [r[f"other's {staleness}"] for r in rounds]
+        ratios = sorted(b / a for a, b in zip(ours, others))
+        print(f"| step at max_staleness {staleness} | {statistics.median(ours) * 1e3:.0f} "
+              f"| {statistics.median(others) * 1e3:.0f} | {statistics.median(ratios):.3f} "
+              f"({ratios[0]:.3f}, {ratios[-1]:.3f}) |")  # fmt: skip
 
 
 def report(rounds):
@@ -143,6 +174,7 @@ def report(rounds):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--retort", default="build/bin/retort")
+    parser.add_argument("--beside", help="another program, which takes turns with it")
     parser.add_argument("--model", help="default: one of random weights")
     parser.add_argument("--data", help="default: arithmetic problems")
     parser.add_argument("--hidden-size", type=int, default=192)
@@ -163,11 +195,13 @@ def main():
         (work / "reward.py").write_text(REWARD)
         if not args.model:
             make_inputs(args, work)
-        rounds = [measure_round(args, work) for _ in range(args.rounds)]
+        rounds = [measure_round(args, work, number) for number in range(args.rounds)]
     print(f"{args.batch} completions of up to {args.max_new_tokens} tokens a step, reward of "
           f"{args.reward_seconds * 1e3:.0f} ms a completion, medians of {args.rounds} rounds; "
           + ("student and generator on a core each" if args.pin else "not pinned"))  # fmt: skip
     report(rounds)
+    if args.beside:
+        report_beside(rounds)
 
 
 if __name__ == "__main__":

@@ -36,28 +36,21 @@ int capability_of(c10::DeviceIndex index) {
   return 10 * major + minor;
 }
 
-[[noreturn]] void refuse(int capability, const KernelFile& file, const std::string& why) {
-  throw Error(ErrorCode::kUnavailable,
-              "Retort's kernels do not run on this card, of compute capability " +
-                  std::to_string(capability / 10) + "." + std::to_string(capability % 10) +
-                  ": they were built for " + detail::describe(file.images) + why)
-      .with("kernels", file.source);
-}
-
 // Loads the kernels of all files, for cards of this capability. The libraries stay loaded until the
 // process ends.
 KernelTable load_kernels(int capability) {
   KernelTable kernels;
   for (const KernelFile& file : detail::kernel_files()) {
     const KernelImage* image = detail::choose_image(file.images, capability);
-    if (image == nullptr) refuse(capability, file, "");
+    if (image == nullptr) throw detail::no_image(file, capability, "");
 
     cudaLibrary_t library = nullptr;
     const cudaError_t status =
         cudaLibraryLoadData(&library, image->data, nullptr, nullptr, 0, nullptr, nullptr, 0);
     if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorUnsupportedPtxVersion) {
       cudaGetLastError();  // or the next call would report it
-      refuse(capability, file, std::string(" (") + cudaGetErrorString(status) + ")");
+      throw detail::no_image(file, capability,
+                             std::string(" (") + cudaGetErrorString(status) + ")");
     }
     C10_CUDA_CHECK(status);
     for (const char* name : file.entries)

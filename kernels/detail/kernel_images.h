@@ -6,6 +6,8 @@
 #include <span>
 #include <string>
 
+#include "base/error.h"
+
 namespace retort::kernels::detail {
 
 struct KernelImage {
@@ -46,6 +48,16 @@ inline std::string describe(std::span<const KernelImage> images) {
     text += (text.empty() ? "" : ", ") + std::string(image.is_ptx ? "PTX of compute_" : "sm_") +
             std::to_string(image.architecture);
   return text;
+}
+
+// What a card of this capability (75: 7.5) is told for which there is none, or none that its driver
+// takes, which `why` says.
+inline Error no_image(const KernelFile& file, int capability, const std::string& why) {
+  return Error(ErrorCode::kUnavailable,
+               "Retort's kernels do not run on this card, of compute capability " +
+                   std::to_string(capability / 10) + "." + std::to_string(capability % 10) +
+                   ": they were built for " + describe(file.images) + why)
+      .with("kernels", file.source);
 }
 
 }  // namespace retort::kernels::detail

@@ -39,6 +39,15 @@ TEST(KernelImages, TheNearestSassOfTheSameGenerationElsePtx) {
   EXPECT_EQ(detail::describe({&images[3], 3}), "sm_100, sm_120, PTX of compute_80");
 }
 
+TEST(KernelImages, NoneForACardNamesTheCardAndWhatThereIs) {
+  const std::vector<KernelImage> images{{80}, {90}, {90, true}};
+  const detail::KernelFile file{.source = "norm.cuh", .images = images};
+  expect_error(ErrorCode::kUnavailable,
+               "of compute capability 7.5: they were built for sm_80, sm_90, PTX of compute_90 "
+               "(old) [unavailable kernels=norm.cuh]",
+               [&] { throw detail::no_image(file, 75, " (old)"); });
+}
+
 TEST(DeviceKernels, FoundByDeviceTypeFromTheFirstRegistrationOn) {
   const at::Device device(at::DeviceType::PrivateUse1, 0);
   EXPECT_EQ(device_kernels(device), nullptr);
@@ -53,7 +62,7 @@ TEST(DeviceKernels, FoundByDeviceTypeFromTheFirstRegistrationOn) {
 }
 
 TEST(DeviceKernels, AModuleOfAnotherVersionIsRefused) {
-  expect_error(ErrorCode::kMismatch, kDeviceKernelsFunction,
+  expect_error(ErrorCode::kUnavailable, kDeviceKernelsFunction,
                [] { register_module_kernels(SharedModule("libm.so.6")); });
 }
 

@@ -1,5 +1,6 @@
 // Bad input and broken peers against the real program: the stated message and exit code, and
 // nothing hangs.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -174,6 +175,21 @@ TEST(DeviceModule, ThatCannotBeOpenedIsNamed) {
   ::unsetenv("RETORT_CUDA_MODULE");
   EXPECT_EQ(broken.exit_code, 3) << broken.output;
   EXPECT_NE(broken.output.find(module.string()), std::string::npos) << broken.output;
+}
+
+// A library without the functions of this version: that of C, which every process has.
+TEST(DeviceModule, OfAnotherVersionIsNamed) {
+  Dl_info library{};
+  ASSERT_NE(::dladdr(::dlsym(RTLD_DEFAULT, "getpid"), &library), 0);
+  TemporaryFolder folder;
+  const std::string recipe = write_recipe(folder.path(), {}).string();
+  ::setenv("RETORT_CUDA_MODULE", library.dli_fname, 1);
+  const auto other = retort({"launch", recipe, "roles.student.world.device=cuda"}, kDeadline);
+  ::unsetenv("RETORT_CUDA_MODULE");
+  EXPECT_EQ(other.exit_code, 3) << other.output;
+  for (const std::string part :
+       {"another version of the program", library.dli_fname, "retort_cuda"})
+    EXPECT_NE(other.output.find(part), std::string::npos) << part << "\n" << other.output;
 }
 
 TEST(TeacherKilled, EndsTheRunWithItsName) {

@@ -70,6 +70,18 @@ TEST(DevicesOfRoles, AreSharedWithAWarningWhereThereAreFewer) {
       << found.logs;
 }
 
+// Nothing falls back, neither to operators nor to the CPU.
+TEST(DevicesOfRoles, ACardWithoutKernelsIsRefusedByName) {
+  const StandInModule module;
+  const Setting capability("STAND_IN_CAPABILITY", "75");
+  const TemporaryFolder folder;
+  const CommandResult result = retort(
+      {"launch", write_recipe(folder.path(), {}).string(), "roles.student.world.device=cuda"});
+  EXPECT_EQ(result.exit_code, 3) << result.output;
+  for (const char* part : {"compute capability 7.5", "sm_80, sm_90, PTX of compute_90"})
+    EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;
+}
+
 class DeviceRun : public testing::TestWithParam<DeviceCase> {};
 
 TEST_P(DeviceRun, TrainsAsOnTheCpu) {

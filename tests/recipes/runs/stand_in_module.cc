@@ -4,9 +4,13 @@
 // STAND_IN_DEVICES says; between them collectives are those of tests/parallel/stand_in.
 #include <ATen/detail/CUDAHooksInterface.h>
 
+#include <array>
+#include <cstdlib>
 #include <memory>
+#include <string>
 
 #include "base/error.h"
+#include "kernels/detail/kernel_images.h"
 #include "parallel/detail/device_backends.h"
 #include "rpc/detail/device_transfer.h"
 #include "tests/kernels/emulated_kernels.h"
@@ -30,7 +34,37 @@ void check_opened_in_time() {
       << "LibTorch looked for CUDA before the module was opened, and does so only once";
 }
 
+// The emulated kernels as those of a card whose compute capability STAND_IN_CAPABILITY says (75:
+// 7.5), with images for some cards, as libretort_cuda.so has them; without it for every card.
+class StandInKernels final : public kernels::DeviceKernels {
+ public:
+  at::DeviceType device_type() const override { return kernels_.device_type(); }
+  void prepare(const at::Device&) override {
+    static constexpr std::array<kernels::detail::KernelImage, 3> kImages{
+        {{.architecture = 80}, {.architecture = 90}, {.architecture = 90, .is_ptx = true}}};
+    const char* said = std::getenv("STAND_IN_CAPABILITY");
+    if (said == nullptr) return;
+    const int capability = std::stoi(said);
+    if (kernels::detail::choose_image(kImages, capability) == nullptr)
+      throw kernels::detail::no_image({.source = "norm.cuh", .images = kImages}, capability, "");
+  }
+  int64_t max_shared_bytes(const at::Device& device) override {
+    return kernels_.max_shared_bytes(device);
+  }
+  void launch(const kernels::Launch& launch, const at::Device& device) override {
+    kernels_.launch(launch, device);
+  }
+
+ private:
+  emulator::EmulatedKernels kernels_{1, at::DeviceType::PrivateUse1, with_open_stand_in};
+};
+
 }  // namespace
+
+std::unique_ptr<kernels::DeviceKernels> stand_in_kernels() {
+  return std::make_unique<StandInKernels>();
+}
+
 }  // namespace retort::test
 
 // parallel::detail::kDeviceBackendsFunction
@@ -44,9 +78,7 @@ retort_cuda_backends_7() {
 // kernels::kDeviceKernelsFunction
 extern "C" __attribute__((visibility("default"))) retort::kernels::DeviceKernels*
 retort_cuda_kernels_2() {
-  return std::make_unique<retort::emulator::EmulatedKernels>(1, at::DeviceType::PrivateUse1,
-                                                             retort::test::with_open_stand_in)
-      .release();
+  return retort::test::stand_in_kernels().release();
 }
 
 // rpc::detail::kDeviceTransferFunction
