@@ -96,6 +96,11 @@ void note_engines(const recipes::Recipe& recipe) {
                       ? " may answer in other words from run to run"
                       : "'s numbers differ in their last bits from run to run")
               << ": they are an engine's" << std::endl;
+  if (recipe.environment)
+    std::cerr << "note: roles." << recipe.environment->role
+              << " may answer otherwise from run to run, and samples differ with it: it is an "
+                 "environment"
+              << std::endl;
 }
 
 recipes::Recipe load_for_launch(const LaunchCommand& command) {

@@ -50,6 +50,8 @@ std::optional<Finding> check_leftovers(const HostShare& share);
 // Files and services: inputs.cc, engine_checks.cc.
 std::optional<Finding> check_inputs(const HostShare& share);
 std::vector<Finding> check_engines(const HostShare& share);
+// environment_checks.cc
+std::vector<Finding> check_environments(const HostShare& share);
 
 // Makes all checks; each finding has the host's name.
 std::vector<Finding> examine(const HostShare& share, const std::string& host);

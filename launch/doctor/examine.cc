@@ -64,6 +64,8 @@ std::vector<Finding> examine(const HostShare& share, const std::string& host) {
     if (auto finding = run_check(check, share)) add(std::move(*finding), check.name);
   for (Finding& finding : check_engines(share))
     add(std::move(finding), "engine");
+  for (Finding& finding : check_environments(share))
+    add(std::move(finding), "environment");
   return findings;
 }
 

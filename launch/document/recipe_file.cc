@@ -86,6 +86,10 @@ void expand_home(recipes::Recipe& recipe) {
   for (auto& [name, role] : recipe.roles) {
     expand(role.model);
     if (role.lora) expand(role.lora->adapter);
+    if (role.environment) {
+      expand(role.environment->api_key_file);
+      expand(role.environment->ca_file);
+    }
     if (!role.external) continue;
     expand(role.external->weights.folder);
     expand(role.external->tokenizer);

@@ -57,6 +57,15 @@ RolePlan plan_external(const Recipe& recipe, const std::string& name, const Role
   return plan;
 }
 
+// A program or a service: what it needs is for whoever wrote it to say.
+RolePlan plan_environment(const std::string& name, const RoleOptions& role) {
+  const environments::EnvironmentOptions& environment = *role.environment;
+  return {.name = name,
+          .model = environment.url.empty() ? environment.command.front() : environment.url,
+          .ranks = role.world.world_size(),
+          .memory = {}};
+}
+
 // Plans one role that is a model of ours.
 class RolePlanner {
  public:
@@ -230,8 +239,9 @@ std::vector<RolePlan> plan_roles(const Recipe& recipe) {
   std::vector<RolePlan> plans;
   for (const auto& [name, role] : recipe.roles) {
     std::vector<DevicePlan> devices = plan_devices(recipe, name);
-    plans.push_back(role.external ? plan_external(recipe, name, role)
-                                  : RolePlanner(recipe, own, name).plan());
+    plans.push_back(role.external      ? plan_external(recipe, name, role)
+                    : role.environment ? plan_environment(name, role)
+                                       : RolePlanner(recipe, own, name).plan());
     plans.back().devices = std::move(devices);
   }
   return plans;

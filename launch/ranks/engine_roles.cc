@@ -15,6 +15,7 @@
 #include "engines/weights/model_watch.h"
 #include "launch/ranks/attached_engine.h"
 #include "launch/ranks/engine_contract.h"
+#include "launch/ranks/episodes.h"
 #include "launch/ranks/serving_roles.h"
 #include "models/checkpoint/checkpoint.h"
 #include "recipes/roles/external_roles.h"
@@ -189,11 +190,12 @@ ServingRank make_engine_generator(const RankContext& context) {
                                           .on_receipt = append_receipts(context)};
   if (restarts_to_load(attached, external))
     options.load = [&attached](const std::string&, Deadline deadline) { attached.start(deadline); };
+  const models::Tokenizer tokenizer = models::Tokenizer::load(external.tokenizer);
   auto backend = std::make_unique<engines::EngineBackend>(
-      attached.engine(), std::move(decoder), models::Tokenizer::load(external.tokenizer),
-      std::move(files), std::move(options));
+      attached.engine(), std::move(decoder), tokenizer, std::move(files), std::move(options));
   // No watch: its receipts prove that its weights are the student's.
-  rank.role = std::make_unique<roles::Generator>(context.name(), std::move(backend));
+  rank.role = std::make_unique<roles::Generator>(
+      context.name(), with_episodes(context, rank, tokenizer, std::move(backend)));
   return rank;
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/process_name.h"
+#include "launch/ranks/episodes.h"
 #include "launch/ranks/serving_roles.h"
 #include "models/checkpoint/adapter.h"
 #include "models/checkpoint/checkpoint.h"
@@ -14,6 +15,7 @@
 #include "recipes/rollout/local_reward_models.h"
 #include "recipes/run/rank/agent_options.h"
 #include "recipes/run/rank/rank_context.h"
+#include "roles/generator/replica_engine.h"
 #include "roles/generator/server.h"
 #include "roles/reward/judge_server.h"
 #include "roles/reward/score_server.h"
@@ -128,9 +130,12 @@ ServingRank make_generator(const RankContext& context) {
   // A new adapter changes nothing until the student's factors come.
   if (recipes::pushes_adapter(context.recipe))
     models::attach_new_adapter(decoder, context.recipe.student().lora->config(), /*seed=*/0);
+  const models::Tokenizer tokenizer = models::Tokenizer::load(role.model);
+  auto engine = std::make_unique<roles::ReplicaEngine>(std::move(decoder), tokenizer,
+                                                       context.recipe.generation->engine(),
+                                                       recipes::base_weights(context.recipe, role));
   rank.role = std::make_unique<roles::Generator>(
-      context.name(), std::move(decoder), models::Tokenizer::load(role.model),
-      context.recipe.generation->engine(), recipes::base_weights(context.recipe, role));
+      context.name(), with_episodes(context, rank, tokenizer, std::move(engine)));
   return rank;
 }
 

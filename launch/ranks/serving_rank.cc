@@ -22,7 +22,9 @@ void publish_address(const RankContext& context, const std::string& address) {
                               context.store_prefix(context.role),
                               context.recipe.launch.collective_timeout, context.connect_store);
   store.set("address/" + std::to_string(context.rank), address);
-  RETORT_LOG(kInfo) << "serving " << context.role_options().model << " at " << address;
+  const recipes::RoleOptions& role = context.role_options();
+  RETORT_LOG(kInfo) << "serving " << (role.environment ? "an environment" : role.model) << " at "
+                    << address;
 }
 
 // "1.25/3.5 ms": the median and the 99th percentile.
@@ -56,6 +58,8 @@ void serve_until_stopped(const RankContext& context, ServingRank rank) {
   rpc::Agent agent(recipes::agent_options(context, device));
   role.serve(agent, queue);
 
+  std::shared_ptr<void> connection = rank.connect ? rank.connect(agent) : nullptr;
+
   // The address of a replica is told when all of its ranks serve, and not before.
   if (rank.published_together) rank.world->all().barrier();
   if (role.answers()) publish_address(context, agent.address());
@@ -82,6 +86,7 @@ void serve_until_stopped(const RankContext& context, ServingRank rank) {
     RETORT_LOG(kInfo) << summary;
   }
   queue->close();
+  connection.reset();
   agent.close();
   agent.join();
   log_served_calls(agent);

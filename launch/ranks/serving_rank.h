@@ -1,6 +1,7 @@
 // What one rank of a serving role is made of, and its life from there to its end.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "engines/weights/model_watch.h"
@@ -8,6 +9,7 @@
 #include "parallel/world.h"
 #include "recipes/run/rank/rank_context.h"
 #include "roles/served_role.h"
+#include "rpc/agent.h"
 
 namespace retort::launch {
 
@@ -23,6 +25,9 @@ struct ServingRank {
   // Whether that is still the one it was; null where the role finds out by itself.
   std::unique_ptr<engines::ModelWatch> watch;
   std::unique_ptr<roles::ServedRole> role;
+  // Of a role that calls others: connects to them, when the role serves and before its address is
+  // published. What it returns ends before the agent does.
+  std::function<std::shared_ptr<void>(rpc::Agent& agent)> connect{};
 };
 
 // Publishes the address of this rank's agent, answers until the run stops, and reports meanwhile.

@@ -18,6 +18,10 @@ bool serves_scores(const Recipe& recipe, const std::string& role) {
   return std::find(scoring.begin(), scoring.end(), role) != scoring.end();
 }
 
+bool answers_turns(const Recipe& recipe, const std::string& role) {
+  return recipe.is_environment(role);
+}
+
 bool generates(const Recipe& recipe, const std::string& role) { return recipe.is_generator(role); }
 
 // Teachers and references.
@@ -26,11 +30,12 @@ bool is_frozen(const Recipe&, const std::string&) { return true; }
 struct Makers {
   bool (*makes)(const Recipe& recipe, const std::string& role);
   ServingRank (*of_a_model)(const RankContext& context);
-  ServingRank (*of_an_engine)(const RankContext& context);
+  ServingRank (*of_an_engine)(const RankContext& context);  // null: no engine plays it
 };
 
 // The first that makes a role is the one for it: a judge is a role of rewards, too.
 constexpr Makers kMakers[] = {
+    {answers_turns, make_environment_server, nullptr},
     {recipes::is_judge, make_judge_server, make_engine_judge},
     {serves_scores, make_score_server, make_engine_reward},
     {generates, make_generator, make_engine_generator},
@@ -42,9 +47,10 @@ constexpr Makers kMakers[] = {
 ServingRank make_serving_rank(const RankContext& context) {
   const auto* makers = std::ranges::find_if(
       kMakers, [&](const Makers& one) { return one.makes(context.recipe, context.role); });
-  RETORT_CHECK(makers != std::end(kMakers)) << "nobody makes the role " << context.role;
-  return context.role_options().external ? makers->of_an_engine(context)
-                                         : makers->of_a_model(context);
+  const bool external = context.role_options().external.has_value();
+  RETORT_CHECK(makers != std::end(kMakers) && (!external || makers->of_an_engine))
+      << "nobody makes the role " << context.role;
+  return external ? makers->of_an_engine(context) : makers->of_a_model(context);
 }
 
 }  // namespace retort::launch

@@ -175,7 +175,7 @@ StartObservers::StartObservers(const StartOptions& options, int64_t start_step)
       status_({.path = options.folder.path() / kStatusFile,
                .run = options.folder.path().filename().string(),
                .recipe = options.recipe.recipe.text,
-               .reproducible = recipes::roles_of_engines(options.recipe).empty(),
+               .reproducible = recipes::is_repeatable(options.recipe),
                .start_step = start_step,
                .max_steps = options.recipe.train.max_steps,
                .progress = &progress_.state(),

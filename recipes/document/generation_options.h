@@ -35,7 +35,7 @@ struct GenerationOptions {
   void fields(V& visit) {
     visit("role", role, "the role that generates; its model must have the student's shape");
     visit("num_generations", num_generations, "samples of each prompt");
-    visit("max_new_tokens", max_new_tokens, "longest completion");
+    visit("max_new_tokens", max_new_tokens, "longest completion; with environment: longest turn");
     visit("min_new_tokens", min_new_tokens,
           "tokens before which no end token is drawn and no stop text ends; 0: off");
     sampling.fields(visit);

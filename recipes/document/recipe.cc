@@ -21,6 +21,10 @@ struct BlockFinder {
 
 }  // namespace
 
+int64_t Recipe::longest_completion() const {
+  return environment ? environment->max_tokens : generation->max_new_tokens;
+}
+
 int64_t Recipe::num_processes() const {
   int64_t sum = 0;
   for (const auto& [name, role] : roles)

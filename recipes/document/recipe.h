@@ -13,6 +13,7 @@
 #include "recipes/data/options.h"
 #include "recipes/document/distill_options.h"
 #include "recipes/document/dpo_options.h"
+#include "recipes/document/environment_options.h"
 #include "recipes/document/generation_options.h"
 #include "recipes/document/grpo_options.h"
 #include "recipes/document/kto_options.h"
@@ -49,6 +50,7 @@ struct Recipe {
   std::optional<KtoOptions> kto;
   std::optional<RewardModelOptions> reward_model;
   std::optional<GenerationOptions> generation;
+  std::optional<EnvironmentOptions> environment;
   std::vector<rewards::RewardOptions> rewards;
   std::optional<RejectionSamplingOptions> rejection_sampling;
   std::optional<GrpoOptions> grpo;
@@ -75,6 +77,10 @@ struct Recipe {
     visit("generation", generation,
           "how samples are drawn; recipe: rejection_sampling, on_policy_distill, grpo, and distill "
           "with lmbda");
+    visit(
+        "environment", environment,
+        "samples are episodes: a role answers the student's turns, by tools or as a user; recipe: "
+        "grpo");
     visit("rewards", rewards, "what samples are scored by; recipe: rejection_sampling and grpo");
     visit("rejection_sampling", rejection_sampling, "recipe: rejection_sampling");
     visit("grpo", grpo, "recipe: grpo");
@@ -89,6 +95,11 @@ struct Recipe {
   bool is_generator(const std::string& role) const {
     return generation && generation->role == role;
   }
+  bool is_environment(const std::string& role) const {
+    return environment && environment->role == role;
+  }
+  // Tokens that a sample has behind its prompt, at most; a recipe with `generation`.
+  int64_t longest_completion() const;
   int64_t num_processes() const;
 };
 

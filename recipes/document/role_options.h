@@ -14,6 +14,7 @@
 #include "base/named_list.h"
 #include "base/options.h"
 #include "engines/contract/options.h"
+#include "environments/options.h"
 #include "parallel/layout.h"
 #include "recipes/document/lora_options.h"
 
@@ -23,10 +24,11 @@ enum class FloatType { kFloat32, kBfloat16, kFloat16 };
 enum class Batching { kAsSent, kDynamic };
 
 // One entry of `roles:`. A role with `external` has, once resolved, that one's tokenizer folder as
-// its `model` and a process for each of its addresses.
+// its `model` and a process for each of its addresses. One with `environment` has no model.
 struct RoleOptions {
   std::string model;
   std::optional<engines::ExternalOptions> external;
+  std::optional<environments::EnvironmentOptions> environment;
   parallel::Layout world;
   FloatType dtype = FloatType::kFloat32;
   std::optional<LoraOptions> lora;
@@ -43,6 +45,9 @@ struct RoleOptions {
   void fields(V& visit) {
     visit("model", model, "a Hugging Face model folder");
     visit("external", external, "instead of a model: an inference engine that is not ours");
+    visit("environment", environment,
+          "instead of a model: a program or a service that answers the student's turns; each of "
+          "world.dp processes has one of its own");
     visit("world", world, "processes of this role: tp * pp * dp");
     visit("dtype", dtype, "of weights and activations");
     visit("lora", lora,

@@ -49,12 +49,14 @@ void check_batches(const TrainOptions& train, const GenerationOptions& generatio
                   "step that is evaluated has a checkpoint");
 }
 
-void check_lengths(const GrpoOptions& grpo, const GenerationOptions& generation,
-                   const RecipePlaces& places) {
-  const int64_t longest = generation.max_new_tokens;
+void check_lengths(const GrpoOptions& grpo, const Recipe& recipe, const RecipePlaces& places) {
+  const int64_t longest = recipe.longest_completion();
   if (grpo.overlong_penalty_tokens > longest)
-    places.refuse({"grpo", "overlong_penalty_tokens"},
-                  "must be at most generation.max_new_tokens = " + std::to_string(longest));
+    places.refuse(
+        {"grpo", "overlong_penalty_tokens"},
+        std::string("must be at most ") +
+            (recipe.environment ? "environment.max_tokens" : "generation.max_new_tokens") + " = " +
+            std::to_string(longest));
 }
 
 // The KL in a reward is made of the probabilities of the draws, over what the loss is made of.
@@ -174,7 +176,7 @@ void check_grpo(const Recipe& recipe, const RecipePlaces& places) {
   const GrpoOptions& grpo = *recipe.grpo;
   const GenerationOptions& generation = *recipe.generation;
   check_batches(recipe.train, generation, grpo, places);
-  check_lengths(grpo, generation, places);
+  check_lengths(grpo, recipe, places);
   check_reward_kl(grpo, generation, places);
   check_staleness(grpo, *recipe.weight_sync, generation, places);
   check_samples_differ(generation, places);

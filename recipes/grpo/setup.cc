@@ -68,7 +68,7 @@ class GrpoRun : public RolloutRun {
     return {.grpo = *recipe.grpo,
             .reward_weights = std::move(weights),
             .num_generations = generation.num_generations,
-            .max_new_tokens = generation.max_new_tokens,
+            .max_new_tokens = recipe.longest_completion(),
             .temperature = generation.sampling.temperature,
             .num_ids = num_drawn_ids(context_),
             .sync_every_steps = recipe.weight_sync->every_steps,

@@ -20,7 +20,8 @@ enum class RewardType {
   kCommand,
   kHttp,
   kModel,
-  kJudge
+  kJudge,
+  kEnvironment
 };
 inline constexpr int64_t kDefaultAnswerTokens = 16;  // of a judge
 
@@ -86,7 +87,7 @@ struct RewardOptions {
 template <>
 struct retort::EnumNames<retort::rewards::RewardType> {
   using E = retort::rewards::RewardType;
-  static constexpr std::array<std::pair<std::string_view, E>, 9> values{
+  static constexpr std::array<std::pair<std::string_view, E>, 10> values{
       {{"exact_match", E::kExactMatch},
        {"numeric", E::kNumeric},
        {"regex", E::kRegex},
@@ -95,7 +96,8 @@ struct retort::EnumNames<retort::rewards::RewardType> {
        {"command", E::kCommand},
        {"http", E::kHttp},
        {"model", E::kModel},
-       {"judge", E::kJudge}}};
+       {"judge", E::kJudge},
+       {"environment", E::kEnvironment}}};
 };
 template <>
 struct retort::EnumNames<retort::rewards::LengthUnit> {

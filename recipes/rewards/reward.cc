@@ -28,6 +28,7 @@ std::unique_ptr<detail::Scorer> make_scorer(const RewardOptions& options, const 
     case RewardType::kJudge:
       if (!connect.judge) detail::fail(ErrorCode::kInvalidArgument, name, kNoRoles);
       return detail::make_judge(name, options, connect.judge(options));
+    case RewardType::kEnvironment: return detail::make_environment(name);
   }
   RETORT_CHECK(false) << "reward type";
   return nullptr;

@@ -26,6 +26,8 @@ struct RewardInput {
   std::string origin;                                       // "train.jsonl:17", for errors
   std::vector<int32_t> prompt_ids, completion_ids;          // for roles
   bool is_chat = false;  // whether the chat template rendered the prompt
+  // what its episode came to, a JSON object (models::Completion::episode); empty: it is none
+  std::string episode = {};
 };
 
 struct Scored {

@@ -97,9 +97,19 @@ Duration longest_answer(const Recipe& recipe) {
 }
 
 Duration load_timeout_of(const Recipe& recipe, const std::string& role) {
-  const auto& external = recipe.roles.at(role).external;
-  if (!external) return recipe.launch.load_timeout;
-  return std::max(recipe.launch.load_timeout, external->load_timeout);
+  const RoleOptions& options = recipe.roles.at(role);
+  Duration timeout = recipe.launch.load_timeout;
+  if (options.external) timeout = std::max(timeout, options.external->load_timeout);
+  if (options.environment) timeout = std::max(timeout, options.environment->start_timeout);
+  // It serves when its episodes can begin.
+  const bool waits = recipe.is_generator(role) && recipe.environment &&
+                     recipe.roles.contains(recipe.environment->role) && !options.environment;
+  if (waits) timeout = std::max(timeout, load_timeout_of(recipe, recipe.environment->role));
+  return timeout;
+}
+
+bool is_repeatable(const Recipe& recipe) {
+  return roles_of_engines(recipe).empty() && !recipe.environment;
 }
 
 }  // namespace retort::recipes

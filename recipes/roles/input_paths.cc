@@ -31,6 +31,10 @@ std::vector<InputPath> input_paths(const Recipe& recipe) {
   for (const auto& [name, role] : recipe.roles) {
     if (!is_asked_in_words(recipe, name)) add("roles." + name + ".model", role.model, name);
     if (role.lora) add("roles." + name + ".lora.adapter", role.lora->adapter.value_or(""), name);
+    if (role.environment) {
+      add("roles." + name + ".environment.api_key_file", role.environment->api_key_file, name);
+      add("roles." + name + ".environment.ca_file", role.environment->ca_file, name);
+    }
     if (!role.external) continue;
     add("roles." + name + ".external.api_key_file", role.external->api_key_file, name);
     add("roles." + name + ".external.ca_file", role.external->ca_file, name);

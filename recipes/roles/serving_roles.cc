@@ -17,6 +17,7 @@ std::vector<std::string> serving_roles(const Recipe& recipe) {
     if (std::find(names.begin(), names.end(), role) == names.end())
       names.push_back(std::move(role));
   if (recipe.generation) names.push_back(recipe.generation->role);
+  if (recipe.environment) names.push_back(recipe.environment->role);
   return names;
 }
 

@@ -60,9 +60,9 @@ void audit_prompts(const Recipe& recipe, int64_t num_prompts) {
       static_cast<long long>(counts.longest), static_cast<long long>(dataset->num_skipped()));
   std::printf("--- %lld completions of each are drawn, of at most %lld tokens\n",
               static_cast<long long>(recipe.generation->num_generations),
-              static_cast<long long>(recipe.generation->max_new_tokens));
+              static_cast<long long>(recipe.longest_completion()));
   const int64_t limit = models::read_model_config(model).max_position_embeddings;
-  const auto beyond = beyond_positions(counts.longest + recipe.generation->max_new_tokens,
+  const auto beyond = beyond_positions(counts.longest + recipe.longest_completion(),
                                        counts.longest_origin + " with a completion", limit);
   if (beyond) std::printf("--- warning: %s\n", beyond->c_str());
 }

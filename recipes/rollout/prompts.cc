@@ -8,7 +8,7 @@ std::shared_ptr<data::PromptDataset> open_prompts(const Recipe& recipe,
                                                   const models::ChatTemplate& chat,
                                                   const std::filesystem::path& cache) {
   return std::make_shared<data::PromptDataset>(sources, recipe.data, tokenizer, chat, cache,
-                                               recipe.generation->max_new_tokens);
+                                               recipe.longest_completion());
 }
 
 }  // namespace retort::recipes

@@ -47,6 +47,7 @@ std::string list_scores(const std::vector<rewards::Scored>& scores, size_t rewar
 // True of a reward that the run asks of others than this recipe's own programs and models: it is
 // not asked here.
 bool is_asked_elsewhere(const Recipe& recipe, const RewardOptions& reward) {
+  if (reward.type == RewardType::kEnvironment) return true;
   return reward.role && recipe.roles.at(*reward.role).external;
 }
 
@@ -88,7 +89,9 @@ void check_rewards(SelfCheck& check, const Recipe& recipe,
       recipe, [&](const RewardOptions& reward) { return !is_asked_elsewhere(recipe, reward); });
   for (const RewardOptions& reward : recipe.rewards)
     if (is_asked_elsewhere(recipe, reward))
-      check.check("reward", true, "is scored by role '" + *reward.role + "', which is not asked");
+      check.check("reward", true,
+                  "is scored by role '" + reward.role.value_or(recipe.environment->role) +
+                      "', which is not asked");
   if (asked.empty()) return;
 
   // The rows' own answers come first, which must get 1 from a reward that compares. What was drawn

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "models/generation/request.h"
 #include "models/generation/stop_text.h"
@@ -19,5 +20,9 @@ rewards::RewardInput reward_input(const data::PromptSample& prompt);
 void add_completion(rewards::RewardInput& input, const models::Tokenizer& tokenizer,
                     std::span<const int32_t> token_ids, models::FinishReason reason,
                     const models::StopRule& stops);
+
+// Adds what a sample came to that is an episode (models::Completion::episode). Its completion is
+// then what the model said last. kCorrupt for what is no record of one.
+void add_episode(rewards::RewardInput& input, const std::string& record);
 
 }  // namespace retort::recipes

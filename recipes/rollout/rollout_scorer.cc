@@ -96,7 +96,8 @@ PendingRollout RolloutScorer::begin(SampleSource& source, RolloutRequest request
                                                             const models::Completion& completion) {
       queue->put(attempt, {.place = place,
                            .token_ids = completion.token_ids,
-                           .finish_reason = completion.finish_reason});
+                           .finish_reason = completion.finish_reason,
+                           .episode = completion.episode});
     };
   };
   return source.begin(std::move(request));
@@ -112,6 +113,7 @@ void RolloutScorer::score_all() {
         const ScoringQueue::Arrived& sample = batch->samples[i];
         add_completion(batch->inputs[i], tokenizer_, sample.token_ids, sample.finish_reason,
                        stops_);
+        if (!sample.episode.empty()) add_episode(batch->inputs[i], sample.episode);
       }
       std::vector<rewards::Scored> scores = rewards_->score(batch->inputs);
       queue_->finish(*batch, std::move(scores), seconds_since(start));

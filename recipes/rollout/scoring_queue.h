@@ -25,6 +25,7 @@ class ScoringQueue {
     size_t place = 0;  // in its request
     std::vector<int32_t> token_ids;
     models::FinishReason finish_reason = models::FinishReason::kEos;
+    std::string episode = {};  // models::Completion::episode
   };
   // One that has been scored, so far as that is.
   struct Peek {

@@ -36,7 +36,7 @@ struct PromptCounts {
     std::string text =
         std::to_string(usable) + " of " + std::to_string(rows) + " rows of " + key + " can be used";
     if (usable == 0) return text;
-    const int64_t completion = recipe.generation->max_new_tokens;
+    const int64_t completion = recipe.longest_completion();
     return text + "; the longest has " + std::to_string(longest) + " tokens, " +
            std::to_string(longest + completion) + " with a completion of " +
            std::to_string(completion) + ", of data.max_length " +
@@ -65,7 +65,7 @@ std::vector<data::PromptSample> check_rows(SelfCheck& check, const Recipe& recip
   }
 
   check.check("prompts", !first.empty(), counts.text(key, recipe));
-  if (const auto beyond = beyond_positions(counts.longest + recipe.generation->max_new_tokens,
+  if (const auto beyond = beyond_positions(counts.longest + recipe.longest_completion(),
                                            counts.longest_origin + " with a completion",
                                            student.decoder.config().max_position_embeddings))
     check.warn("prompts", *beyond);

@@ -25,6 +25,16 @@ void check_blocks(const Recipe& recipe, const RecipePlaces& places);
 void check_roles(const Recipe& recipe, const RecipePlaces& places, const Launcher& launcher,
                  bool has_cuda);
 
+// environment.cc: a role that is an environment has nothing of a model's; check_roles calls it.
+void check_environment_role(const std::string& name, const RoleOptions& role,
+                            const RecipePlaces& places);
+// The block `environment`: its role is one, and does nothing else; lengths and times have room.
+// Rewards of type: environment need it.
+void check_environment(const Recipe& recipe, const RecipePlaces& places);
+// The chat template joins turns without tokenising again (models::TurnSuffix), and teaches one
+// format of calls. Opens template and tokenizer.
+void check_turns(const Recipe& recipe, const RecipePlaces& places);
+
 // devices.cc: refuses lists that have no effect, that no host can have, or that have fewer devices
 // than the role has ranks on a host. `is_launched`: by retort launch, which knows where each
 // process is.

@@ -76,18 +76,19 @@ void check_drawn_length(const Recipe& recipe, const RecipePlaces& places) {
   if (generator.external) return;
 
   const models::ModelConfig config = models::read_model_config(generator.model);
-  const int64_t new_tokens = recipe.generation->max_new_tokens;
+  const int64_t new_tokens = recipe.longest_completion();
+  const KeyPath path = recipe.environment ? KeyPath{"environment", "max_tokens"}
+                                          : KeyPath{"generation", "max_new_tokens"};
   const auto check = [&](const models::Rope& rope) {
     const int64_t limit = rope.fixed_length();
     if (limit == 0 || new_tokens < limit) return;
-    places.refuse({"generation", "max_new_tokens"},
-                  "a completion of " + std::to_string(new_tokens) +
-                      " tokens has no prompt before it, and above " + std::to_string(limit) +
-                      " the rope type '" + rope.type + "' of " + generator.model +
-                      " rotates all of a sequence otherwise than the keys that are in the "
-                      "generator's cache by then; write " +
-                      std::to_string(limit - 1) +
-                      " or less, and as much less as the longest prompt has tokens");
+    places.refuse(path, "a completion of " + std::to_string(new_tokens) +
+                            " tokens has no prompt before it, and above " + std::to_string(limit) +
+                            " the rope type '" + rope.type + "' of " + generator.model +
+                            " rotates all of a sequence otherwise than the keys that are in the "
+                            "generator's cache by then; write " +
+                            std::to_string(limit - 1) +
+                            " or less, and as much less as the longest prompt has tokens");
   };
   check(config.rope);
   if (config.sliding_rope) check(*config.sliding_rope);

@@ -28,7 +28,7 @@ class ModelFolderCheck {
 
   void run() const {
     for (const auto& [name, role] : recipe_.roles) {
-      if (is_asked_in_words(recipe_, name)) continue;
+      if (is_asked_in_words(recipe_, name) || role.environment) continue;
       KeyPath path{"roles", name, "model"};
       if (role.external) path = {"roles", name, "external", "tokenizer"};
       if (!std::filesystem::is_directory(role.model))
@@ -115,7 +115,7 @@ void check_tokenizers(const Recipe& recipe) {
   const models::Tokenizer student =
       models::Tokenizer::load(recipe.roles.at(Recipe::kDrivingRole).model);
   for (const std::string& role : others) {
-    if (is_judge(recipe, role)) continue;
+    if (is_judge(recipe, role) || recipe.is_environment(role)) continue;
     const std::string& folder = recipe.roles.at(role).model;
     const models::Tokenizer other = models::Tokenizer::load(folder);
 
@@ -164,7 +164,7 @@ void check_generator_model(const Recipe& recipe) {
 void check_heads(const Recipe& recipe) {
   const bool trains_scores = recipe_type(recipe).score_labels(recipe) > 0;
   for (const auto& [name, role] : recipe.roles) {
-    if (role.external || is_asked_for_scores(recipe, name)) continue;
+    if (role.external || role.environment || is_asked_for_scores(recipe, name)) continue;
     if (name == Recipe::kDrivingRole && trains_scores) continue;
     if (!models::read_model_config(role.model).classifies()) continue;
     throw Error(ErrorCode::kInvalidArgument,

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "recipes/type/registry.h"
+#include "roles/episodes/episode.h"
 
 namespace retort::recipes {
 namespace {
@@ -48,6 +49,16 @@ void resolve_sampling_correction(Recipe& recipe) {
       external ? CorrectionChoice::kSequenceMask : CorrectionChoice::kNone;
 }
 
+// An episode may begin anew after it has waited for as long as it may, so a sample takes longer
+// than one that is drawn at a stretch.
+void resolve_generation_timeout(Recipe& recipe, const RecipePlaces& places) {
+  if (!recipe.environment || !recipe.generation || places.written({"generation", "timeout"}))
+    return;
+  const int64_t attempts = 1 + roles::EpisodeOptions().restarts;
+  recipe.generation->timeout =
+      GenerationOptions().timeout + attempts * recipe.environment->episode_timeout;
+}
+
 // With launch.backend: kubernetes, keys that are not written fit a cluster: launch.stop_timeout
 // lies within Kubernetes' usual grace period, and roles.<name>.restarts is 0, because nobody starts
 // a single process again.
@@ -72,6 +83,7 @@ void resolve_recipe(Recipe& recipe, const RecipePlaces& places) {
   resolve_external_roles(recipe, places);
   resolve_sampling_correction(recipe);
   if (recipe.generation && !recipe.weight_sync) recipe.weight_sync.emplace();
+  resolve_generation_timeout(recipe, places);
   resolve_kubernetes(recipe, places);
 }
 

@@ -35,7 +35,8 @@ class RoleCheck {
  private:
   void check_role(const std::string& name, const RoleOptions& role) const {
     const bool driving = name == Recipe::kDrivingRole;
-    if (role.model.empty() && !role.external)
+    if (role.environment) check_environment_role(name, role, places_);
+    if (role.model.empty() && !role.external && !role.environment)
       places_.refuse({"roles", name}, "`model` is missing; expected a Hugging Face model folder");
     check_world(name, role.world, driving);
     if (role.world.device == parallel::Device::kCuda && !has_cuda_)
@@ -54,6 +55,10 @@ class RoleCheck {
     if (driving) return;
     // Where a key names a role that is not declared, that line is the one to mend, and the type's
     // own checks refuse it.
+    if (role.environment && !recipe_.environment)
+      places_.refuse(
+          {"roles", name, "environment"},
+          "answers the turns of nobody: the block `environment: {role: " + name + "}` is missing");
     const auto used = serving_roles(recipe_);
     const bool all_declared = std::ranges::all_of(
         used, [&](const std::string& each) { return recipe_.roles.contains(each); });

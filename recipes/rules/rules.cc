@@ -29,6 +29,7 @@ void check_rules(const Recipe& recipe, const RecipePlaces& places, const Launche
   check_ports(recipe, places, launcher, options.is_launched);
 
   // These rules are about what the roles do for one another.
+  check_environment(recipe, places);
   check_reward_roles(recipe, places);
   if (recipe.generation) check_generation(recipe, places);
   check_external_roles(recipe, places);
@@ -46,6 +47,7 @@ void check_rules(const Recipe& recipe, const RecipePlaces& places, const Launche
 
   if (!options.check_inputs) return;
   check_drawn_length(recipe, places);
+  check_turns(recipe, places);
   type.check_inputs(recipe, places);
 }
 

@@ -27,6 +27,11 @@ using Place = EpisodePlaces::Place;
 // Between two looks at whether an episode that waits can begin.
 constexpr std::chrono::milliseconds kBetweenLooks = EpisodePlaces::kFull;
 
+// The replica does not have the episode, and is there.
+bool is_refusal(ErrorCode code) {
+  return code == ErrorCode::kResourceExhausted || code == ErrorCode::kUnavailable;
+}
+
 ErrorCode code_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -35,6 +40,20 @@ ErrorCode code_of(const std::exception_ptr& error) {
   } catch (...) {
     return ErrorCode::kRemote;
   }
+}
+
+// A role says by kUnavailable that it has lost an episode; to whoever drives that, its environment
+// is gone.
+std::exception_ptr for_caller(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    if (e.code() == ErrorCode::kUnavailable)
+      return std::make_exception_ptr(
+          Error(ErrorCode::kPeerLost, e.message(), e.origin(), e.context()));
+  } catch (...) {
+  }
+  return error;
 }
 
 template <class Answer>
@@ -237,10 +256,10 @@ void RemoteEnvironment::Impl::opened(Opening opening, Place place, Outcome<Opene
     return;
   }
 
-  // It began nowhere, or where all is lost: another replica may take it.
+  // It began nowhere, or where it is lost: another replica may take it.
   const ErrorCode code = code_of(outcome.error);
   ended(episode, place, code);
-  if (code == ErrorCode::kPeerLost || code == ErrorCode::kResourceExhausted)
+  if (code == ErrorCode::kPeerLost || is_refusal(code))
     begin(std::move(opening));
   else
     opening.promise.set_error(outcome.error);
@@ -292,7 +311,11 @@ void RemoteEnvironment::Impl::closed(uint64_t episode, Place place,
     if (outcome.error && code_of(outcome.error) == ErrorCode::kPeerLost) places_.lose(place);
     tell_news();
   }
-  if (!outcome.value || std::isfinite(outcome.value->reward.value_or(0))) return;
+  if (outcome.error) {
+    outcome.error = for_caller(outcome.error);
+    return;
+  }
+  if (std::isfinite(outcome.value->reward.value_or(0))) return;
   outcome.value.reset();
   outcome.error = std::make_exception_ptr(
       Error(ErrorCode::kCorrupt, "environment.close: the reward is not finite")
@@ -302,7 +325,7 @@ void RemoteEnvironment::Impl::closed(uint64_t episode, Place place,
 void RemoteEnvironment::Impl::ended(uint64_t episode, Place place, ErrorCode code) {
   {
     const std::lock_guard lock(mutex_);
-    if (code == ErrorCode::kResourceExhausted)
+    if (is_refusal(code))
       places_.refuse(episode, place);
     else
       places_.end(episode, place);
@@ -310,7 +333,7 @@ void RemoteEnvironment::Impl::ended(uint64_t episode, Place place, ErrorCode cod
     tell_news();
     if (stopped_) return;
   }
-  if (code == ErrorCode::kPeerLost || code == ErrorCode::kResourceExhausted) return;
+  if (code == ErrorCode::kPeerLost || is_refusal(code)) return;
   // The failure may be this side's alone: then the replica would go on with the episode. Whether it
   // knows of it does not matter.
   call(place.replica, kEnvironmentClose, CloseEpisode{.episode = episode},

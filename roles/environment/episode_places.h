@@ -14,7 +14,7 @@ namespace retort::roles {
 // Threads: one at a time.
 class EpisodePlaces {
  public:
-  // A replica that said that it is full is left alone for so long, unless an episode of ours ends
+  // A replica that did not take an episode is left alone for so long, unless one of ours ends
   // there: others have the rest of its room, and nobody tells when they give it back.
   static constexpr std::chrono::milliseconds kFull{100};
 
@@ -40,7 +40,7 @@ class EpisodePlaces {
   // kInvalidArgument for an episode that is nowhere; kPeerLost once for one that is gone.
   Place at(uint64_t episode);
   void end(uint64_t episode, Place place);
-  // The replica did not take it: it is full.
+  // The replica did not take it.
   void refuse(uint64_t episode, Place place);
   // Forgotten if the replica came back since.
   void lose(Place place);

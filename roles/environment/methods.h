@@ -82,7 +82,8 @@ struct EnvironmentInfo {
 
 inline constexpr rpc::Method<Empty, EnvironmentInfo> kEnvironmentInfo{"environment.info", true};
 // An episode is forgotten when it is closed, or its caller's connection ends; then the environment
-// is told to close it. kResourceExhausted beyond `episodes` of all callers.
+// is told to close it. kResourceExhausted beyond `episodes` of all callers; kUnavailable for one
+// that is lost while the role goes on.
 inline constexpr rpc::Method<OpenEpisode, OpenedEpisode> kEnvironmentOpen{"environment.open"};
 inline constexpr rpc::Method<EpisodeTurn, EpisodeAnswer> kEnvironmentStep{"environment.step"};
 inline constexpr rpc::Method<CloseEpisode, ClosedEpisode> kEnvironmentClose{"environment.close"};

@@ -27,18 +27,26 @@ Future<Answer> answer_of(const Ask& ask) {
   }
 }
 
-bool is_loss(const std::exception_ptr& error) {
+// The message of an error that says that the environment has lost what it had; else nullopt.
+std::optional<std::string> loss_of(const std::exception_ptr& error) {
+  if (!error) return std::nullopt;
   try {
     std::rethrow_exception(error);
   } catch (const Error& e) {
-    return e.code() == ErrorCode::kPeerLost;
+    if (e.code() == ErrorCode::kPeerLost) return e.message();
   } catch (...) {
-    return false;
   }
+  return std::nullopt;
+}
+
+// To a caller it is the episode that is lost: this process is there, and takes others.
+std::exception_ptr for_caller(const std::exception_ptr& error) {
+  const std::optional<std::string> loss = loss_of(error);
+  return loss ? std::make_exception_ptr(Error(ErrorCode::kUnavailable, *loss)) : error;
 }
 
 Error not_open(const std::string& caller, uint64_t episode) {
-  return Error(ErrorCode::kPeerLost,
+  return Error(ErrorCode::kUnavailable,
                "this episode is not open here: this process began after it, or the connection of "
                "its caller ended since, or it is closed")
       .with("caller", caller)
@@ -71,6 +79,7 @@ class EnvironmentServer::Episodes : public std::enable_shared_from_this<Episodes
                        cancelled = caller.cancelled](Outcome<Answer> outcome) mutable {
       // The episode's state changes first: the caller may use it as soon as it has the answer.
       self->answered(number, outcome.error, cancelled->load());
+      outcome.error = for_caller(outcome.error);
       promise.complete(std::move(outcome));
     });
     return passed;
@@ -123,7 +132,7 @@ class EnvironmentServer::Episodes : public std::enable_shared_from_this<Episodes
   // With the lock held. The caller's number is free at once: another process of its name may use
   // it.
   void leave(uint64_t number, Episode& episode);
-  void note(const std::exception_ptr& error);
+  void note_opening(uint64_t number, const std::exception_ptr& error);
 
   const std::shared_ptr<Environment> environment_;
   int64_t limit_ = 0;
@@ -132,7 +141,9 @@ class EnvironmentServer::Episodes : public std::enable_shared_from_this<Episodes
   ByCaller by_caller_;                    // those that are not leaving
   uint64_t last_number_ = 0;
   int64_t closed_ = 0;
-  std::exception_ptr lost_;
+  int losses_ = 0;            // of episodes that were to open, in a row
+  uint64_t last_in_row_ = 0;  // of our numbers, those up to this one count no more
+  std::exception_ptr lost_;   // for good
 };
 
 uint64_t EnvironmentServer::Episodes::add(const std::string& caller, const std::string& process,
@@ -195,9 +206,9 @@ void EnvironmentServer::Episodes::answered(uint64_t number, const std::exception
   {
     const std::lock_guard lock(mutex_);
     Episode& episode = episodes_.at(number);
+    if (!std::exchange(episode.opened, true)) note_opening(number, error);
     if (error) {
       // The environment keeps nothing of it.
-      note(error);
       closer = std::move(episode.closer);
       leave(number, episode);
       episodes_.erase(number);
@@ -207,7 +218,7 @@ void EnvironmentServer::Episodes::answered(uint64_t number, const std::exception
       episode.busy = closes;
     }
   }
-  if (closer) closer->set_error(error);
+  if (closer) closer->set_error(for_caller(error));
   if (closes) end(number);
 }
 
@@ -217,8 +228,18 @@ void EnvironmentServer::Episodes::leave(uint64_t number, Episode& episode) {
   if (found != by_caller_.end() && found->second == number) by_caller_.erase(found);
 }
 
-void EnvironmentServer::Episodes::note(const std::exception_ptr& error) {
-  if (!lost_ && is_loss(error)) lost_ = error;
+// Those that were asked for before the last loss are lost with it, and count as one.
+void EnvironmentServer::Episodes::note_opening(uint64_t number, const std::exception_ptr& error) {
+  const std::optional<std::string> loss = loss_of(error);
+  if (!loss) {
+    losses_ = 0;
+    return;
+  }
+  if (number <= last_in_row_) return;
+  last_in_row_ = last_number_;
+  if (++losses_ == kMaxLosses)
+    lost_ =
+        std::make_exception_ptr(Error(ErrorCode::kPeerLost, "the environment is lost: " + *loss));
 }
 
 void EnvironmentServer::Episodes::end(uint64_t number) {
@@ -299,7 +320,7 @@ bool EnvironmentServer::work() {
   try {
     episodes_->throw_if_lost();
   } catch (const Error& error) {
-    throw Error(ErrorCode::kUnavailable, "the environment is lost: " + error.message());
+    throw Error(ErrorCode::kUnavailable, error.message());
   }
   const auto now = std::chrono::steady_clock::now();
   if (agent_ == nullptr || now < next_look_) return false;

@@ -27,14 +27,17 @@ namespace retort::roles {
 // Use: as every ServedRole.
 // Callers: gone is who is no longer connected, or opens an episode as another process of the same
 //   name. A call that its caller has given up closes its episode when it is answered.
-// Errors: those of the environment, whatever it was asked, close the episode and go to its caller.
-//   kResourceExhausted for an episode beyond EnvironmentInfo::episodes, kPeerLost for one that is
-//   not open here: its process, or its caller's connection, has ended since. When the environment
-//   itself is lost every call fails with that from then on, and work() throws: the process ends,
-//   and may begin anew.
+// Errors: those of the environment, whatever it was asked, close the episode and go to its caller;
+//   kPeerLost, which says that the environment has lost the episode, as kUnavailable: this process
+//   is there. kUnavailable also for an episode that is not open here, because its process or its
+//   caller's connection has ended since; kResourceExhausted beyond EnvironmentInfo::episodes.
+//   An environment is lost for good when kMaxLosses times in a row it lost an episode that it was
+//   to open, each asked for after the one before was lost. Then every call fails with kPeerLost,
+//   and work() throws: the process ends, and may begin anew.
 // Threads: compute.
 class EnvironmentServer final : public ServedRole {
  public:
+  static constexpr int kMaxLosses = 3;
   // Between two looks at who is still connected.
   static constexpr std::chrono::milliseconds kLookEvery{100};
 

@@ -109,8 +109,8 @@ TEST_F(EnvironmentServerTest, ANumberThatIsOpenIsRefused) {
 }
 
 TEST_F(EnvironmentServerTest, WhatIsNotOpenIsLost) {
-  EXPECT_EQ(code_of([&] { step(*caller, 7, 1, "what").get(soon()); }), ErrorCode::kPeerLost);
-  EXPECT_EQ(code_of([&] { close(*caller, 7).get(soon()); }), ErrorCode::kPeerLost);
+  EXPECT_EQ(code_of([&] { step(*caller, 7, 1, "what").get(soon()); }), ErrorCode::kUnavailable);
+  EXPECT_EQ(code_of([&] { close(*caller, 7).get(soon()); }), ErrorCode::kUnavailable);
 }
 
 TEST_F(EnvironmentServerTest, ARefusedTurnEndsTheEpisodeAlone) {
@@ -119,7 +119,7 @@ TEST_F(EnvironmentServerTest, ARefusedTurnEndsTheEpisodeAlone) {
   const Error refused = test::error_of([&] { step(*caller, 1, 1, "refuse").get(soon()); });
   EXPECT_EQ(refused.code(), ErrorCode::kInvalidArgument);
   EXPECT_NE(refused.message().find("this is no move"), std::string::npos);
-  EXPECT_EQ(code_of([&] { step(*caller, 1, 2, "again").get(soon()); }), ErrorCode::kPeerLost);
+  EXPECT_EQ(code_of([&] { step(*caller, 1, 2, "again").get(soon()); }), ErrorCode::kUnavailable);
   EXPECT_EQ(step(*caller, 2, 1, "on").get(soon()).messages, R"(["tools/0 2 on"])");
   EXPECT_TRUE(has_open(1));
 }
@@ -163,15 +163,17 @@ TEST_F(EnvironmentServerTest, EpisodesOfACallerThatWasReplacedAreClosed) {
   const AgentPtr after = connected("generator/1");
   EXPECT_EQ(open(*after, 1).get(soon()).messages, R"(["tools/0 3 3"])");
   EXPECT_TRUE(has_open(1));
-  EXPECT_EQ(code_of([&] { step(*after, 2, 1, "what").get(soon()); }), ErrorCode::kPeerLost);
+  EXPECT_EQ(code_of([&] { step(*after, 2, 1, "what").get(soon()); }), ErrorCode::kUnavailable);
 }
 
 TEST_F(EnvironmentServerTest, WithItsEnvironmentTheRoleIsLost) {
   open(*caller, 1).get(soon());
-  open(*caller, 2).get(soon());
-  EXPECT_FALSE(tools.failure().has_value());
   tools.fake->set_error(ErrorCode::kPeerLost);
-  EXPECT_EQ(code_of([&] { step(*caller, 1, 1, "on").get(soon()); }), ErrorCode::kPeerLost);
+  EXPECT_EQ(code_of([&] { step(*caller, 1, 1, "on").get(soon()); }), ErrorCode::kUnavailable);
+  for (int i = 0; i < EnvironmentServer::kMaxLosses; ++i) {
+    EXPECT_FALSE(tools.failure().has_value());
+    EXPECT_EQ(code_of([&] { open(*caller, 1).get(soon()); }), ErrorCode::kUnavailable);
+  }
   ASSERT_TRUE(test::wait_until([&] { return tools.failure().has_value(); }));
   EXPECT_EQ(tools.failure()->code(), ErrorCode::kUnavailable);
   EXPECT_NE(tools.failure()->message().find("the environment is lost: the fake"),
@@ -199,7 +201,7 @@ TEST_F(EnvironmentCallsTest, ATurnThatItsCallerGaveUpEndsTheEpisode) {
   EXPECT_TRUE(fake->open_episodes().empty());
   EXPECT_EQ(server.num_open(), 0u);
   *cancelled = false;
-  EXPECT_EQ(code_of([&] { server.step(turn_of(1, 2, "on"), call()); }), ErrorCode::kPeerLost);
+  EXPECT_EQ(code_of([&] { server.step(turn_of(1, 2, "on"), call()); }), ErrorCode::kUnavailable);
 }
 
 TEST_F(EnvironmentCallsTest, ATurnInWorkOfACallerThatWasReplacedIsWaitedFor) {
@@ -222,6 +224,25 @@ TEST_F(EnvironmentCallsTest, AFailedTurnIsTheEndThatIsWaitedFor) {
   EXPECT_EQ(code_of([&] { slow.get(soon()); }), ErrorCode::kTimeout);
   EXPECT_EQ(code_of([&] { end.get(soon()); }), ErrorCode::kTimeout);
   EXPECT_EQ(server.num_open(), 0u);
+}
+
+// One loss of the environment takes all along that it has, or is to open.
+TEST_F(EnvironmentCallsTest, LossesThatComeTogetherAreOne) {
+  std::vector<Future<OpenedEpisode>> together;
+  for (uint64_t episode = 1; episode <= 4; ++episode)
+    together.push_back(server.open(opening(episode, "hang"), call()));
+  fake->set_error(ErrorCode::kPeerLost);
+  fake->release();
+  for (Future<OpenedEpisode>& one : together)
+    EXPECT_EQ(code_of([&] { one.get(soon()); }), ErrorCode::kUnavailable);
+  EXPECT_FALSE(server.work());
+
+  // Each of these is a loss of its own.
+  EXPECT_EQ(code_of([&] { server.open(opening(1), call()).get(soon()); }), ErrorCode::kUnavailable);
+  EXPECT_FALSE(server.work());
+  EXPECT_EQ(code_of([&] { server.open(opening(1), call()).get(soon()); }), ErrorCode::kUnavailable);
+  EXPECT_EQ(code_of([&] { server.work(); }), ErrorCode::kUnavailable);
+  EXPECT_EQ(code_of([&] { server.open(opening(1), call()); }), ErrorCode::kPeerLost);
 }
 
 // A client of two replicas that take two episodes each.
@@ -325,16 +346,17 @@ TEST_F(RemoteEnvironmentTest, AnEpisodeThatIsGivenUpBeforeItBeganIsClosed) {
   EXPECT_TRUE(fake(0).open_episodes().empty());
 }
 
-TEST_F(RemoteEnvironmentTest, ALostReplicaTakesItsEpisodesWithIt) {
+TEST_F(RemoteEnvironmentTest, ALostEpisodeIsNotThoseBesideIt) {
   const auto remote = attached();
   for (uint64_t episode = 1; episode <= 3; ++episode)
     remote->open(opening(episode)).get(soon());
   fake(0).set_error(ErrorCode::kPeerLost);
   EXPECT_EQ(code_of([&] { remote->step(turn_of(1, 1, "on")).get(soon()); }), ErrorCode::kPeerLost);
-  EXPECT_EQ(code_of([&] { remote->step(turn_of(3, 1, "on")).get(soon()); }), ErrorCode::kPeerLost)
-      << "nobody has asked the replica about this one";
+  EXPECT_EQ(remote->open(opening(1)).get(soon()).messages, R"(["tools/1 2 3"])")
+      << "where nothing opens another replica does";
+  fake(0).set_error({});
+  EXPECT_EQ(remote->step(turn_of(3, 1, "on")).get(soon()).messages, R"(["tools/0 2 on"])");
   EXPECT_EQ(remote->step(turn_of(2, 1, "on")).get(soon()).messages, R"(["tools/1 1 on"])");
-  EXPECT_EQ(remote->open(opening(1)).get(soon()).messages, R"(["tools/1 2 3"])");
 }
 
 TEST_F(RemoteEnvironmentTest, WithoutAReplicaNothingBegins) {
@@ -343,6 +365,7 @@ TEST_F(RemoteEnvironmentTest, WithoutAReplicaNothingBegins) {
     replica->fake->set_error(ErrorCode::kPeerLost);
   test::expect_error(ErrorCode::kPeerLost, "every replica of role 'tools' is lost",
                      [&] { remote->open(opening(1)).get(soon()); });
+  EXPECT_TRUE(replicas[0]->failure() && replicas[1]->failure());
 }
 
 TEST_F(RemoteEnvironmentTest, ARewardThatIsNoNumberIsRefused) {

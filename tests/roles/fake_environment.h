@@ -25,8 +25,8 @@ namespace retort::roles {
 
 using namespace std::chrono_literals;
 
-// Answers at once, with its name and its number of the episode; a turn "hang" when it is released, a
-// turn "refuse" with kInvalidArgument. The reward is the number of turns, and none after a turn
+// Answers at once, with its name and its number of the episode; a turn "hang" when it is released,
+// a turn "refuse" with kInvalidArgument. The reward is the number of turns, and none after a turn
 // "mad". Threads: any.
 class FakeEnvironment final : public Environment {
  public:
@@ -72,8 +72,8 @@ class FakeEnvironment final : public Environment {
     const std::lock_guard lock(mutex_);
     return held_.size();
   }
-  // Each answer from now on.
-  void set_error(ErrorCode code) {
+  // Of each answer from now on; none: there are answers.
+  void set_error(std::optional<ErrorCode> code) {
     const std::lock_guard lock(mutex_);
     error_ = code;
   }
@@ -143,7 +143,8 @@ class FakeEnvironment final : public Environment {
   std::vector<std::function<void()>> held_;
 };
 
-// A role of one fake environment at work on a thread of its own.
+// A role of one fake environment at work on a thread of its own. What ends its work closes its
+// agent, as the end of a process would.
 class ServedEnvironment {
  public:
   explicit ServedEnvironment(const std::string& name, int64_t episodes = 4, bool user_turns = false)
@@ -155,8 +156,12 @@ class ServedEnvironment {
       try {
         server.lead(*queue, [this] { return stop_.load(); });
       } catch (const Error& error) {
-        const std::lock_guard lock(mutex_);
-        failure_ = error;
+        {
+          const std::lock_guard lock(mutex_);
+          failure_ = error;
+        }
+        queue->close();
+        agent.close();
       }
     });
   }

@@ -36,6 +36,7 @@ std::unique_ptr<Scorer> make_command(std::string name, const RewardOptions& opti
 std::unique_ptr<Scorer> make_http(std::string name, const RewardOptions& options);
 std::unique_ptr<Scorer> make_role(std::string name, AskRole ask);
 std::unique_ptr<Scorer> make_judge(std::string name, const RewardOptions& options, AskJudge ask);
+std::unique_ptr<Scorer> make_environment(std::string name);
 // kInvalidArgument for a pattern without a group.
 void check_number_pattern(const std::string& name, const std::string& pattern);
 

@@ -67,12 +67,11 @@ std::vector<std::string> wait_for_addresses(const RankContext& context, const st
 
 // Waits for these ranks of a role and connects to them, many at a time; returns their names. One
 // deadline holds for all of it.
-std::vector<std::string> connect_ranks(RunContext& context, const std::string& role,
-                                       const std::vector<int64_t>& ranks) {
-  const Deadline deadline = Deadline::after(load_timeout_of(context.recipe(), role));
-  context.rank.report("waiting", 0, "for " + names_of(role, ranks));
-  const std::vector<std::string> addresses =
-      wait_for_addresses(context.rank, role, ranks, deadline);
+std::vector<std::string> connect_ranks(const RankContext& context, rpc::PeerLinks& links,
+                                       const std::string& role, const std::vector<int64_t>& ranks) {
+  const Deadline deadline = Deadline::after(load_timeout_of(context.recipe, role));
+  context.report("waiting", 0, "for " + names_of(role, ranks));
+  const std::vector<std::string> addresses = wait_for_addresses(context, role, ranks, deadline);
 
   std::vector<std::string> peers;
   std::vector<rpc::PeerLinks::Place> places;
@@ -80,7 +79,7 @@ std::vector<std::string> connect_ranks(RunContext& context, const std::string& r
     peers.push_back(process_name(role, ranks[i]));
     places.push_back({.peer = peers.back(), .address = addresses[i]});
   }
-  context.links.keep_all(std::move(places), deadline);
+  links.keep_all(std::move(places), deadline);
   return peers;
 }
 
@@ -104,7 +103,7 @@ std::vector<roles::TeacherReplica> connect_replicas(RunContext& context, const s
           name(parallel::rank_of(layout, {.tp = tp, .dp = dp, .pp = layout.pp - 1})));
     replicas.push_back(std::move(replica));
   }
-  connect_ranks(context, role, ranks);
+  connect_ranks(context.rank, context.links, role, ranks);
   return replicas;
 }
 
@@ -129,9 +128,14 @@ rpc::PeerLinks* links_to(RunContext& context, const std::string& role) {
 }
 
 std::vector<std::string> connect_role(RunContext& context, const std::string& role) {
-  std::vector<int64_t> ranks(to_size(context.recipe().roles.at(role).world.world_size()));
+  return connect_role(context.rank, context.links, role);
+}
+
+std::vector<std::string> connect_role(const RankContext& context, rpc::PeerLinks& links,
+                                      const std::string& role) {
+  std::vector<int64_t> ranks(to_size(context.recipe.roles.at(role).world.world_size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  return connect_ranks(context, role, ranks);
+  return connect_ranks(context, links, role, ranks);
 }
 
 std::unique_ptr<roles::TeacherClient> connect_frozen_role(RunContext& context,

@@ -1,4 +1,5 @@
-// How a rank of the student reaches the other roles of its run.
+// How a rank reaches other roles of its run: those of the student all of them, others by links of
+// their own.
 #pragma once
 
 #include <memory>
@@ -25,6 +26,9 @@ rpc::PeerLinks* links_to(RunContext& context, const std::string& role);
 // their names, in the order of ranks. All of it within launch.load_timeout. The store is asked for
 // all addresses at once, so its requests do not grow with the role.
 std::vector<std::string> connect_role(RunContext& context, const std::string& role);
+// The same for a rank of whichever role, over links of its own.
+std::vector<std::string> connect_role(const RankContext& context, rpc::PeerLinks& links,
+                                      const std::string& role);
 
 // How a frozen role is asked.
 struct FrozenRoleOptions {

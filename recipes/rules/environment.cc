@@ -1,0 +1,166 @@
+// Rules of the block `environment:` and of roles that are environments.
+#include "recipes/rules/block_rules.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <string>
+
+#include "base/error.h"
+#include "models/text/chat_template.h"
+#include "models/text/tokenizer.h"
+#include "models/text/turn_suffix.h"
+#include "recipes/roles/serving_roles.h"
+#include "recipes/rules/references.h"
+#include "recipes/run/inputs/chat.h"
+#include "recipes/run/inputs/episode_options.h"
+#include "recipes/type/registry.h"
+
+namespace retort::recipes {
+namespace {
+
+// A role that answers turns does nothing else.
+void check_use(const Recipe& recipe, const RecipePlaces& places, const std::string& role) {
+  if (recipe.is_generator(role))
+    places.refuse({"generation", "role"},
+                  "'" + role + "' is an environment; give the generator a role of its own");
+  for (size_t i = 0; i < recipe.rewards.size(); ++i)
+    if (recipe.rewards[i].role == role)
+      places.refuse(
+          {"rewards", std::to_string(i), "role"},
+          "'" + role + "' is an environment, which scores its own episodes by type: environment");
+  const auto frozen = frozen_roles(recipe);
+  if (std::find(frozen.begin(), frozen.end(), role) != frozen.end())
+    places.refuse({"roles", role, "environment"},
+                  "the role is asked for log-probabilities elsewhere in this recipe; give the "
+                  "environment a role of its own");
+}
+
+// All of an episode, whose prompt comes first, is a row; a turn is a part of it.
+void check_lengths(const Recipe& recipe, const RecipePlaces& places) {
+  const int64_t tokens = recipe.environment->max_tokens;
+  const int64_t turn = recipe.generation->max_new_tokens;
+  const KeyPath path{"environment", "max_tokens"};
+  if (tokens >= recipe.data.max_length)
+    places.refuse(path, "leaves no room for a prompt in data.max_length = " +
+                            std::to_string(recipe.data.max_length) + "; raise that, or lower this");
+  if (turn > tokens)
+    places.refuse(path, "is below generation.max_new_tokens = " + std::to_string(turn) +
+                            ", the tokens of one turn");
+}
+
+void check_times(const Recipe& recipe, const RecipePlaces& places) {
+  if (recipe.environment->episode_timeout >= recipe.generation->timeout)
+    places.refuse(
+        {"environment", "episode_timeout"},
+        "must be below generation.timeout = " + format_duration(recipe.generation->timeout) +
+            ", after which a sample is an error");
+}
+
+// Episodes begin with the messages of a row.
+void check_rows(const data::DataOptions& data, const RecipePlaces& places) {
+  const auto check = [&](const char* block, const std::vector<data::Source>& sources) {
+    for (size_t i = 0; i < sources.size(); ++i)
+      if (sources[i].format != data::Format::kAuto && sources[i].format != data::Format::kMessages)
+        places.refuse({"data", block, std::to_string(i), "format"},
+                      "an episode begins with the messages of its row; expected format: messages");
+  };
+  check("train", data.train);
+  check("eval", data.eval);
+}
+
+// An episode has one call open at a time, which must not wait for those of others.
+void check_calls(const Recipe& recipe, const RecipePlaces& places) {
+  const std::string& role = recipe.environment->role;
+  const int64_t episodes = recipe.roles.at(role).environment->episodes;
+  if (episodes > recipe.rpc.max_inflight_calls)
+    places.refuse({"roles", role, "environment", "episodes"},
+                  std::to_string(episodes) +
+                      " turns may wait for answers at once, and rpc.max_inflight_calls lets " +
+                      std::to_string(recipe.rpc.max_inflight_calls) +
+                      "; raise that, or spread episodes over more of world.dp");
+}
+
+}  // namespace
+
+void check_environment_role(const std::string& name, const RoleOptions& role,
+                            const RecipePlaces& places) {
+  const auto refuse = [&](const std::string& key, const std::string& why) {
+    places.refuse({"roles", name, key}, why);
+  };
+  if (name == Recipe::kDrivingRole)
+    refuse("environment", "the student trains here; it needs a `model`");
+  if (!role.model.empty() || role.external)
+    refuse(role.external ? "external" : "model",
+           "a role has a `model`, is `external` or an `environment`; remove two of the three");
+
+  const RoleOptions usual;
+  const std::string no_weights = "an environment has no weights; remove the key";
+  if (role.lora) refuse("lora", no_weights);
+  if (role.dtype != usual.dtype) refuse("dtype", no_weights);
+  if (role.batching != usual.batching)
+    refuse("batching", "is for teachers and references; an environment answers each turn alone");
+  if (!role.devices.empty()) refuse("devices", "an environment computes on no device of the run");
+
+  const parallel::Layout& world = role.world;
+  const parallel::Layout one;
+  const auto refuse_world = [&](const char* key, const std::string& why) {
+    places.refuse({"roles", name, "world", key}, why);
+  };
+  const std::string alone = "an environment is one process a replica; use dp for more of them";
+  if (world.tp > 1) refuse_world("tp", alone);
+  if (world.pp > 1) refuse_world("pp", alone);
+  if (world.device != one.device)
+    refuse_world("device", "an environment computes on no device of the run; remove the key");
+  if (world.sequence_parallel)
+    refuse_world("sequence_parallel", "has no effect on an environment, which has no activations");
+}
+
+void check_environment(const Recipe& recipe, const RecipePlaces& places) {
+  for (size_t i = 0; i < recipe.rewards.size(); ++i)
+    if (recipe.rewards[i].type == rewards::RewardType::kEnvironment && !recipe.environment)
+      places.refuse({"rewards", std::to_string(i), "type"},
+                    "environment needs the block `environment`, whose episodes have rewards");
+  if (!recipe.environment) return;
+  if (!recipe.grpo)
+    places.refuse({"environment"},
+                  recipe_type(recipe).generates(recipe)
+                      ? "is for recipe: grpo; with recipe: " + recipe.recipe.text +
+                            " it is not in this version"
+                      : "this block belongs to recipe: grpo, the recipe is " + recipe.recipe.text);
+
+  const std::string& role = recipe.environment->role;
+  const KeyPath path{"environment", "role"};
+  check_declared(recipe.roles, places, path, role);
+  if (!recipe.roles.at(role).environment)
+    places.refuse(path, "\"" + role + "\" has no environment; write roles." + role +
+                            ": {environment: {command: [PROGRAM, ...]}}, or {url: ...}");
+  check_use(recipe, places, role);
+
+  if (!recipe.generation->stop.empty())
+    places.refuse({"generation", "stop"},
+                  "with environment: a turn ends at the template's end token; remove the key");
+  check_lengths(recipe, places);
+  check_times(recipe, places);
+  check_rows(recipe.data, places);
+  check_calls(recipe, places);
+}
+
+void check_turns(const Recipe& recipe, const RecipePlaces& places) {
+  // A student's model without a tokenizer beside it is refused elsewhere.
+  const std::filesystem::path folder = recipe.student().model;
+  if (!recipe.environment || !std::filesystem::exists(folder / "tokenizer.json")) return;
+  const models::ChatTemplate chat = load_chat(recipe);
+  try {
+    models::TurnSuffix(chat, models::Tokenizer::load(folder));
+  } catch (const Error& error) {
+    places.refuse({"environment"}, error.message(), error.code());
+  }
+  try {
+    tool_format(*recipe.environment, chat);
+  } catch (const Error& error) {
+    places.refuse({"environment", "tool_format"}, error.message(), error.code());
+  }
+}
+
+}  // namespace retort::recipes

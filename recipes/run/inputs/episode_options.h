@@ -1,0 +1,19 @@
+// How samples become episodes, by the recipe and its chat template.
+#pragma once
+
+#include "models/text/chat_template.h"
+#include "models/text/tool_calls.h"
+#include "recipes/document/recipe.h"
+#include "roles/episodes/episode.h"
+
+namespace retort::recipes {
+
+// The words in which the student calls tools: environment.tool_format, or those that the template
+// teaches. kInvalidArgument where that is none of the known ones, or several.
+models::ToolFormat tool_format(const EnvironmentOptions& environment,
+                               const models::ChatTemplate& chat);
+
+// Of a recipe with `environment`.
+roles::EpisodeOptions episode_options(const Recipe& recipe, const models::ChatTemplate& chat);
+
+}  // namespace retort::recipes
