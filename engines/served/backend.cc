@@ -77,7 +77,8 @@ uint64_t EngineBackend::submit(const roles::GenerateRequest& request) {
     const auto& prompt = all.prompts[i / static_cast<size_t>(all.num_generations)];
     DrawRequest draw{.prompt = prompt,
                      .how = all.draw,
-                     .seed = random_bits(all.draw.sampling.seed, all.sample_ids[i])};
+                     .seed = random_bits(all.draw.sampling.seed, all.sample_ids[i],
+                                         static_cast<uint64_t>(request.continues))};
     begin({number, static_cast<int64_t>(i)}, {.draw = std::move(draw), .cancel = {}});
   }
   return number;

@@ -31,8 +31,9 @@ namespace retort::engines {
 //   canary sequences: a version counts only when those are the decoder's own (receipt.h).
 // Log-probabilities: those that follow from what the engine's mean; a completion has the others
 //   empty. At temperature 1 from the whole distribution that is both.
-// Bits: the engine's. The seed of a draw is a function of the request's seed and the sample id, so
-//   that an engine which honours seeds draws the same again, as far as its arithmetic repeats.
+// Bits: the engine's. The seed of a draw is a function of the request's seed, the sample id and how
+//   much of the sample was drawn before, so that an engine which honours seeds draws the same
+//   again, as far as its arithmetic repeats, and no two turns of a sample share noise.
 // Errors: a draw that broke on its way is drawn once more; an engine that is not there then, or
 //   that does not take weights over, ends the backend (step and apply throw): the process begins
 //   anew and waits for the engine. An answer that cannot be ends its request.

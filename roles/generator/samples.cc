@@ -47,9 +47,7 @@ bool is_known_or_none(const at::Tensor& log_probs, int64_t tokens) {
 
 // False for an episode that ended before the model said anything.
 bool has_drawn(const models::Completion& completion) {
-  return completion.spans.empty() ||
-         std::any_of(completion.spans.begin(), completion.spans.end(),
-                     [](const auto& span) { return span.source == models::SpanSource::kModel; });
+  return completion.spans.empty() || drawn_tokens(completion) > 0;
 }
 
 // Joins the numbers of all tokens; there are none if the generator does not know them.
@@ -201,6 +199,14 @@ void check_episodes(const Samples& samples, const ExpectedSamples& expected) {
 }
 
 }  // namespace
+
+int64_t drawn_tokens(const models::Completion& completion) {
+  if (completion.spans.empty()) return static_cast<int64_t>(completion.token_ids.size());
+  int64_t tokens = 0;
+  for (const models::Span& span : completion.spans)
+    if (span.source == models::SpanSource::kModel) tokens += span.tokens;
+  return tokens;
+}
 
 Samples pack_completions(std::span<const IndexedCompletion> completions) {
   const auto count = static_cast<int64_t>(completions.size());

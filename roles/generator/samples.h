@@ -17,6 +17,9 @@ struct IndexedCompletion {
   models::Completion completion;
 };
 
+// Counts the tokens of a completion that the model drew.
+int64_t drawn_tokens(const models::Completion& completion);
+
 // Samples with the tensors of `completions`, in their order; what names the request and the
 // generator is left to the caller.
 Samples pack_completions(std::span<const IndexedCompletion> completions);

@@ -203,7 +203,7 @@ void Generator::pass_on(FinishedSample sample) {
   RETORT_CHECK(found != drawing_.end())
       << "a sample of request " << sample.request << ", which the backend does not have";
 
-  tokens_ += static_cast<int64_t>(sample.completion.token_ids.size());
+  tokens_ += drawn_tokens(sample.completion);
   const bool done =
       requests_.add_completion(found->second, {sample.index, std::move(sample.completion)});
   if (!done) return;

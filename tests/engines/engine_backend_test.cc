@@ -6,6 +6,10 @@
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <vector>
+
+#include "base/random.h"
 #include "engines/contract/options.h"
 #include "models/safetensors/safetensors.h"
 #include "tests/engines/held_engine.h"
@@ -121,6 +125,33 @@ TEST_F(EngineBackendTest, SeedsAreOfTheSample) {
     EXPECT_EQ(first[i].completion.token_ids, again[i].completion.token_ids);
   EXPECT_NE(first[0].completion.token_ids, first[1].completion.token_ids)
       << "two samples of one prompt";
+}
+
+// An engine counts its positions as it likes, so a sample that goes on has another seed, which
+// depends on where it does.
+TEST_F(EngineBackendTest, SeedsOfASampleThatGoesOnAreItsOwn) {
+  const auto backend = make(engine);
+  const auto tokens_at = [&](int64_t continues) {
+    roles::GenerateRequest asked = request(0);
+    asked.continues = continues;
+    backend->submit(asked);
+    std::map<int64_t, std::vector<int32_t>> tokens;
+    for (auto& sample : drawn(*backend, 4))
+      tokens[sample.index] = std::move(sample.completion.token_ids);
+    return tokens;
+  };
+  const auto whole = tokens_at(0);
+  EXPECT_EQ(tokens_at(0), whole);
+  EXPECT_EQ(tokens_at(2), tokens_at(2));
+  EXPECT_NE(tokens_at(1), whole);
+  EXPECT_NE(tokens_at(2), tokens_at(1));
+
+  // Those of whole completions are what they were before samples went on.
+  models::GenerationRequest direct{.prompts = {{1, 2, 3}}, .draw = request(0).draw};
+  direct.draw.sampling.seed = random_bits(5, 100);
+  EXPECT_EQ(
+      whole.at(0),
+      models::Engine(roles::golden_decoder(), {.num_blocks = 64}).run(direct).at(0).token_ids);
 }
 
 TEST_F(EngineBackendTest, DrawThatBreaksIsDrawnOnceMore) {

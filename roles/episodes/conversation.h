@@ -1,0 +1,58 @@
+// The messages of an episode, as JSON: what its row and its environment bring, and what the model
+// says.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/text/tool_calls.h"
+#include "roles/environment/methods.h"
+
+namespace retort::roles {
+
+// Keys keep their order, since templates print schemas and arguments as they come.
+class Conversation {
+ public:
+  // The `messages` of a row, without a last one of the assistant, which is what the row would have
+  // it say. kInvalidArgument unless the row is an object that has some.
+  explicit Conversation(std::string_view row);
+
+  // What the environment adds before the first turn: its tools and its messages. A first message of
+  // the user's behind one of the user's goes on with that, as in TRL, where `reset` returns what
+  // is appended to the prompt. kCorrupt for what cannot be messages or tools.
+  void open(const OpenedEpisode& opened);
+  // A turn of the model, whose calls are readable. They are named c0, c1, ... through the whole
+  // conversation.
+  void add_turn(const models::ParsedTurn& turn);
+  // What answers it. kCorrupt unless these are messages of the roles tool and user.
+  void add_answers(std::string_view messages_json);
+
+  // A JSON array of all of them.
+  std::string messages() const;
+  const std::string& tools() const { return tools_; }
+  // What the template is given besides them, a JSON object: the row's chat_template_kwargs, and the
+  // tools where there are some.
+  std::string variables() const;
+  // The last turn: its text without the calls, and the calls as EpisodeTurn has them.
+  const std::string& text() const { return text_; }
+  const std::string& calls() const { return calls_; }
+  int64_t num_calls() const { return num_calls_; }  // of the last turn
+
+ private:
+  std::vector<std::string> messages_;  // each an object
+  std::string tools_ = "[]";
+  std::string kwargs_ = "{}";
+  std::string text_, calls_ = "[]";
+  int64_t num_calls_ = 0;
+  int64_t next_call_ = 0;
+};
+
+// False where a call's arguments are no JSON object that a parser should go through.
+bool has_readable_calls(const models::ParsedTurn& turn);
+// How many messages a JSON array of answers has. kCorrupt as Conversation::add_answers.
+size_t count_answers(std::string_view messages_json);
+
+}  // namespace retort::roles

@@ -1,0 +1,270 @@
+#include "roles/episodes/episode.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <utility>
+
+#include "base/error.h"
+#include "base/json_text.h"
+
+namespace retort::roles {
+namespace {
+
+bool holds(const std::vector<int64_t>& ids, int32_t id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+[[noreturn]] void corrupt(const std::string& what) {
+  throw Error(ErrorCode::kCorrupt, "environment: " + what);
+}
+
+void check_metrics(const std::string& text) {
+  const nlohmann::ordered_json metrics =
+      json_nesting(text) > kMaxJsonNesting
+          ? nlohmann::ordered_json(nullptr)
+          : nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!metrics.is_object()) corrupt("the metrics of an episode are no JSON object");
+  for (const auto& [name, value] : metrics.items())
+    if (!value.is_number() || !std::isfinite(value.get<double>()))
+      corrupt("the metric '" + name + "' of an episode is no finite number");
+}
+
+}  // namespace
+
+void EpisodeOptions::validate() const {
+  const auto expect = [](bool fine, const char* field, int64_t value, const char* expected) {
+    if (!fine)
+      throw Error(ErrorCode::kInvalidArgument,
+                  "environment." + std::string(field) + " must be " + expected)
+          .with(field, value);
+  };
+  expect(max_turns >= 1, "max_turns", max_turns, "at least 1");
+  expect(max_tokens >= 1, "max_tokens", max_tokens, "at least 1");
+  expect(timeout.count() >= 1, "timeout", timeout.count(), "at least 1ms");
+  expect(episode_timeout >= timeout, "episode_timeout", episode_timeout.count(),
+         "at least environment.timeout");
+  expect(restarts >= 0, "restarts", restarts, "0 or positive");
+}
+
+Episode::Episode(const Setting& setting, EpisodeStart start)
+    : setting_(&setting), start_(std::move(start)), conversation_(start_.row) {}
+
+// Forgets an attempt: the next one begins from the row.
+void Episode::begin() {
+  next_ = Next::kOpen;
+  conversation_ = Conversation(start_.row);
+  ids_.clear();
+  spans_.clear();
+  logps_.clear();
+  sampling_logps_.clear();
+  knows_logps_ = knows_sampling_logps_ = true;
+  prompt_tokens_ = 0;
+  turns_ = calls_ = failed_calls_ = malformed_ = 0;
+}
+
+// Counts the tokens that may still be added: those of an episode, and those that the model has
+// positions for.
+int64_t Episode::room() const {
+  const int64_t left = setting_->options->max_tokens - continues();
+  if (setting_->positions <= 0) return left;
+  return std::min(left, setting_->positions - static_cast<int64_t>(ids_.size()));
+}
+
+void Episode::append(models::SpanSource source, const std::vector<int32_t>& ids) {
+  if (ids.empty()) return;
+  const bool drawn = source == models::SpanSource::kModel;
+  ids_.insert(ids_.end(), ids.begin(), ids.end());
+  spans_.push_back({.source = source,
+                    .weight_version = drawn ? setting_->weight_version : 0,
+                    .tokens = static_cast<int64_t>(ids.size())});
+  if (drawn) return;
+  logps_.resize(ids_.size());
+  sampling_logps_.resize(ids_.size());
+}
+
+// An engine that is not ours may not know these; then none of the episode are known.
+void Episode::append_numbers(const models::Completion& turn) {
+  const size_t tokens = turn.token_ids.size();
+  const auto add = [&](const std::vector<float>& from, std::vector<float>& to, bool& known) {
+    known = known && from.size() == tokens;
+    to.insert(to.end(), from.begin(), from.end());
+    to.resize(ids_.size());
+  };
+  add(turn.logps, logps_, knows_logps_);
+  add(turn.sampling_logps, sampling_logps_, knows_sampling_logps_);
+}
+
+OpenEpisode Episode::to_open(uint64_t number) const {
+  return {.episode = number, .seed = start_.seed, .row = start_.row};
+}
+
+void Episode::opened(const OpenedEpisode& opened) {
+  RETORT_CHECK(next_ == Next::kOpen) << "an episode is opened twice";
+  conversation_.open(opened);
+  const TurnWords& words = *setting_->words;
+  const std::string text = words.chat
+                               .render(conversation_.messages(), /*add_generation_prompt=*/true,
+                                       conversation_.variables())
+                               .text;
+  append(models::SpanSource::kPrompt, words.tokenizer.encode(text, /*add_special_tokens=*/false));
+  prompt_tokens_ = static_cast<int64_t>(ids_.size());
+
+  if (prompt_tokens_ == 0 || room() < 1)
+    throw Error(ErrorCode::kInvalidArgument,
+                prompt_tokens_ == 0
+                    ? "the prompt of an episode has no tokens"
+                    : "the prompt of an episode leaves the model no position for an answer")
+        .with("prompt_tokens", prompt_tokens_)
+        .with("max_position_embeddings", setting_->positions);
+  next_ = Next::kDraw;
+}
+
+// A turn ends where the draw says, and with the token that ends a turn of the template, which an
+// answer needs even where the model's configuration has another one.
+models::DrawOptions Episode::draw() const {
+  models::DrawOptions draw = setting_->draw;
+  const int32_t end = setting_->words->suffix.end_of_turn();
+  if (!holds(draw.eos_token_ids, end)) draw.eos_token_ids.push_back(end);
+  draw.max_new_tokens = std::min(draw.max_new_tokens, room());
+  draw.min_new_tokens = std::min(draw.min_new_tokens, draw.max_new_tokens);
+  return draw;
+}
+
+// Reads a turn without the token that ended it. One that was cut is text, whatever is in it.
+models::ParsedTurn Episode::parse(const models::Completion& turn) const {
+  std::span<const int32_t> ids = turn.token_ids;
+  const bool cut = turn.finish_reason == models::FinishReason::kLength;
+  if (!cut && !ids.empty() && holds(draw().eos_token_ids, ids.back()))
+    ids = ids.first(ids.size() - 1);
+  std::string text = setting_->words->tokenizer.decode(ids, /*skip_special_tokens=*/false);
+  if (cut) return {.content = std::move(text)};
+
+  models::ParsedTurn parsed =
+      models::parse_tool_calls(setting_->options->format, text, conversation_.tools());
+  if (!has_readable_calls(parsed)) return {.content = std::move(text), .malformed = true};
+  return parsed;
+}
+
+void Episode::drawn(const models::Completion& turn) {
+  RETORT_CHECK(next_ == Next::kDraw) << "a turn that nobody asked for";
+  const models::ParsedTurn parsed = parse(turn);
+  append(models::SpanSource::kModel, turn.token_ids);
+  append_numbers(turn);
+  conversation_.add_turn(parsed);
+  ++turns_;
+  if (parsed.malformed) ++malformed_;
+
+  // The last turn that an episode may have is not answered, as nobody would read the answer.
+  if (turn.finish_reason == models::FinishReason::kLength)
+    finish(models::FinishReason::kLength);
+  else if (parsed.calls.empty() && !setting_->answers_turns)
+    finish(models::FinishReason::kEos);
+  else if (turns_ >= setting_->options->max_turns)
+    finish(models::FinishReason::kLength);
+  else
+    next_ = Next::kStep;
+}
+
+EpisodeTurn Episode::to_step(uint64_t number) const {
+  return {.episode = number,
+          .turn = turns_,
+          .text = conversation_.text(),
+          .calls = conversation_.calls()};
+}
+
+// Returns what stands between the model's last token and its next one.
+std::vector<int32_t> Episode::answer_ids(const EpisodeAnswer& answer) const {
+  const models::TurnSuffix& suffix = setting_->words->suffix;
+  std::vector<int32_t> ids;
+  if (ids_.back() != suffix.end_of_turn()) ids.push_back(suffix.end_of_turn());
+  const std::vector<int32_t> rest = suffix.ids(answer.messages, conversation_.tools());
+  ids.insert(ids.end(), rest.begin(), rest.end());
+  return ids;
+}
+
+void Episode::answered(const EpisodeAnswer& answer) {
+  RETORT_CHECK(next_ == Next::kStep) << "an answer to nothing";
+  if (answer.failed_calls < 0 || answer.failed_calls > conversation_.num_calls())
+    corrupt(std::to_string(answer.failed_calls) + " calls failed of " +
+            std::to_string(conversation_.num_calls()));
+  if (count_answers(answer.messages) == 0 && !answer.done)
+    corrupt("a turn was answered with no message, though the episode goes on");
+  calls_ += conversation_.num_calls();
+  failed_calls_ += answer.failed_calls;
+
+  // Nobody reads the tokens behind the model's last turn.
+  if (answer.done) {
+    conversation_.add_answers(answer.messages);
+    return finish(models::FinishReason::kEos);
+  }
+
+  // TRL's bounds: the answer may fill the episode's tokens, but the model needs a position behind
+  // it.
+  const std::vector<int32_t> ids = answer_ids(answer);
+  const auto tokens = static_cast<int64_t>(ids.size());
+  const bool passes_tokens = continues() + tokens > setting_->options->max_tokens;
+  const bool passes_positions =
+      setting_->positions > 0 && static_cast<int64_t>(ids_.size()) + tokens >= setting_->positions;
+  if (passes_tokens || passes_positions) return finish(models::FinishReason::kLength);
+
+  conversation_.add_answers(answer.messages);
+  append(models::SpanSource::kEnvironment, ids);
+  if (room() > 0)
+    next_ = Next::kDraw;
+  else
+    finish(models::FinishReason::kLength);
+}
+
+void Episode::finish(models::FinishReason reason) {
+  finish_reason_ = reason;
+  next_ = Next::kClose;
+}
+
+void Episode::closed(const ClosedEpisode& closed) {
+  RETORT_CHECK(next_ == Next::kClose) << "an episode is closed twice";
+  if (closed.reward && !std::isfinite(*closed.reward)) corrupt("a reward is not finite");
+  check_metrics(closed.metrics);
+  result_ = closed;
+  next_ = Next::kEnd;
+}
+
+void Episode::failed(const std::string& why) {
+  if (restarts_ < setting_->options->restarts) {
+    ++restarts_;
+    return begin();
+  }
+  unscorable_ = why;
+  finish_reason_ = models::FinishReason::kLength;
+  next_ = Next::kEnd;
+}
+
+std::string Episode::record() const {
+  JsonLine line;
+  line.raw("reward", result_.reward ? json_number(*result_.reward) : "null")
+      .raw("metrics", result_.metrics)
+      .raw("messages", conversation_.messages())
+      .add("turns", turns_)
+      .add("calls", calls_)
+      .add("failed_calls", failed_calls_)
+      .add("malformed", malformed_)
+      .add("restarts", restarts_);
+  if (!unscorable_.empty()) line.add("unscorable", std::string_view(unscorable_));
+  return line.str();
+}
+
+models::Completion Episode::take() {
+  RETORT_CHECK(next_ == Next::kEnd) << "an episode that goes on is taken";
+  if (!knows_logps_) logps_.clear();
+  if (!knows_sampling_logps_) sampling_logps_.clear();
+  return {.token_ids = std::move(ids_),
+          .spans = std::move(spans_),
+          .episode = record(),
+          .logps = std::move(logps_),
+          .sampling_logps = std::move(sampling_logps_),
+          .finish_reason = finish_reason_};
+}
+
+}  // namespace retort::roles
