@@ -103,14 +103,17 @@ RowSet::Shaping PreferenceDataset::shaping() const {
 
 PromptDataset::PromptDataset(std::vector<Source> sources, const DataOptions& options,
                              models::Tokenizer tokenizer, models::ChatTemplate chat,
-                             const std::filesystem::path& cache, int64_t completion_tokens)
+                             const std::filesystem::path& cache, int64_t completion_tokens,
+                             bool for_episodes)
     : ItemSet(std::move(sources), options, std::move(tokenizer), std::move(chat), cache),
-      completion_tokens_(completion_tokens) {
+      completion_tokens_(completion_tokens),
+      for_episodes_(for_episodes) {
   RETORT_CHECK(completion_tokens > 0) << "a completion of " << completion_tokens << " tokens";
 }
 
 PromptSample PromptDataset::make(const Line& line) const {
-  PromptSample sample = make_prompt(line.text, line.origin, line.source, line.tokenizer, line.chat);
+  PromptSample sample = make_prompt(line.text, line.origin, line.source, line.tokenizer, line.chat,
+                                    for_episodes_);
   const auto length = static_cast<int64_t>(sample.prompt_ids.size());
   if (length + completion_tokens_ > max_length())
     throw Error(ErrorCode::kInvalidArgument,
@@ -126,7 +129,9 @@ RowSet::Shaping PromptDataset::shaping() const {
   // Prompts are only refused by their length, so that limit is all that shapes the set: a shorter
   // max_length with shorter completions is the same data.
   const int64_t too_long = max_length() - completion_tokens_ + 1;
-  return {.kind = "prompts", .options = "max_length=" + std::to_string(too_long)};
+  return {.kind = "prompts",
+          .options = "max_length=" + std::to_string(too_long) +
+                     (for_episodes_ ? " conversations" : "")};
 }
 
 }  // namespace retort::data

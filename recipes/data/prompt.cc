@@ -33,7 +33,17 @@ std::string question_of(const Json& messages) {
   return "";
 }
 
-void set_messages(PromptSample& sample, Json messages, const std::string& variables,
+// Sets what is rendered from the prompt's conversation.
+void set_conversation(PromptSample& sample, const Json& messages, const std::string& variables,
+                      const models::Tokenizer& tokenizer, const models::ChatTemplate& chat) {
+  sample.question = question_of(messages);
+  sample.is_chat = true;
+  sample.prompt_text = chat.render(messages.dump(), true, variables).text;
+  sample.prompt_ids = tokenizer.encode(sample.prompt_text, false);
+}
+
+// Those functions that set a prompt return its conversation; null where it is a text.
+Json set_messages(PromptSample& sample, Json messages, const std::string& variables,
                   const models::Tokenizer& tokenizer, const models::ChatTemplate& chat) {
   detail::require_template(chat, tokenizer);
   detail::check_loss_switches_of_prompt(messages);
@@ -42,10 +52,8 @@ void set_messages(PromptSample& sample, Json messages, const std::string& variab
     sample.reference = content_of(messages.back());
     messages.erase(messages.size() - 1);
   }
-  sample.question = question_of(messages);
-  sample.is_chat = true;
-  sample.prompt_text = chat.render(messages.dump(), true, variables).text;
-  sample.prompt_ids = tokenizer.encode(sample.prompt_text, false);
+  set_conversation(sample, messages, variables, tokenizer, chat);
+  return messages;
 }
 
 void set_text(PromptSample& sample, std::string prompt, const models::Tokenizer& tokenizer) {
@@ -62,24 +70,10 @@ bool is_prompt_of_messages(const Row& row) {
   return prompt.is_array();
 }
 
-void set_prompt_row(PromptSample& sample, const Row& row, const models::Tokenizer& tokenizer,
-                    const models::ChatTemplate& chat) {
-  const Json& prompt = row.require("prompt");
-  if (!is_prompt_of_messages(row)) {
-    detail::refuse_template_variables(row);
-    set_text(sample, prompt.get<std::string>(), tokenizer);
-  } else {
-    detail::expect_loss_switches(prompt, "prompt", {}, false,
-                                 "nothing of a prompt is learned; remove the key");
-    detail::require_template(chat, tokenizer);
-    sample.question = question_of(prompt);
-    sample.is_chat = true;
-    sample.prompt_text = chat.render(prompt.dump(), true, detail::template_variables(row)).text;
-    sample.prompt_ids = tokenizer.encode(sample.prompt_text, false);
-  }
+// The generator does not see a row's completion: it is the reference.
+void set_reference(PromptSample& sample, const Row& row) {
   const Json* completion = row.find("completion");
   if (!completion) return;
-  // The generator does not see the completion: it is the reference.
   if (completion->is_array()) {
     detail::expect_loss_switches(*completion, "completion", {}, true,
                                  "it is the reference of what is drawn; remove the key or the row");
@@ -87,6 +81,23 @@ void set_prompt_row(PromptSample& sample, const Row& row, const models::Tokenize
   } else {
     sample.reference = as_text(*completion, "completion");
   }
+}
+
+Json set_prompt_row(PromptSample& sample, const Row& row, const models::Tokenizer& tokenizer,
+                    const models::ChatTemplate& chat) {
+  const Json& prompt = row.require("prompt");
+  const bool conversation = is_prompt_of_messages(row);
+  if (!conversation) {
+    detail::refuse_template_variables(row);
+    set_text(sample, prompt.get<std::string>(), tokenizer);
+  } else {
+    detail::expect_loss_switches(prompt, "prompt", {}, false,
+                                 "nothing of a prompt is learned; remove the key");
+    detail::require_template(chat, tokenizer);
+    set_conversation(sample, prompt, detail::template_variables(row), tokenizer, chat);
+  }
+  set_reference(sample, row);
+  return conversation ? prompt : Json();
 }
 
 void set_ids_row(PromptSample& sample, const Row& row, const models::Tokenizer& tokenizer) {
@@ -111,7 +122,7 @@ void require_prompt_of_pair(const Row& row) {
 }
 
 // Sets the prompt, and the reference where the format has one, of a row of any format.
-void set_row(PromptSample& sample, const Row& row, Format format,
+Json set_row(PromptSample& sample, const Row& row, Format format,
              const models::Tokenizer& tokenizer, const models::ChatTemplate& chat) {
   switch (format) {
     case Format::kMessages:
@@ -125,14 +136,25 @@ void set_row(PromptSample& sample, const Row& row, Format format,
     case Format::kAlpaca:
       set_text(sample, detail::alpaca_prompt(row), tokenizer);
       sample.reference = row.optional_text("output");
-      return;
-    case Format::kInputIds: return set_ids_row(sample, row, tokenizer);
+      return Json();
+    case Format::kInputIds: set_ids_row(sample, row, tokenizer); return Json();
     case Format::kPreference:
       require_prompt_of_pair(row);
       return set_prompt_row(sample, row, tokenizer, chat);
     case Format::kText: refuse_text_row();
     case Format::kAuto: RETORT_CHECK(false) << "format auto was not resolved";
   }
+  return Json();
+}
+
+// The row as an environment gets it.
+std::string episode_row(const Row& row, Json conversation) {
+  if (!conversation.is_array())
+    bad_row("the prompt is a text; an episode begins with a conversation: expected 'messages', or "
+            "a 'prompt' of messages");
+  Json columns = row.columns();
+  columns["messages"] = std::move(conversation);
+  return columns.dump();
 }
 
 // Refuses what set_prompt_row() refuses without a tokenizer.
@@ -166,12 +188,14 @@ void check_row_columns(const Row& row, Format format) {
 
 PromptSample make_prompt(std::string_view json_line, const std::string& origin,
                          const Source& source, const models::Tokenizer& tokenizer,
-                         const models::ChatTemplate& chat) {
+                         const models::ChatTemplate& chat, bool for_episodes) {
   return detail::at_origin(origin, [&] {
     const Row row(json_line, source);
     PromptSample sample;
     sample.origin = origin;
-    set_row(sample, row, detail::row_format(row, source, true), tokenizer, chat);
+    Json conversation =
+        set_row(sample, row, detail::row_format(row, source, true), tokenizer, chat);
+    if (for_episodes) sample.row = episode_row(row, std::move(conversation));
 
     // An answer is the reference, whatever the format has. Every other column is a field.
     if (const Json* answer = row.find("answer")) sample.reference = as_text(*answer, "answer");

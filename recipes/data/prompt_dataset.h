@@ -17,16 +17,18 @@ namespace retort::data {
 class PromptDataset : public ItemSet<PromptSample> {
  public:
   // It uses the options max_length and on_bad_sample alone. `completion_tokens`: the room that a
-  // prompt must leave within max_length; at least 1.
+  // prompt must leave within max_length; at least 1. `for_episodes`: make_prompt's.
   PromptDataset(std::vector<Source> sources, const DataOptions& options,
                 models::Tokenizer tokenizer, models::ChatTemplate chat,
-                const std::filesystem::path& cache, int64_t completion_tokens = 1);
+                const std::filesystem::path& cache, int64_t completion_tokens = 1,
+                bool for_episodes = false);
 
  private:
   Shaping shaping() const override;
   PromptSample make(const Line& line) const override;
 
-  int64_t completion_tokens_;
+  const int64_t completion_tokens_;
+  const bool for_episodes_;
 };
 
 }  // namespace retort::data

@@ -7,16 +7,17 @@
 
 #include "base/error.h"
 #include "base/sizes.h"
+#include "models/generation/completion_spans.h"
 #include "models/ops/shared_prefixes.h"
 #include "recipes/data/completion_sample.h"
 
 namespace retort::recipes {
 
 void UncomputedSamples::add(const data::PromptSample& prompt, const RolloutSample& sample) {
-  const int64_t length = to_int64(sample.completion.token_ids.size());
   samples += 1;
-  rows += length;
-  tokens += length + to_int64(prompt.prompt_ids.size());
+  rows += models::num_model_tokens(sample.completion);
+  tokens += to_int64(sample.completion.token_ids.size()) +
+            to_int64(prompt_ids_of(prompt, sample).size());
 }
 
 void OpenGrpoMicroBatch::add(const data::PromptSample& prompt, const RolloutSample& sample,
@@ -26,11 +27,17 @@ void OpenGrpoMicroBatch::add(const data::PromptSample& prompt, const RolloutSamp
     throw Error(ErrorCode::kMismatch,
                 "the generator does not say how probable the tokens were that it drew, which "
                 "grpo compares with");
-  sequences_.insert(sequences_.end(), completion.token_ids.size(), to_int64(samples_.size()));
-  logps_.insert(logps_.end(), completion.sampling_logps.begin(), completion.sampling_logps.end());
+  // What an environment said is read by the student, but no target.
+  const std::vector<uint8_t> is_target = models::model_tokens(completion);
+  for (size_t i = 0; i < is_target.size(); ++i) {
+    if (!is_target[i]) continue;
+    sequences_.push_back(to_int64(samples_.size()));
+    logps_.push_back(completion.sampling_logps[i]);
+  }
   advantages_.push_back(advantage);
   places_.push_back(place);
-  samples_.push_back(data::completion_sample(prompt, completion.token_ids));
+  samples_.push_back(data::completion_sample(prompt, prompt_ids_of(prompt, sample),
+                                             completion.token_ids, is_target));
 }
 
 GrpoMicroBatch OpenGrpoMicroBatch::close(bool share) && {

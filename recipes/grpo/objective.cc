@@ -265,7 +265,8 @@ void GrpoObjective::prepare(Round round, int64_t step) {
                    .last_push_seconds = samples_->last_push_seconds(),
                    .kl = kl,
                    .overlong_penalty_sum = {},
-                   .num_resampled_prompts = {}};
+                   .num_resampled_prompts = {},
+                   .episodes = options_.episodes};
   if (options_.grpo.overlong_penalty_tokens > 0)
     facts.overlong_penalty_sum = overlong_penalty_sum(rollout, options_.max_new_tokens,
                                                       options_.grpo.overlong_penalty_tokens);

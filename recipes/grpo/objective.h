@@ -48,7 +48,8 @@ class GrpoObjective : public Objective {
     GrpoOptions grpo;
     std::vector<double> reward_weights = {};    // with normalize_then_sum
     int64_t num_generations = 8;                // completions of each prompt
-    int64_t max_new_tokens = 256;               // of a completion
+    int64_t max_new_tokens = 256;               // of a completion, of an episode behind its prompt
+    bool episodes = false;                      // completions are episodes with an environment
     double temperature = 1.0;                   // at which they are drawn
     int64_t num_ids = 0;                        // that they are drawn from (num_drawn_ids)
     int64_t sync_every_steps = 1;               // between pushes of the weights that draw them

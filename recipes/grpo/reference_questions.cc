@@ -47,8 +47,10 @@ void ReferenceQuestions::ask_early(const RolloutRequest& request, RolloutScorer&
     for (size_t i = 0; i < places.size(); ++i) {
       const ScoringQueue::Peek& sample = (*scored)[i];
       if (!sample.scorable || (options_.mask_truncated && sample.truncated)) continue;
-      samples.push_back(
-          data::completion_sample(request.prompts[places[i] / generations], sample.token_ids));
+      const data::PromptSample& prompt = request.prompts[places[i] / generations];
+      samples.push_back(data::completion_sample(
+          prompt, sample.prompt_ids.empty() ? prompt.prompt_ids : sample.prompt_ids,
+          sample.token_ids, sample.is_target));
     }
     const data::MicroBatch batch = data::make_micro_batch(std::move(samples));
     Early early;

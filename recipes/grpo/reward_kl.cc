@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "base/sizes.h"
+#include "models/generation/completion_spans.h"
 #include "parallel/vote.h"
 
 namespace retort::recipes {
@@ -44,7 +45,7 @@ RewardKl take_kl_from_rewards(parallel::World& world, Rollout& rollout,
       if (!sample.reward) continue;
       sample.adjustment -= beta * of_this;
       total.sum += of_this;
-      total.tokens += static_cast<double>(sample.completion.token_ids.size());
+      total.tokens += static_cast<double>(models::num_model_tokens(sample.completion));
     }
   return total;
 }

@@ -5,6 +5,9 @@
 
 #include <limits>
 
+#include "models/generation/completion_spans.h"
+#include "recipes/rollout/episode_metrics.h"
+
 namespace retort::recipes {
 namespace {
 
@@ -30,7 +33,7 @@ MetricsRow round_metrics(parallel::World& world, const Rollout& rollout,
   for (const RolloutGroup& group : rollout.groups)
     for (const RolloutSample& sample : group.samples) {
       lengths.samples += 1;
-      lengths.tokens += static_cast<double>(sample.completion.token_ids.size());
+      lengths.tokens += static_cast<double>(models::num_model_tokens(sample.completion));
       lengths.clipped += sample.completion.finish_reason == models::FinishReason::kLength ? 1 : 0;
       for (size_t r = 0; r < rewards; ++r)
         if (sample.components[r]) {
@@ -72,6 +75,7 @@ MetricsRow round_metrics(parallel::World& world, const Rollout& rollout,
         .add(name + "/num_missing", static_cast<int64_t>(samples - scores));
   }
 
+  if (facts.episodes) add_episode_metrics(rollout, world.dp(), row);
   return row.add("generation_time", rollout.generation_seconds)
       .add("generator_wait_time", rollout.wait_seconds)
       .add("reward_time", rollout.reward_seconds)

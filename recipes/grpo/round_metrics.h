@@ -21,9 +21,10 @@ struct RoundFacts {
   std::optional<RewardKl> kl;                    // taken from the rewards
   std::optional<double> overlong_penalty_sum;    // of this rank's samples
   std::optional<int64_t> num_resampled_prompts;  // of all ranks
+  bool episodes = false;                         // every sample is one
 };
 
-// One all-reduce on dp.
+// One all-reduce on dp; of episodes also add_episode_metrics.
 MetricsRow round_metrics(parallel::World& world, const Rollout& rollout,
                          const losses::Advantages& advantages, const RoundFacts& facts,
                          int64_t step);

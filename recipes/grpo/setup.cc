@@ -69,6 +69,7 @@ class GrpoRun : public RolloutRun {
             .reward_weights = std::move(weights),
             .num_generations = generation.num_generations,
             .max_new_tokens = recipe.longest_completion(),
+            .episodes = recipe.environment.has_value(),
             .temperature = generation.sampling.temperature,
             .num_ids = num_drawn_ids(context_),
             .sync_every_steps = recipe.weight_sync->every_steps,

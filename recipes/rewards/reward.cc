@@ -1,6 +1,8 @@
 #include "recipes/rewards/reward.h"
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
 #include <utility>
 
 #include "recipes/rewards/detail/scorer.h"
@@ -55,12 +57,18 @@ std::vector<std::string> make_names(const std::vector<RewardOptions>& options) {
   return names;
 }
 
+bool is_lost(const RewardInput& input) {
+  return input.episode && !input.episode->unscorable.empty();
+}
+
 }  // namespace
 
 struct RewardSet::Impl {
   std::vector<double> weights;
   std::vector<std::string> names;
   std::vector<std::unique_ptr<detail::Scorer>> scorers;
+
+  std::vector<Scored> score(const std::vector<RewardInput>& inputs);
 };
 
 RewardSet::RewardSet(std::vector<RewardOptions> options, bool scores, const ConnectRoles& connect)
@@ -94,19 +102,37 @@ void RewardSet::stop() {
 }
 
 std::vector<Scored> RewardSet::score(const std::vector<RewardInput>& inputs) {
+  RETORT_CHECK(inputs.empty() || impl_->scorers.size() == impl_->names.size())
+      << "a set of rewards that does not score";
+  if (std::ranges::none_of(inputs, is_lost)) return impl_->score(inputs);
+
+  // A reward that is asked about half an episode would score what the model was not allowed to end.
+  std::vector<RewardInput> whole;
+  std::ranges::copy_if(inputs, std::back_inserter(whole), std::not_fn(is_lost));
+  std::vector<Scored> scores = impl_->score(whole);
+  std::vector<Scored> result;
+  size_t next = 0;
+  for (const RewardInput& input : inputs)
+    if (is_lost(input))
+      result.push_back({.total = std::nullopt,
+                        .components = std::vector<std::optional<double>>(impl_->names.size())});
+    else
+      result.push_back(std::move(scores[next++]));
+  return result;
+}
+
+std::vector<Scored> RewardSet::Impl::score(const std::vector<RewardInput>& inputs) {
   std::vector<Scored> result(inputs.size());
   if (inputs.empty()) return result;
-  RETORT_CHECK(impl_->scorers.size() == impl_->names.size())
-      << "a set of rewards that does not score";
-  for (size_t reward = 0; reward < impl_->scorers.size(); ++reward) {
-    const detail::Scores scores = impl_->scorers[reward]->score(inputs);
-    RETORT_CHECK(scores.size() == inputs.size()) << impl_->names[reward];
+  for (size_t reward = 0; reward < scorers.size(); ++reward) {
+    const detail::Scores scores = scorers[reward]->score(inputs);
+    RETORT_CHECK(scores.size() == inputs.size()) << names[reward];
     for (size_t i = 0; i < inputs.size(); ++i) {
       result[i].components.push_back(scores[i]);
       // A component without a score leaves the total to the others; a total without any component
       // stays empty. A weight of 0 is for a component that is only reported.
-      if (scores[i] && impl_->weights[reward] != 0)
-        result[i].total = result[i].total.value_or(0) + impl_->weights[reward] * *scores[i];
+      if (scores[i] && weights[reward] != 0)
+        result[i].total = result[i].total.value_or(0) + weights[reward] * *scores[i];
     }
   }
   return result;

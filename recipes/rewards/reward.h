@@ -14,6 +14,14 @@
 
 namespace retort::rewards {
 
+// What an episode with an environment came to.
+struct Episode {
+  std::optional<double> reward;  // that the environment gave it
+  std::string messages;          // JSON array: the whole conversation
+  // Why it cannot be scored, where its environment failed; else empty.
+  std::string unscorable;
+};
+
 // One completion to be scored.
 struct RewardInput {
   std::string prompt, completion;
@@ -26,8 +34,8 @@ struct RewardInput {
   std::string origin;                                       // "train.jsonl:17", for errors
   std::vector<int32_t> prompt_ids, completion_ids;          // for roles
   bool is_chat = false;  // whether the chat template rendered the prompt
-  // what its episode came to, a JSON object (models::Completion::episode); empty: it is none
-  std::string episode = {};
+  // Of an episode, whose `completion` is what the model said last.
+  std::optional<Episode> episode = std::nullopt;
 };
 
 struct Scored {
@@ -87,7 +95,8 @@ class RewardSet {
 
   const std::vector<std::string>& names() const;
   // One result for each input. Only a component that is null (a command or a service answered null)
-  // is left out; whatever fails is an error, never a zero.
+  // is left out; whatever fails is an error, never a zero. No reward is asked about an episode that
+  // cannot be scored: it has no component, and no total.
   //
   // Errors, each naming the reward: kInvalidArgument for a sample without the reference that the
   //   reward needs; kTimeout; kPeerLost if the command died; kCorrupt for an answer that cannot be

@@ -29,7 +29,8 @@ RolloutWorker::Options rollout_options(const Recipe& recipe, const models::Model
           .sync = sync,
           .seed = static_cast<uint64_t>(recipe.seed),
           .eos_token_ids = models::end_token_ids(student, tokenizer),
-          .stops = stop_rule_of(*recipe.generation, tokenizer)};
+          .stops = stop_rule_of(*recipe.generation, tokenizer),
+          .episodes = recipe.environment.has_value()};
 }
 
 models::DrawOptions draw_options(const RolloutWorker::Options& options, int64_t num_ids,

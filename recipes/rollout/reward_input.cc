@@ -1,8 +1,9 @@
 #include "recipes/rollout/reward_input.h"
 
-#include <nlohmann/json.hpp>
+#include <utility>
 
-#include "base/error.h"
+#include "models/generation/completion_spans.h"
+#include "recipes/rollout/episode_record.h"
 
 namespace retort::recipes {
 
@@ -27,20 +28,20 @@ void add_completion(rewards::RewardInput& input, const models::Tokenizer& tokeni
   input.truncated = reason == models::FinishReason::kLength;
 }
 
-void add_episode(rewards::RewardInput& input, const std::string& record) {
-  using nlohmann::json;
-  const json episode = json::parse(record, nullptr, /*allow_exceptions=*/false);
-  if (!episode.is_object() || !episode.contains("messages") || !episode["messages"].is_array())
-    throw Error(ErrorCode::kCorrupt, "what an episode came to has no messages")
-        .with("row", input.origin);
+void add_episode(rewards::RewardInput& input, const models::Tokenizer& tokenizer,
+                 const models::Completion& completion, std::span<const int32_t> prompt_ids,
+                 const models::StopRule& stops) {
+  add_completion(input, tokenizer, completion.token_ids, completion.finish_reason, stops);
+  input.completion = models::completion_text(tokenizer, models::last_turn(completion),
+                                             completion.finish_reason, stops);
+  input.num_tokens = models::num_model_tokens(completion);
+  input.prompt_ids.assign(prompt_ids.begin(), prompt_ids.end());
+  input.prompt = tokenizer.decode(prompt_ids, /*skip_special_tokens=*/false);
 
-  input.episode = record;
-  input.completion.clear();
-  for (const json& message : episode["messages"]) {
-    const bool said = message.is_object() && message.value("role", json()) == "assistant" &&
-                      message.contains("content") && message["content"].is_string();
-    if (said) input.completion = message["content"].get<std::string>();
-  }
+  EpisodeRecord record = read_episode(completion.episode);
+  input.episode = {.reward = record.reward,
+                   .messages = std::move(record.messages),
+                   .unscorable = std::move(record.unscorable)};
 }
 
 }  // namespace retort::recipes

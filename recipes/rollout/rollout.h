@@ -49,14 +49,18 @@
 
 #include "models/generation/request.h"
 #include "recipes/data/sample.h"
+#include "recipes/rollout/episode_record.h"
 
 namespace retort::recipes {
 
 struct RolloutSample {
-  models::Completion completion;
+  models::Completion completion;  // of an episode without its prompt (models::take_prompt)
+  // Of an episode, whose environment wrote it; else empty: the group's.
+  std::vector<int32_t> prompt_ids;
+  std::optional<EpisodeRecord> episode;
   uint64_t sample_id = 0;
   uint64_t weight_version = 0;
-  std::string text;              // models::completion_text
+  std::string text;              // models::completion_text, of an episode's last turn
   std::optional<double> reward;  // nullopt: unscorable, or not scored
   double adjustment = 0;         // that the recipe adds to the reward before samples are compared
   std::vector<std::optional<double>> components;
@@ -65,6 +69,16 @@ struct RolloutGroup {
   data::PromptSample prompt;
   std::vector<RolloutSample> samples;
 };
+// What a completion is to its student: of an episode without the prompt that its environment wrote,
+// and with its record (kCorrupt: read_episode). Number, version, text and score are left out.
+RolloutSample sample_of(models::Completion completion);
+
+// The tokens before a sample's own.
+inline const std::vector<int32_t>& prompt_ids_of(const data::PromptSample& prompt,
+                                                 const RolloutSample& sample) {
+  return sample.episode ? sample.prompt_ids : prompt.prompt_ids;
+}
+
 struct Rollout {
   std::vector<RolloutGroup> groups;  // of this rank, in order
   uint64_t weight_version = 0;

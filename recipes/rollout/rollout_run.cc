@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/sizes.h"
+#include "models/generation/completion_spans.h"
 #include "parallel/vote.h"
 #include "recipes/rewards/reward.h"
 #include "recipes/rollout/answer_ending.h"
@@ -76,7 +77,7 @@ struct EvaluationSums {
     for (const RolloutSample& sample : group.samples) {
       reward += sample.reward.value_or(0);
       scored += sample.reward ? 1 : 0;
-      tokens += static_cast<double>(sample.completion.token_ids.size());
+      tokens += static_cast<double>(models::num_model_tokens(sample.completion));
       count += 1;
       passed += sample.reward && *sample.reward >= pass_reward;
     }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "models/generation/completion_spans.h"
 #include "parallel/vote.h"
 #include "recipes/rollout/reward_input.h"
 
@@ -93,11 +94,11 @@ PendingRollout RolloutScorer::begin(SampleSource& source, RolloutRequest request
   request.open_sink = [this, number]() -> SampleSink {
     if (!thread_.joinable()) thread_ = std::thread([this] { score_all(); });
     return [queue = queue_, attempt = queue_->open(number)](size_t place,
-                                                            const models::Completion& completion) {
+                                                            models::Completion completion) {
+      std::vector<int32_t> prompt = models::take_prompt(completion);
       queue->put(attempt, {.place = place,
-                           .token_ids = completion.token_ids,
-                           .finish_reason = completion.finish_reason,
-                           .episode = completion.episode});
+                           .prompt_ids = std::move(prompt),
+                           .completion = std::move(completion)});
     };
   };
   return source.begin(std::move(request));
@@ -110,10 +111,12 @@ void RolloutScorer::score_all() {
     while (std::optional<ScoringQueue::Batch> batch = queue_->next()) {
       const auto start = Clock::now();
       for (size_t i = 0; i < batch->samples.size(); ++i) {
-        const ScoringQueue::Arrived& sample = batch->samples[i];
-        add_completion(batch->inputs[i], tokenizer_, sample.token_ids, sample.finish_reason,
-                       stops_);
-        if (!sample.episode.empty()) add_episode(batch->inputs[i], sample.episode);
+        const auto& [place, prompt_ids, completion] = batch->samples[i];
+        if (completion.episode.empty())
+          add_completion(batch->inputs[i], tokenizer_, completion.token_ids,
+                         completion.finish_reason, stops_);
+        else
+          add_episode(batch->inputs[i], tokenizer_, completion, prompt_ids, stops_);
       }
       std::vector<rewards::Scored> scores = rewards_->score(batch->inputs);
       queue_->finish(*batch, std::move(scores), seconds_since(start));

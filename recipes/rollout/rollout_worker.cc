@@ -9,6 +9,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/random.h"
+#include "models/generation/completion_spans.h"
 #include "parallel/vote.h"
 #include "recipes/rollout/draw_options.h"
 #include "recipes/rollout/redraws.h"
@@ -22,6 +24,13 @@ roles::SampleListener listener_of(const SampleSink& sink, size_t first) {
   return [sink, first](const roles::IndexedCompletion& one) {
     sink(first + static_cast<size_t>(one.index), one.completion);
   };
+}
+
+// The task of a group is a function of the recipe's seed and the group's first sample. 53 bits,
+// which every reader of JSON keeps.
+uint64_t episode_seed(uint64_t seed, uint64_t first_sample) {
+  constexpr uint64_t kEpisodes = 0x65706973;  // apart from the noise of tokens
+  return random_bits(seed, first_sample, kEpisodes) >> 11;
 }
 
 }  // namespace
@@ -63,9 +72,14 @@ void RolloutWorker::send(PendingRollout& pending, uint64_t number) {
     const size_t end = std::min(begin + per_part, request.prompts.size());
     std::vector<int32_t> ids;
     std::vector<int32_t> ends{0};
+    std::vector<roles::EpisodeStart> episodes;
     for (size_t p = begin; p < end; ++p) {
-      const std::vector<int32_t>& prompt = request.prompts[p].prompt_ids;
-      ids.insert(ids.end(), prompt.begin(), prompt.end());
+      const data::PromptSample& prompt = request.prompts[p];
+      if (options_.episodes)
+        episodes.push_back({.seed = episode_seed(options_.seed, request.sample_ids[p * generations]),
+                            .row = prompt.row});
+      else
+        ids.insert(ids.end(), prompt.prompt_ids.begin(), prompt.prompt_ids.end());
       ends.push_back(static_cast<int32_t>(ids.size()));
     }
 
@@ -82,7 +96,8 @@ void RolloutWorker::send(PendingRollout& pending, uint64_t number) {
                        .cu_seqlens = at::tensor(ends, at::kInt),
                        .num_generations = request.num_generations,
                        .sample_ids = at::tensor(sample_ids, at::kLong),
-                       .draw = draw_options(options_, tokenizer_.vocab_size(), request.greedy)},
+                       .draw = draw_options(options_, tokenizer_.vocab_size(), request.greedy),
+                       .episodes = std::move(episodes)},
                       listener_of(sink, begin * generations)));
   }
 }
@@ -141,10 +156,10 @@ Rollout RolloutWorker::finish(PendingRollout pending) {
     for (size_t i = 0; i < drawn.size(); i += generations, ++prompt) {
       RolloutGroup group{.prompt = std::move(request.prompts[prompt]), .samples = {}};
       for (size_t g = 0; g < generations; ++g) {
-        RolloutSample sample{.completion = std::move(drawn[i + g].completion),
-                             .sample_id = request.sample_ids[prompt * generations + g],
-                             .weight_version = answer.weight_version};
-        sample.text = models::completion_text(tokenizer_, sample.completion.token_ids,
+        RolloutSample sample = sample_of(std::move(drawn[i + g].completion));
+        sample.sample_id = request.sample_ids[prompt * generations + g];
+        sample.weight_version = answer.weight_version;
+        sample.text = models::completion_text(tokenizer_, models::last_turn(sample.completion),
                                               sample.completion.finish_reason, options_.stops);
         group.samples.push_back(std::move(sample));
       }

@@ -27,6 +27,7 @@ class RolloutWorker : public SampleSource {
     uint64_t seed = 0;
     std::vector<int64_t> eos_token_ids;
     models::StopRule stops;  // generation.stop
+    bool episodes = false;   // every completion is an episode with the recipe's environment
   };
   // `client`: null where needs_client() is false.
   RolloutWorker(parallel::World& world, std::unique_ptr<roles::GeneratorClient> client,

@@ -10,6 +10,13 @@ namespace retort::recipes {
 namespace fs = std::filesystem;
 namespace {
 
+// ["model", 12]
+std::string span_text(const models::Span& span) {
+  const bool model = span.source == models::SpanSource::kModel;
+  return std::string("[") + (model ? "\"model\", " : "\"environment\", ") +
+         std::to_string(span.tokens) + "]";
+}
+
 std::string sample_line(const RolloutGroup& group, const RolloutSample& sample,
                         const std::vector<std::string>& names) {
   const auto list = [](const auto& values, auto format) {
@@ -40,12 +47,16 @@ std::string sample_line(const RolloutGroup& group, const RolloutSample& sample,
   JsonLine line;
   line.add("prompt", std::string_view(group.prompt.prompt_text))
       .add("completion", std::string_view(sample.text))
-      .raw("prompt_ids", list(group.prompt.prompt_ids, integer))
+      .raw("prompt_ids", list(prompt_ids_of(group.prompt, sample), integer))
       .raw("token_ids", list(sample.completion.token_ids, integer))
       .raw("logps", numbers(sample.completion.logps))
       .raw("sampling_logps", numbers(sample.completion.sampling_logps))
       .raw("reward", number(sample.reward))
       .raw("rewards", components.str());
+  if (sample.episode) {
+    line.raw("spans", list(sample.completion.spans, span_text))
+        .raw("episode", sample.completion.episode);
+  }
   if (sample.adjustment != 0) line.add("reward_adjustment", sample.adjustment);
   return line.add("finish_reason", enum_name(sample.completion.finish_reason))
       .add("sample_id", static_cast<int64_t>(sample.sample_id))

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "models/generation/completion_spans.h"
 
 namespace retort::recipes {
 
@@ -102,10 +103,13 @@ void ScoringQueue::finish(const Batch& batch, std::vector<rewards::Scored> score
     Attempt& attempt = *batch.attempt;
     for (size_t i = 0; i < scores.size(); ++i) {
       const size_t place = batch.samples[i].place;
+      const models::Completion& completion = batch.samples[i].completion;
       attempt.scored.at(place) = {
-          .token_ids = batch.samples[i].token_ids,
+          .prompt_ids = batch.samples[i].prompt_ids,
+          .token_ids = completion.token_ids,
+          .is_target = models::model_tokens(completion),
           .scorable = scores[i].total.has_value(),
-          .truncated = batch.samples[i].finish_reason == models::FinishReason::kLength};
+          .truncated = completion.finish_reason == models::FinishReason::kLength};
       attempt.scores.samples[place] = std::move(scores[i]);
     }
     attempt.num_scored += scores.size();

@@ -22,14 +22,15 @@ class ScoringQueue {
  public:
   // A sample that is not scored yet.
   struct Arrived {
-    size_t place = 0;  // in its request
-    std::vector<int32_t> token_ids;
-    models::FinishReason finish_reason = models::FinishReason::kEos;
-    std::string episode = {};  // models::Completion::episode
+    size_t place = 0;                 // in its request
+    std::vector<int32_t> prompt_ids;  // RolloutSample's
+    models::Completion completion;
   };
   // One that has been scored, so far as that is.
   struct Peek {
+    std::vector<int32_t> prompt_ids;  // RolloutSample's
     std::vector<int32_t> token_ids;
+    std::vector<uint8_t> is_target;  // of each token: the model's own
     bool scorable = false;
     bool truncated = false;
   };

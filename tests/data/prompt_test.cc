@@ -40,6 +40,26 @@ TEST_F(PromptTest, Strings) {
       "w3");
 }
 
+// An environment gets all columns, and the conversation under one name whatever the file's is.
+TEST_F(PromptTest, ARowForEpisodesHasItsConversation) {
+  const auto row = [&](const std::string& line, const Source& source = {}) {
+    return make_prompt(line, "f.jsonl:7", source, tokenizer_, chat_, /*for_episodes=*/true).row;
+  };
+  EXPECT_EQ(row(R"({"messages":[{"role":"user","content":"w1"},)"
+                R"({"role":"assistant","content":"w2"}],"level":3})"),
+            R"({"messages":[{"role":"user","content":"w1"}],"level":3})")
+      << "the last answer is the reference, which nobody who answers may see";
+  EXPECT_EQ(row(R"({"prompt":[{"role":"user","content":"w1"}],"a":{"b":[1]}})"),
+            R"({"prompt":[{"role":"user","content":"w1"}],"a":{"b":[1]},)"
+            R"("messages":[{"role":"user","content":"w1"}]})");
+
+  EXPECT_EQ(make(R"({"messages":[{"role":"user","content":"w1"}]})").row, "") << "not asked for";
+  const std::string message = test::message_of([&] { row(R"({"prompt":"w1"})"); });
+  EXPECT_NE(message.find("f.jsonl:7: the prompt is a text; an episode begins with"),
+            std::string::npos)
+      << message;
+}
+
 // As verl's rows have them.
 TEST_F(PromptTest, AColumnInsideAnotherIsNamedWithDots) {
   const std::string row = R"({"prompt":[{"role":"user","content":"w1"}],"data_source":"s",)"

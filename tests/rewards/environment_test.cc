@@ -1,53 +1,51 @@
-// The reward that an episode's environment gave.
-#include <string>
-
+// The reward that an environment gives, and episodes that cannot be scored.
 #include "tests/rewards/reward_support.h"
 
 namespace retort::rewards {
 namespace {
+using test::input_of, test::message_of;
 
-using test::expect_error;
-
-RewardInput episode_of(std::string record) {
-  RewardInput input = test::input_of("the last answer");
-  input.episode = std::move(record);
+RewardInput episode(std::optional<double> reward, std::string unscorable = "") {
+  RewardInput input = input_of("w1");
+  input.episode = {.reward = reward, .messages = "[]", .unscorable = std::move(unscorable)};
   return input;
 }
 
-std::optional<double> scored(const std::string& record) {
-  RewardSet set({{.type = RewardType::kEnvironment, .weight = 0.5}});
-  return set.score({episode_of(record)}).at(0).total;
+RewardSet environment_and_length() {
+  return RewardSet({{.type = RewardType::kEnvironment, .weight = 2.0},
+                    {.type = RewardType::kLength, .min = 0}});
 }
 
-TEST(EnvironmentReward, IsTheOneThatCloseGave) {
-  EXPECT_EQ(scored(R"({"reward": 1.5, "turns": 2})"), 0.75);
-  EXPECT_EQ(scored(R"({"reward": -3, "metrics": {"solved": 0}})"), -1.5);
-  const RewardSet set({{.type = RewardType::kEnvironment}});
-  EXPECT_EQ(set.names(), std::vector<std::string>{"environment"});
+TEST(EnvironmentReward, IsWhatTheEnvironmentSaid) {
+  RewardSet set = environment_and_length();
+  EXPECT_EQ(set.names(), (std::vector<std::string>{"environment", "length"}));
+  const std::vector<Scored> scores = set.score({episode(0.25), episode(-1.0)});
+  EXPECT_EQ(scores.at(0).components.at(0), 0.25);
+  EXPECT_EQ(scores.at(0).total, 2 * 0.25 + 1);
+  EXPECT_EQ(scores.at(1).total, 2 * -1.0 + 1);
 }
 
-TEST(EnvironmentReward, AnEpisodeThatItsEnvironmentFailedHasNone) {
-  EXPECT_EQ(scored(R"({"reward": null, "unscorable": "the environment is gone"})"), std::nullopt);
+TEST(EnvironmentReward, ALostEpisodeIsUnscorableAndNeverZero) {
+  RewardSet set = environment_and_length();
+  const std::vector<Scored> scores =
+      set.score({episode(0.25), episode(std::nullopt, "tools/1 is gone"), episode(0.5)});
+  EXPECT_EQ(scores.at(0).total, 1.5);
+  EXPECT_EQ(scores.at(1).total, std::nullopt);
+  EXPECT_EQ(scores.at(1).components, (std::vector<std::optional<double>>(2)));
+  EXPECT_EQ(scores.at(2).total, 2.0);
+
+  EXPECT_EQ(set.score({episode(std::nullopt, "gone")}).at(0).total, std::nullopt);
 }
 
-TEST(EnvironmentReward, IsNotMadeUp) {
-  const std::string begin = "reward 'environment': train.jsonl:17";
-  expect_error(ErrorCode::kInvalidArgument, begin + " has no reward in close",
-               [] { scored(R"({"reward": null})"); });
-  expect_error(ErrorCode::kInvalidArgument, begin + " has no reward in close",
-               [] { scored("{}"); });
-  expect_error(ErrorCode::kInvalidArgument, begin + " is no episode", [] { scored(""); });
-  expect_error(ErrorCode::kCorrupt, begin + ": what the episode came to is no JSON object: '[1]'",
-               [] { scored("[1]"); });
-  expect_error(ErrorCode::kCorrupt, "no finite number: '\"high\"'",
-               [] { scored(R"({"reward": "high"})"); });
-}
-
-TEST(EnvironmentReward, TakesNoOptionsOfOthers) {
-  RewardOptions options{.type = RewardType::kEnvironment};
-  options.validate();
-  options.role = "tools";
-  test::expect_refused("role has no effect on type: environment", [&] { options.validate(); });
+TEST(EnvironmentReward, AnEpisodeWithoutARewardIsAnError) {
+  RewardSet set = environment_and_length();
+  const auto refusal = [&](const RewardInput& input) {
+    return message_of([&] { set.score({input}); }, ErrorCode::kInvalidArgument);
+  };
+  EXPECT_NE(refusal(episode(std::nullopt))
+                .find("reward 'environment': train.jsonl:17 has no reward in close"),
+            std::string::npos);
+  EXPECT_NE(refusal(input_of("w1")).find("drawn without an environment"), std::string::npos);
 }
 
 }  // namespace

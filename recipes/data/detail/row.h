@@ -49,6 +49,8 @@ class Row {
   // the file.
   std::vector<std::pair<std::string, std::string>> other_fields(
       std::vector<std::string_view> used) const;
+  // All columns, under their names in the file.
+  const Json& columns() const { return object_; }
   // The file's own column, or what a dotted name leads to, whatever `columns` says; nullptr if
   // absent or null.
   const Json* column(std::string_view name) const;

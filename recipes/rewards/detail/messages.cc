@@ -16,6 +16,8 @@ Json to_json(const RewardInput& input) {
   json["num_tokens"] = input.num_tokens;
   json["truncated"] = input.truncated;
   json["fields"] = std::move(fields);
+  // The record of an episode was checked where it was read.
+  if (input.episode) json["messages"] = Json::parse(input.episode->messages);
   return json;
 }
 

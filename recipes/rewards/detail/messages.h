@@ -13,7 +13,7 @@ namespace retort::rewards::detail {
 using Json = nlohmann::ordered_json;
 
 // {prompt, question, completion, reference, num_tokens, truncated, fields}; `reference` null if
-// there is none.
+// there is none. Of an episode also `messages`, its whole conversation.
 Json to_json(const RewardInput& input);
 // One line; bytes that are not UTF-8 are replaced.
 std::string dump(const Json& value);

@@ -44,6 +44,7 @@ class GrpoTest : public ::testing::Test {
     data::Cursor start_cursor;
     std::vector<rewards::RewardOptions> rewards = test::length_rewards();
     bool draw_ahead = false;
+    bool episodes = false;
     std::function<std::unique_ptr<roles::FrozenAnswers>()> reference;  // with grpo.beta
     test::FakeSampleSource::Answer answer = [](const data::PromptSample&, uint64_t sample_id,
                                                uint64_t) {
@@ -78,6 +79,7 @@ class GrpoTest : public ::testing::Test {
                                .reward_weights = weights,
                                .num_generations = kGenerations,
                                .max_new_tokens = test::kLongestAnswer,
+                               .episodes = setting.episodes,
                                .temperature = kTemperature,
                                .sync_every_steps = setting.sync_every_steps,
                                .prompts_per_round = kPromptsPerRound,

@@ -31,8 +31,17 @@ struct Known {
   at::Tensor old;  // [T] double: log-probabilities that the ratio is to; undefined: the student's
   at::Tensor weight;    // [T] double, of its surrogate; undefined: 1
   bool masked = false;  // has no loss, but counts as losses::policy_divisor says
+  // Places of the tokens that are trained on; empty: all of them.
+  std::vector<int64_t> targets;
 
-  int64_t length() const { return static_cast<int64_t>(completion.token_ids.size()); }
+  int64_t num_tokens() const { return static_cast<int64_t>(completion.token_ids.size()); }
+  int64_t length() const {
+    return targets.empty() ? num_tokens() : static_cast<int64_t>(targets.size());
+  }
+  // [T, ...] of all tokens -> those of the targets.
+  at::Tensor of_targets(const at::Tensor& values) const {
+    return targets.empty() ? values : values.index_select(0, at::tensor(targets, at::kLong));
+  }
 };
 
 // log-probabilities at a temperature, of the whole vocabulary before each token of the completion.
@@ -43,14 +52,16 @@ inline at::Tensor distributions(const models::Decoder& student, const Known& sam
   row.insert(row.end(), sample.completion.token_ids.begin(), sample.completion.token_ids.end());
   const auto first = static_cast<int64_t>(sample.prompt.size()) - 1;
   const at::Tensor hidden =
-      student.hidden(models::pack_rows({row})).narrow(0, first, sample.length()).to(at::kDouble);
-  const at::Tensor logits = at::matmul(hidden, student.head_weight().to(at::kDouble).t());
+      student.hidden(models::pack_rows({row})).narrow(0, first, sample.num_tokens());
+  const at::Tensor logits = at::matmul(sample.of_targets(hidden).to(at::kDouble),
+                                       student.head_weight().to(at::kDouble).t());
   return at::log_softmax(logits / temperature, -1);
 }
 
 // Those of the completion's tokens: [T].
 inline at::Tensor of_tokens(const at::Tensor& distributions, const Known& sample) {
-  const at::Tensor ids = at::tensor(sample.completion.token_ids, at::kInt).to(at::kLong);
+  const at::Tensor ids =
+      sample.of_targets(at::tensor(sample.completion.token_ids, at::kInt).to(at::kLong));
   return distributions.gather(1, ids.unsqueeze(1)).squeeze(1);
 }
 

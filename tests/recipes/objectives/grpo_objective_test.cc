@@ -4,7 +4,10 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cmath>
+#include <cstddef>
+#include <utility>
 
 #include "tests/recipes/objectives/grpo_loss_fixture.h"
 
@@ -52,6 +55,74 @@ TEST_F(GrpoObjectiveTest, SequenceRatiosAreTheGeometricMeanOfTheTokens) {
 
   const double by_token = formula(student_, first_round(), kStale).loss.item<double>();
   EXPECT_GT(std::abs(by_token - expected), 1e-3) << "or the test shows nothing";
+}
+
+// As an episode: behind a prompt of its own the model says one token, its environment two, and the
+// model the rest. What the generator says of the model's tokens is that of the answer without them.
+Known as_episode(Known sample) {
+  constexpr std::array<int32_t, 2> kSaid{test::word(11), test::word(12)};
+  sample.prompt.push_back(test::word(40));
+  models::Completion& completion = sample.completion;
+  const auto insert = [](auto& values, size_t at, const auto& more) {
+    values.insert(values.begin() + static_cast<std::ptrdiff_t>(at), more.begin(), more.end());
+  };
+  const auto rest = static_cast<int64_t>(completion.token_ids.size()) - 1;
+  insert(completion.token_ids, 1, kSaid);
+  insert(completion.sampling_logps, 1, std::array<float, 2>{});
+  insert(completion.logps, 1, std::array<float, 2>{});
+
+  sample.targets = {0};
+  for (int64_t i = 0; i < rest; ++i)
+    sample.targets.push_back(3 + i);
+  completion.spans = {{models::SpanSource::kModel, 1, 1}, {models::SpanSource::kEnvironment, 0, 2}};
+  if (rest > 0) completion.spans.push_back({models::SpanSource::kModel, 1, rest});
+  completion.episode = R"({"reward": null, "metrics": {"solved": 1}, "messages": [], "turns": 2,)"
+                       R"( "calls": 4, "failed_calls": 1})";
+  return sample;
+}
+
+// The same with its prompt, as a generator sends it.
+models::Completion sent(const Known& episode) {
+  models::Completion completion = episode.completion;
+  const std::vector<float> none(episode.prompt.size());
+  completion.token_ids.insert(completion.token_ids.begin(), episode.prompt.begin(),
+                              episode.prompt.end());
+  completion.sampling_logps.insert(completion.sampling_logps.begin(), none.begin(), none.end());
+  completion.logps.insert(completion.logps.begin(), none.begin(), none.end());
+  completion.spans.insert(
+      completion.spans.begin(),
+      {models::SpanSource::kPrompt, 0, static_cast<int64_t>(episode.prompt.size())});
+  return completion;
+}
+
+TEST_F(GrpoObjectiveTest, AnEnvironmentsTokensAreReadButNoTargets) {
+  std::vector<Known> samples = first_round();
+  for (Known& sample : samples)
+    sample = as_episode(std::move(sample));
+  Setting episodes = setting(kStale);
+  episodes.episodes = true;
+  episodes.answer = [this](const data::PromptSample& prompt, uint64_t id, uint64_t) {
+    return sent(as_episode(answered(prompt.prompt_ids, id)));
+  };
+
+  for (const PolicyLossType type : {PolicyLossType::kGrpo, PolicyLossType::kDapo}) {
+    SCOPED_TRACE(enum_name(type));
+    episodes.grpo.loss_type = type;
+    const Run run = start(episodes);
+    const Computed computed = compute(*run.objective, 1, student_);
+    const Expected expected = formula(student_, samples, episodes.grpo);
+    EXPECT_NEAR(computed.loss.item<double>(), expected.loss.item<double>(), 1e-5);
+    expect_same_gradient(computed.loss, expected.loss);
+    EXPECT_NEAR(metric(computed.row, "entropy"), expected.entropy, 1e-5);
+
+    // Lengths are those of the model's own tokens, of which the rewards by length are, too.
+    EXPECT_NEAR(metric(computed.row, "completions/mean_length"), 22.0 / 8, 1e-12);
+    EXPECT_EQ(metric(computed.row, "episodes/mean_environment_tokens"), 2);
+    EXPECT_EQ(metric(computed.row, "episodes/mean_turns"), 2);
+    EXPECT_EQ(metric(computed.row, "tools/call_frequency"), 4);
+    EXPECT_EQ(metric(computed.row, "tools/failure_frequency"), 0.25);
+    EXPECT_EQ(metric(computed.row, "environment/solved"), 1);
+  }
 }
 
 // A generator that reports other log-probabilities by a tenth is seen.

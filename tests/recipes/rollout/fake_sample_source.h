@@ -121,17 +121,18 @@ class FakeSampleSource : public recipes::SampleSource {
       for (int64_t g = 0; g < request.num_generations; ++g) {
         const size_t place = samples.size();
         if (before_drawing) before_drawing(place);
-        samples.push_back(draw(prompt, request.sample_ids[place], version));
+        const models::Completion drawn = answer_(prompt, request.sample_ids[place], version);
+        samples.push_back(sample_of(drawn, request.sample_ids[place], version));
         if (const auto sink = sinks_.find(request.number); sink != sinks_.end())
-          sink->second(place, samples.back().completion);
+          sink->second(place, drawn);
       }
     return samples;
   }
-  recipes::RolloutSample draw(const data::PromptSample& prompt, uint64_t sample_id,
-                              uint64_t version) const {
-    recipes::RolloutSample sample{.completion = answer_(prompt, sample_id, version),
-                                  .sample_id = sample_id,
-                                  .weight_version = version};
+  recipes::RolloutSample sample_of(models::Completion completion, uint64_t sample_id,
+                                   uint64_t version) const {
+    recipes::RolloutSample sample = recipes::sample_of(std::move(completion));
+    sample.sample_id = sample_id;
+    sample.weight_version = version;
     sample.text = tokenizer_.decode(sample.completion.token_ids, /*skip_special_tokens=*/true);
     return sample;
   }

@@ -113,7 +113,9 @@ class ScoringQueueTest : public ::testing::Test {
   }
   void put(const std::shared_ptr<ScoringQueue::Attempt>& attempt, const Places& places) {
     for (const size_t place : places)
-      queue.put(attempt, {.place = place, .token_ids = {static_cast<int32_t>(place)}});
+      queue.put(attempt, {.place = place,
+                          .prompt_ids = {},
+                          .completion = {.token_ids = {static_cast<int32_t>(place)}}});
   }
   // Scores the next batch, each sample with `base` and its place; returns the places.
   Places score_next(double base) {

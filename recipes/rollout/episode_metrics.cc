@@ -1,0 +1,104 @@
+#include "recipes/rollout/episode_metrics.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "base/sizes.h"
+#include "models/generation/completion_spans.h"
+
+namespace retort::recipes {
+namespace {
+
+// A sum by its name, with the number of episodes that it is of.
+using Sums = std::map<std::string, std::pair<double, double>>;
+
+constexpr const char* kEnvironment = "environment/";
+
+void add(Sums& sums, const std::string& name, double value, double count = 1) {
+  auto& [sum, number] = sums[name];
+  sum += value;
+  number += count;
+}
+
+Sums sums_of(const Rollout& rollout) {
+  // All names but the environment's own stand here, also where a rank has no episode.
+  Sums sums;
+  for (const char* name : {"calls", "failed_calls", "turns", "environment_tokens", "malformed",
+                           "unscorable"})
+    add(sums, name, 0, 0);
+
+  for (const RolloutGroup& group : rollout.groups)
+    for (const RolloutSample& sample : group.samples) {
+      const EpisodeRecord& episode = *sample.episode;
+      const bool lost = !episode.unscorable.empty();
+      add(sums, "unscorable", lost ? 1 : 0);
+      if (lost) continue;
+
+      const int64_t tokens = to_int64(sample.completion.token_ids.size());
+      add(sums, "calls", static_cast<double>(episode.calls));
+      add(sums, "failed_calls", static_cast<double>(episode.failed_calls));
+      add(sums, "turns", static_cast<double>(episode.turns));
+      add(sums, "environment_tokens",
+          static_cast<double>(tokens - models::num_model_tokens(sample.completion)));
+      add(sums, "malformed", episode.malformed ? 1 : 0);
+      for (const auto& [name, value] : episode.metrics)
+        add(sums, kEnvironment + name, value);
+    }
+  return sums;
+}
+
+// Every rank's text, on each of them.
+std::vector<std::string> gather_texts(parallel::Group& group, const std::string& mine) {
+  const at::Tensor length = at::tensor({to_int64(mine.size())}, at::kLong);
+  const at::Tensor lengths = group.all_gather(length).contiguous().view({-1});
+  const int64_t* size = lengths.const_data_ptr<int64_t>();
+  const int64_t longest = *std::max_element(size, size + lengths.numel());
+
+  at::Tensor bytes = at::zeros({longest}, at::kByte);
+  std::memcpy(bytes.mutable_data_ptr<uint8_t>(), mine.data(), mine.size());
+  const at::Tensor all = group.all_gather(bytes).contiguous();
+  const char* text = reinterpret_cast<const char*>(all.const_data_ptr<uint8_t>());
+  std::vector<std::string> texts;
+  for (int64_t rank = 0; rank < lengths.numel(); ++rank)
+    texts.emplace_back(text + rank * longest, static_cast<size_t>(size[rank]));
+  return texts;
+}
+
+// The names that an environment reports may differ from rank to rank, so they travel with the sums.
+Sums reduce(const Sums& mine, parallel::Group& dp) {
+  if (dp.size() == 1) return mine;
+  Sums all;
+  for (const std::string& text : gather_texts(dp, nlohmann::json(mine).dump()))
+    for (const auto& [name, sum] : nlohmann::json::parse(text).get<Sums>())
+      add(all, name, sum.first, sum.second);
+  return all;
+}
+
+}  // namespace
+
+void add_episode_metrics(const Rollout& rollout, parallel::Group& dp, MetricsRow& row) {
+  const Sums sums = reduce(sums_of(rollout), dp);
+  const auto sum_of = [&](const char* name) { return sums.at(name).first; };
+  const double episodes = sums.at("turns").second;  // of those that can be scored
+  const auto mean_of = [&](double sum) { return episodes > 0 ? sum / episodes : 0; };
+
+  const double calls = sum_of("calls");
+  row.add("tools/call_frequency", mean_of(calls))
+      .add("tools/failure_frequency", calls > 0 ? sum_of("failed_calls") / calls : 0)
+      .add("episodes/mean_turns", mean_of(sum_of("turns")))
+      .add("episodes/mean_environment_tokens", mean_of(sum_of("environment_tokens")))
+      .add("episodes/malformed_ratio", mean_of(sum_of("malformed")))
+      .add("episodes/num_lost", static_cast<int64_t>(sum_of("unscorable")));
+  for (const auto& [name, sum] : sums)
+    if (name.starts_with(kEnvironment)) row.add(name, sum.first / sum.second);
+}
+
+}  // namespace retort::recipes

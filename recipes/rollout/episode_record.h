@@ -1,0 +1,26 @@
+// What a generator says of an episode beside its tokens.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace retort::recipes {
+
+struct EpisodeRecord {
+  std::optional<double> reward;  // that the environment gave it
+  std::vector<std::pair<std::string, double>> metrics;  // of the environment, by its names
+  std::string messages = "[]";                          // JSON array: the whole conversation
+  int64_t turns = 0;                                    // of the model
+  int64_t calls = 0, failed_calls = 0;
+  bool malformed = false;  // its last turn began a call that could not be read
+  std::string unscorable;  // why, where its environment failed; else empty
+};
+
+// Reads models::Completion::episode. kCorrupt, with what was expected, for a text that is none.
+EpisodeRecord read_episode(std::string_view text);
+
+}  // namespace retort::recipes
