@@ -7,46 +7,21 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
 
-#include <map>
 #include <memory>
 #include <numeric>
-#include <string>
 
 #include "models/generation/device_step_model.h"
 #include "models/generation/sampler.h"
-#include "tests/kernels/emulated_kernels.h"
+#include "tests/kernels/named_kernels.h"
 #include "tests/losses/stand_in_device.h"
 #include "tests/models/engine_support.h"
 
 namespace retort::models {
 namespace {
 
-using emulator::EmulatedKernels;
+using test::Launches;
+using test::named_kernels;
 using test::stand_in_device;
-using Launches = std::map<std::string, int64_t>;
-
-// The emulated kernels, with the names of what is launched.
-class NamedKernels final : public kernels::DeviceKernels {
- public:
-  at::DeviceType device_type() const override { return kernels_.device_type(); }
-  void prepare(const at::Device& device) override { kernels_.prepare(device); }
-  int64_t max_shared_bytes(const at::Device& device) override {
-    return kernels_.max_shared_bytes(device);
-  }
-  void launch(const kernels::Launch& launch, const at::Device& device) override {
-    ++launches_[launch.name];
-    kernels_.launch(launch, device);
-  }
-  Launches take() { return std::exchange(launches_, {}); }
-
- private:
-  EmulatedKernels kernels_{1, at::DeviceType::PrivateUse1, test::with_open_stand_in};
-  Launches launches_;
-};
-
-NamedKernels& named_kernels() {
-  return static_cast<NamedKernels&>(*kernels::device_kernels(stand_in_device()));
-}
 
 ModelConfig decoded_config() {
   ModelConfig config = engine_config();
@@ -187,7 +162,7 @@ TEST(EmulatedEngine, DecodesInPartsWhatIsTooMuchAtOnce) {
 
 int main(int argc, char** argv) {
   retort::test::stand_in_device();  // before LibTorch counts the devices
-  retort::kernels::register_device_kernels(std::make_unique<retort::models::NamedKernels>());
+  retort::kernels::register_device_kernels(std::make_unique<retort::test::NamedKernels>());
   testing::InitGoogleTest(&argc, argv);
   at::set_num_threads(1);
   return RUN_ALL_TESTS();
