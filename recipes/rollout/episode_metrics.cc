@@ -48,7 +48,7 @@ Sums sums_of(const Rollout& rollout) {
       add(sums, "turns", static_cast<double>(episode.turns));
       add(sums, "environment_tokens",
           static_cast<double>(tokens - models::num_model_tokens(sample.completion)));
-      add(sums, "malformed", episode.malformed ? 1 : 0);
+      add(sums, "malformed", episode.malformed > 0 ? 1 : 0);
       for (const auto& [name, value] : episode.metrics)
         add(sums, kEnvironment + name, value);
     }

@@ -53,8 +53,7 @@ EpisodeRecord read_episode(std::string_view text) {
   episode.turns = count(record, "turns");
   episode.calls = count(record, "calls");
   episode.failed_calls = count(record, "failed_calls");
-  const Json* malformed = find(record, "malformed");
-  episode.malformed = malformed && malformed->is_boolean() && malformed->get<bool>();
+  episode.malformed = count(record, "malformed");
   if (const Json* why = find(record, "unscorable")) {
     if (!why->is_string() || why->get_ref<const std::string&>().empty())
       corrupt("unscorable does not say why");

@@ -16,7 +16,7 @@ struct EpisodeRecord {
   std::string messages = "[]";                          // JSON array: the whole conversation
   int64_t turns = 0;                                    // of the model
   int64_t calls = 0, failed_calls = 0;
-  bool malformed = false;  // its last turn began a call that could not be read
+  int64_t malformed = 0;   // turns that began a call which could not be read
   std::string unscorable;  // why, where its environment failed; else empty
 };
 

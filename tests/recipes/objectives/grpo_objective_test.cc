@@ -77,7 +77,7 @@ Known as_episode(Known sample) {
   completion.spans = {{models::SpanSource::kModel, 1, 1}, {models::SpanSource::kEnvironment, 0, 2}};
   if (rest > 0) completion.spans.push_back({models::SpanSource::kModel, 1, rest});
   completion.episode = R"({"reward": null, "metrics": {"solved": 1}, "messages": [], "turns": 2,)"
-                       R"( "calls": 4, "failed_calls": 1})";
+                       R"( "calls": 4, "failed_calls": 1, "malformed": 0})";
   return sample;
 }
 

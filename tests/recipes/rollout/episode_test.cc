@@ -59,7 +59,7 @@ TEST(CompletionSpans, WithoutAnyAllTokensAreTheModels) {
 TEST(EpisodeRecord, IsReadWhole) {
   const EpisodeRecord record = read_episode(
       R"({"reward": 0.5, "metrics": {"solved": 1, "steps": 2.5}, "messages": [{"role": "user"}],)"
-      R"( "turns": 3, "calls": 2, "failed_calls": 1, "malformed": true, "unscorable": null})");
+      R"( "turns": 3, "calls": 2, "failed_calls": 1, "malformed": 1, "unscorable": null})");
   EXPECT_EQ(record.reward, 0.5);
   EXPECT_EQ(record.metrics,
             (std::vector<std::pair<std::string, double>>{{"solved", 1}, {"steps", 2.5}}));
@@ -67,12 +67,12 @@ TEST(EpisodeRecord, IsReadWhole) {
   EXPECT_EQ(record.turns, 3);
   EXPECT_EQ(record.calls, 2);
   EXPECT_EQ(record.failed_calls, 1);
-  EXPECT_TRUE(record.malformed);
+  EXPECT_EQ(record.malformed, 1);
   EXPECT_EQ(record.unscorable, "");
 }
 
 TEST(EpisodeRecord, WhatCannotBeOneIsRefused) {
-  const std::string rest = R"("turns": 1, "calls": 0, "failed_calls": 0})";
+  const std::string rest = R"("turns": 1, "calls": 0, "failed_calls": 0, "malformed": 0})";
   const std::vector<std::pair<std::string, std::string>> cases{
       {"[1]", "expected a JSON object"},
       {"{", "expected a JSON object"},
@@ -80,7 +80,7 @@ TEST(EpisodeRecord, WhatCannotBeOneIsRefused) {
       {R"({"metrics": {"solved": true}, "messages": [], )" + rest, "metrics.solved is true"},
       {R"({"metrics": 3, "messages": [], )" + rest, "metrics is number"},
       {R"({"messages": {}, )" + rest, "messages is no array"},
-      {R"({"messages": [], "turns": -1, "calls": 0, "failed_calls": 0})", "turns is missing"},
+      {R"({"messages": [], "turns": -1, "calls": 0})", "turns is missing"},
       {R"({"messages": [], "turns": 1, "calls": 0})", "failed_calls is missing"},
       {R"({"messages": [], "unscorable": "", )" + rest, "does not say why"}};
   for (const auto& [text, part] : cases) {
