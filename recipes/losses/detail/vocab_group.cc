@@ -51,13 +51,12 @@ at::Tensor VocabGroup::gather(int64_t mine) const {
 void VocabGroup::reduce(const std::vector<at::Tensor*>& columns, parallel::ReduceOp op) const {
   if (!split() || columns.empty()) return;
   // All columns travel in one message, because every all-reduce costs a round trip between the
-  // ranks.
+  // ranks. It is formed where they are: on a device the host does not wait for it.
   std::vector<at::Tensor> parts;
   for (const at::Tensor* column : columns)
     parts.push_back(column->reshape({-1}));
-  at::Tensor all = at::cat(parts).to(at::kCPU);  // the group moves host memory
+  at::Tensor all = at::cat(parts);
   group_->all_reduce(all, op);
-  all = all.to(parts.front().device());
   int64_t begin = 0;
   for (at::Tensor* column : columns) {
     const int64_t size = column->numel();
