@@ -2,8 +2,12 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
+
+#include "parallel/gradient_sink.h"
 
 namespace retort::parallel {
 namespace {
@@ -52,6 +56,30 @@ at::Tensor linear_grad_weight(const at::Tensor& grad, const at::Tensor& x) {
   if (wide && use_onednn(grad, x, grad.size(1), x.size(1), grad.size(0)))
     return onednn_linear(grad.t(), x.t(), {});
   return at::mm(grad.t(), x);
+}
+
+void add_grad_input(at::Tensor& sum, const at::Tensor& grad, const at::Tensor& weight) {
+  if (!sum.defined())
+    sum = linear_grad_input(grad, weight);
+  else if (sum.is_cpu())
+    sum.add_(linear_grad_input(grad, weight));
+  else
+    sum.addmm_(grad, weight);
+}
+
+bool add_grad_weight(const at::Tensor& weight, const at::Tensor& grad, const at::Tensor& x) {
+  const bool has_product =
+      !grad.is_cpu() && grad.scalar_type() == at::kBFloat16 && x.scalar_type() == at::kBFloat16;
+  GradientSink* sink = has_product ? gradient_sink_of(weight) : nullptr;
+  if (sink == nullptr) return false;
+
+  const at::NoGradGuard no_grad;
+  auto [sum, is_empty] = sink->take();
+  if (grad.size(0) > 0)
+    at::addmm_out(sum, sum, grad.t(), x, at::kFloat, is_empty ? 0 : 1);
+  else if (is_empty)
+    sum.zero_();
+  return true;
 }
 
 int64_t padded_rows(int64_t rows, at::DeviceType device) {

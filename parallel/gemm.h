@@ -1,4 +1,5 @@
 // The three matrix products of a linear layer, without autograd: what layers and heads are made of.
+// The two of backward also as products that add to a sum.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,6 +20,13 @@ at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const a
 at::Tensor linear_grad_input(const at::Tensor& grad, const at::Tensor& weight);
 // g^T x
 at::Tensor linear_grad_weight(const at::Tensor& grad, const at::Tensor& x);
+
+// sum += g w; an undefined sum becomes the product. On a device one product that adds, which rounds
+// once.
+void add_grad_input(at::Tensor& sum, const at::Tensor& grad, const at::Tensor& weight);
+// Adds g^T x to the sum of the weight's gradients, if it has one (gradient_sink.h) and both factors
+// are bfloat16 on a device, which has the product with a float32 result. False: nothing is done.
+bool add_grad_weight(const at::Tensor& weight, const at::Tensor& grad, const at::Tensor& x);
 
 // The row count that `rows` is rounded up to before products on such a device. On the CPU packs of
 // ever different lengths share their compiled kernels so. Elsewhere it is `rows`: no kernel is

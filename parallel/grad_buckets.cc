@@ -17,6 +17,7 @@
 #include "parallel/detail/gradient_squares.h"
 #include "parallel/detail/one_device.h"
 #include "parallel/detail/partial_gradients.h"
+#include "parallel/gradient_sink.h"
 
 namespace retort::parallel {
 namespace {
@@ -67,6 +68,7 @@ struct GradBuckets::Impl {
   void lay_out();
   void add_hooks();
   void remove_hooks(size_t count);
+  GradientSink::Sum take(size_t index);
   void on_gradient(size_t index, const at::Tensor& parameter);
   void check_awaited(size_t index) const;
   void launch_next();
@@ -81,9 +83,10 @@ struct GradBuckets::Impl {
 
 namespace {
 
-struct Hook final : torch::autograd::PostAccumulateGradHook {
+struct Hook final : torch::autograd::PostAccumulateGradHook, GradientSink {
   Hook(GradBuckets::Impl* owner_in, size_t index_in) : owner(owner_in), index(index_in) {}
   void operator()(const at::Tensor& parameter) override;
+  Sum take() override;
   GradBuckets::Impl* owner;
   size_t index;
 };
@@ -179,20 +182,28 @@ void GradBuckets::Impl::check_awaited(size_t index) const {
             "hold for one backward() only, and a nested backward() needs overlap = false");
 }
 
+// The first gradient of a step overwrites what the last step left, which saves a pass that zeroes
+// the buffer.
+GradientSink::Sum GradBuckets::Impl::take(size_t index) {
+  check_awaited(index);
+  const bool is_empty = !filled[index];
+  filled[index] = 1;
+  return {main_grads[index], is_empty};
+}
+
 void GradBuckets::Impl::on_gradient(size_t index, const at::Tensor& parameter) {
   check_awaited(index);
 
-  // The first gradient of a step overwrites what the last step left, which saves a pass that zeroes
-  // the buffer. param.grad is dropped at once, so that no gradient is held twice. There is none
-  // where backward has reached the parameter by functions that gave it none: LibTorch runs the hook
-  // there as well.
+  // param.grad is dropped at once, so that no gradient is held twice. There is none where all that
+  // backward has reached the parameter by gave it none, as those do that take its sum: LibTorch
+  // runs the hook there as well.
   const at::NoGradGuard no_grad;
   if (at::Tensor& grad = parameter.mutable_grad(); grad.defined()) {
-    if (filled[index])
-      main_grads[index].add_(grad);
+    const auto [sum, is_empty] = take(index);
+    if (is_empty)
+      sum.copy_(grad);
     else
-      main_grads[index].copy_(grad);
-    filled[index] = 1;
+      sum.add_(grad);
     grad.reset();
   }
 
@@ -260,6 +271,7 @@ at::Tensor GradBuckets::Impl::part_of_grad(size_t i) const {
 }
 
 void Hook::operator()(const at::Tensor& parameter) { owner->on_gradient(index, parameter); }
+GradientSink::Sum Hook::take() { return owner->take(index); }
 
 GradBuckets::GradBuckets(std::vector<NamedParameter> parameters, Group& dp, Options options)
     : impl_(std::make_unique<Impl>(std::move(parameters), dp, options)) {}

@@ -16,7 +16,8 @@
 namespace retort::parallel {
 
 // Owns one fp32 buffer into which every parameter's gradient is accumulated: a post-accumulate hook
-// adds param.grad to its slice, main_grad, and drops param.grad. The slices of neighbouring
+// adds param.grad to its slice, main_grad, and drops param.grad. A backward pass may also add to
+// the slice by itself (gradient_sink.h). The slices of neighbouring
 // parameters form buckets, filled in backward order (from the last parameter to the first). In the
 // last micro-batch of a step each full bucket is summed over `dp`, always in index order.
 //

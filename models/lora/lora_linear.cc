@@ -106,8 +106,7 @@ class AdaptedLinear : public Function<AdaptedLinear> {
     for (size_t i = 0; i < num_weights; ++i) {
       if (grads[i].defined()) {
         const Tensor grad = grads[i].contiguous();
-        if (wants_input)
-          add_to_gradient(result[0], parallel::linear_grad_input(grad, saved[1 + i]));
+        if (wants_input) parallel::add_grad_input(result[0], grad, saved[1 + i]);
         if (ctx->needs_input_grad(1 + i)) result[1 + i] = parallel::linear_grad_weight(grad, input);
         if (i < num_biases && ctx->needs_input_grad(1 + num_weights + i))
           result[1 + num_weights + i] = grad.sum(0);

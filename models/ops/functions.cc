@@ -13,6 +13,7 @@
 #include "models/ops/device_functions.h"
 #include "models/ops/kernels.h"
 #include "parallel/gemm.h"
+#include "parallel/gradient_sink.h"
 
 namespace retort::models {
 namespace {
@@ -59,9 +60,10 @@ class ColumnLinear : public Function<ColumnLinear> {
     for (size_t i = 0; i < count; ++i) {
       if (!grads[i].defined()) continue;
       const Tensor grad = grads[i].contiguous();
-      if (ctx->needs_input_grad(0))
-        add_gradient(result[0], parallel::linear_grad_input(grad, saved[1 + i]));
-      if (ctx->needs_input_grad(1 + i)) result[1 + i] = parallel::linear_grad_weight(grad, input);
+      if (ctx->needs_input_grad(0)) parallel::add_grad_input(result[0], grad, saved[1 + i]);
+      // Where the sum of the weight's gradients has taken the product, autograd gets none.
+      if (ctx->needs_input_grad(1 + i) && !parallel::add_grad_weight(saved[1 + i], grad, input))
+        result[1 + i] = parallel::linear_grad_weight(grad, input);
       if (i < biases && ctx->needs_input_grad(1 + count + i)) result[1 + count + i] = grad.sum(0);
     }
 
@@ -74,13 +76,6 @@ class ColumnLinear : public Function<ColumnLinear> {
   static TensorParallel saved_tensor_parallel(AutogradContext* ctx) {
     const auto found = ctx->saved_data.find("tp");
     return found == ctx->saved_data.end() ? TensorParallel{} : from_ivalue(found->second);
-  }
-  static void add_gradient(Tensor& sum, Tensor part) {
-    if (sum.defined()) {
-      sum.add_(part);
-    } else {
-      sum = std::move(part);
-    }
   }
 };
 
@@ -206,6 +201,7 @@ class Checkpointed : public Function<Checkpointed> {
       Tensor leaf = saved[i].detach();
       if (ctx->needs_input_grad(i)) {
         leaf.set_requires_grad(true);
+        parallel::share_gradient_sink(saved[i], leaf);
         wanted.push_back(leaf);
         position.push_back(i);
       }

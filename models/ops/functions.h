@@ -17,7 +17,9 @@ namespace retort::models {
 
 // Linear layers that read the same input (q, k, v; gate, up): one pass over dx in backward.
 // `biases` is empty or has one for each weight. With tensor parallelism the weights are this rank's
-// rows, and enter_block is done inside: x is what enter_block takes.
+// rows, and enter_block is done inside: x is what enter_block takes. Of a weight in bfloat16 on a
+// device backward adds the gradient to the weight's float32 sum, if it has one
+// (parallel/gradient_sink.h), and gives autograd none; also inside of checkpointed().
 // Collectives: those of enter_block; with `sequence` one all-gather more in backward, which gathers
 // the input again rather than keep it.
 std::vector<at::Tensor> column_linear(const at::Tensor& x, const std::vector<at::Tensor>& weights,

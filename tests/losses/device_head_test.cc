@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/sin.h>
@@ -10,7 +11,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
+#include <vector>
 
+#include "parallel/grad_buckets.h"
+#include "parallel/world.h"
 #include "recipes/losses/linear_cross_entropy.h"
 #include "recipes/losses/linear_distill.h"
 #include "recipes/losses/linear_log_probs.h"
@@ -153,6 +158,48 @@ TEST_F(DeviceHead, LogProbabilities) {
   (log_probs * scale).sum().backward();
   EXPECT_LT(relative_difference(got.log_probs.detach().cpu(), log_probs.detach()), 1e-6);
   expect_gradients(head, wanted);
+}
+
+// Where a step adds up the weight's gradients, they are the same numbers, but not rounded on their
+// way: no tensor in bfloat16 is made of them.
+TEST_F(DeviceHead, TheSumOfGradientsTakesThatOfTheWeight) {
+  parallel::World world(parallel::World::Options{.role = "student"});
+  struct Case {
+    std::function<at::Tensor(const Head&)> loss;
+    int64_t blocks = 0;  // in backward, as large as the weight: log-probabilities form dW there
+  };
+  const std::vector<Case> cases{
+      {[&](const Head& head) {
+         return linear_cross_entropy(head.hidden, head.weight, {}, p_.targets, kChunk).loss_sum *
+                0.3;
+       },
+       0},
+      {[&](const Head& head) {
+         return linear_log_probs(head.hidden, head.weight, {}, p_.targets, {.chunk_tokens = kChunk})
+             .log_probs.sum();
+       },
+       1}};
+  for (const Case& c : cases) {
+    const Head plain = on_device(p_);
+    c.loss(plain).backward();
+
+    const Head head = on_device(p_);
+    parallel::GradBuckets buckets({{"head", head.weight}}, world.dp(), {});
+    buckets.begin_step();
+    const at::Tensor first = c.loss(head);
+    {
+      const test::RecordedBlocks blocks;
+      first.backward();
+      EXPECT_EQ(blocks.of_at_least(kWeightBytes / 2), c.blocks);
+    }
+    EXPECT_FALSE(head.weight.grad().defined());
+    const at::Tensor once = buckets.main_grad(0).cpu();
+    EXPECT_TRUE(at::equal(once.to(at::kBFloat16), plain.weight.grad().cpu()));
+
+    c.loss(head).backward();
+    EXPECT_LT(relative_difference(buckets.main_grad(0), once * 2), 1e-6);
+    buckets.finish();
+  }
 }
 
 // Targets that lie on the device already, every second number of a longer list.

@@ -17,6 +17,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "parallel/gradient_sink.h"
 #include "parallel/staged_copy.h"
 #include "recipes/losses/detail/head_products.h"
 
@@ -177,6 +178,28 @@ at::Tensor scaled(const at::Tensor& gradient, const at::Tensor& scale, at::Scala
                            : scaled_on_device(gradient, scale, dtype);
 }
 
+// Adds dW, float32, times a scalar of the device (undefined: 1) to the sum of the weight's
+// gradients, if it has one: a weight in bfloat16 on a device, whose dW would be rounded on its way
+// there. False: nothing is done.
+bool sum_takes(const at::Tensor& weight, const at::Tensor& gradient, const at::Tensor& scale) {
+  if (!gradient.defined() || gradient.is_cpu() || weight.scalar_type() != at::kBFloat16)
+    return false;
+  parallel::GradientSink* sink = parallel::gradient_sink_of(weight);
+  if (sink == nullptr) return false;
+
+  const at::NoGradGuard no_grad;
+  auto [sum, is_empty] = sink->take();
+  if (!scale.defined() && is_empty)
+    sum.copy_(gradient);
+  else if (!scale.defined())
+    sum.add_(gradient);
+  else if (is_empty)
+    at::mul_out(sum, gradient, scale);
+  else
+    sum.addcmul_(gradient, scale);
+  return true;
+}
+
 class HeadFunction : public torch::autograd::Function<HeadFunction> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& hidden,
@@ -185,7 +208,9 @@ class HeadFunction : public torch::autograd::Function<HeadFunction> {
     const LinearHead head{hidden, weight, bias.value_or(at::Tensor()), softcap};
     // The gradients are formed here, while a chunk's logits exist; backward only scales them.
     const HeadGradients grads = run_chunks(head, rows_at_once, *loss, HeadNeeds::of(head));
-    ctx->save_for_backward({grads.hidden, grads.weight, grads.bias});
+    // The weight is kept to be asked for the sum of its gradients, nothing of it is read.
+    ctx->save_for_backward(
+        {grads.hidden, grads.weight, grads.bias, grads.weight.defined() ? weight : at::Tensor()});
     ctx->saved_data["hidden_dtype"] = static_cast<int64_t>(hidden.scalar_type());
     ctx->saved_data["weight_dtype"] = static_cast<int64_t>(weight.scalar_type());
     ctx->saved_data["bias_dtype"] =
@@ -197,11 +222,13 @@ class HeadFunction : public torch::autograd::Function<HeadFunction> {
                                                  const torch::autograd::variable_list& incoming) {
     check_differentiated_once("the linear losses are");
     const auto saved = ctx->get_saved_variables();
-    const HeadGradients grads{saved[0], saved[1], saved[2]};  // undefined where not needed
+    HeadGradients grads{saved[0], saved[1], saved[2]};  // undefined where not needed
     const at::Tensor& scale = incoming[0];
     const auto dtype = [&](const char* key) {
       return static_cast<at::ScalarType>(ctx->saved_data[key].toInt());
     };
+    if (sum_takes(saved[3], grads.weight, scale)) grads.weight = {};
+
     // Autograd wants a gradient for each argument of forward. dH was formed in kept_dtype(), the
     // others in fp32.
     return {scaled(grads.hidden, scale, dtype("hidden_dtype")),
@@ -253,6 +280,7 @@ HeadNeeds HeadNeeds::of(const LinearHead& head) {
 
 HeadGradients in_dtypes_of(const LinearHead& head, HeadGradients gradients) {
   if (gradients.hidden.defined()) gradients.hidden = gradients.hidden.to(head.hidden.scalar_type());
+  if (sum_takes(head.weight, gradients.weight, {})) gradients.weight = {};
   if (gradients.weight.defined()) gradients.weight = gradients.weight.to(head.weight.scalar_type());
   if (gradients.bias.defined()) gradients.bias = gradients.bias.to(head.bias.scalar_type());
   return gradients;
