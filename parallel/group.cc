@@ -252,7 +252,9 @@ Work Group::all_gather_into_async(at::Tensor& out, const at::Tensor& in) {
 
 Work Group::reduce_scatter_async(at::Tensor& out, const at::Tensor& in) {
   check_parts(*impl_, "reduce_scatter", in, out);
-  if (in.scalar_type() != at::kFloat) throw_invalid(*impl_, "reduce_scatter", "expected float32");
+  const bool on_device = !in.is_cpu() && impl_->device_backend;
+  if (!on_device && in.scalar_type() != at::kFloat)
+    throw_invalid(*impl_, "reduce_scatter", "expected float32");
   if (out.numel() == 0) return {};
   if (!in.is_cpu() && size() > 1) {
     if (impl_->device_backend) return Work(detail::device_reduce_scatter(impl_, out, in));

@@ -73,10 +73,11 @@ class Group {
   void all_gather_into(at::Tensor& out, const at::Tensor& in);
   Work all_gather_into_async(at::Tensor& out, const at::Tensor& in);
   // The counterpart: `out` [k] becomes the sum over the ranks of their part rank() of `in` [size *
-  // k]. fp32, one dimension each; `out` may be this rank's own part of `in`, the other parts stay
-  // as they are. Every rank sends part r to rank r, (size - 1) / size of the bytes of `in`, and
-  // sums what it gets in rank order: the same bits in every run and for every partner. Holds (size
-  // - 1) * k elements until wait().
+  // k]. fp32, with a device backend any float dtype, which it then sums in. One dimension each;
+  // `out` may be this rank's own part of `in`, the other parts stay as they are. In host memory
+  // every rank sends part r to rank r, (size - 1) / size of the bytes of `in`, and sums what it
+  // gets in rank order: the same bits in every run and for every partner. Holds (size - 1) * k
+  // elements until wait().
   void reduce_scatter(at::Tensor& out, const at::Tensor& in);
   Work reduce_scatter_async(at::Tensor& out, const at::Tensor& in);
   // One point-to-point message to / from the member at that position (shape and dtype agreed

@@ -57,8 +57,11 @@ Tensor gather_rows(const Tensor& x, const TensorParallel& tp) {
 Tensor sum_and_scatter_rows(const Tensor& x, const TensorParallel& tp) {
   RETORT_CHECK(x.size(0) % tp.group->size() == 0)
       << x.size(0) << " rows over " << tp.group->size() << " ranks";
-  // The sum over the ranks is formed in fp32 and rounded once.
-  const Tensor parts = x.detach().to(at::kFloat).contiguous();
+  // The sum over the ranks is formed in fp32 and rounded once. That of two parts is rounded once in
+  // their own dtype too, which a device can send: half the bytes for the same bits.
+  const bool sums_own_dtype =
+      !x.is_cpu() && tp.group->size() == 2 && tp.group->has_device_backend();
+  const Tensor parts = x.detach().to(sums_own_dtype ? x.scalar_type() : at::kFloat).contiguous();
   Tensor sum = at::empty({x.size(0) / tp.group->size(), x.size(1)}, parts.options());
   Tensor flat = sum.view({-1});
   tp.group->reduce_scatter(flat, parts.view({-1}));

@@ -5,6 +5,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "models/ops/functions.h"
+#include "models/ops/tensor_parallel.h"
 #include "parallel/grad_buckets.h"
 #include "parallel/world.h"
 #include "tests/losses/stand_in_device.h"
@@ -246,6 +248,29 @@ void sharded_scenario() {
   test::require(!failure, failure.value_or(""));
 }
 
+// Sequence parallelism's sum of two parts in bfloat16: the bits of the sum that is rounded once.
+void rows_scenario() {
+  const World::Options options = test::on_stand_in(parallel::testing::child_world_options());
+  {
+    World world(options);
+    const at::Tensor first = numbers({kRows, kWidth}, 1), second = numbers({kRows, kWidth}, 2);
+    const at::Tensor mine = world.rank() == 0 ? first : second;
+    const TensorParallel tp{.group = &world.tp(), .sequence = true};
+    const at::Tensor got = sum_and_scatter_rows(mine.to(world.device()), tp);
+    const at::Tensor sum = (first.to(at::kFloat) + second.to(at::kFloat)).to(at::kBFloat16);
+    test::require(at::equal(got.cpu(), sum.narrow(0, world.rank() * kRows / 2, kRows / 2)),
+                  "the sum of two parts");
+  }
+  const auto failure = test::stand_in_failure(options);
+  test::require(!failure, failure.value_or(""));
+}
+
+TEST(RowsOfTwoRanks, AreSummedAsIfRoundedOnce) {
+  const parallel::StoreServer store("127.0.0.1");
+  parallel::testing::expect_success(
+      parallel::testing::spawn_ranks(store, {.scenario = "rows", .layout = {.tp = 2}}, 2));
+}
+
 TEST(ShardedMainGradient, IsSummedOverTheRanks) {
   const parallel::StoreServer store("127.0.0.1");
   parallel::testing::expect_success(
@@ -259,5 +284,6 @@ int main(int argc, char** argv) {
   ::setenv("STAND_IN_DEVICES", "2", 1);  // also for the children
   retort::test::stand_in_device();       // before the first backward pass
   return retort::parallel::testing::ranks_or_tests(
-      argc, argv, {{"sharded", retort::models::sharded_scenario}});
+      argc, argv,
+      {{"rows", retort::models::rows_scenario}, {"sharded", retort::models::sharded_scenario}});
 }
