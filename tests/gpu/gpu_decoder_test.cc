@@ -41,7 +41,7 @@ ModelConfig config_of(const Case& given) {
   return config;
 }
 
-// Lengths that leave padding rows behind the last token.
+// Lengths that leave rows of padding behind the last token on the CPU.
 PackedTokens some_tokens() {
   std::vector<std::vector<int32_t>> rows;
   uint32_t state = 1;
