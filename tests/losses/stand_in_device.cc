@@ -237,26 +237,12 @@ class Opened {
   at::Tensor tensor_;
 };
 
-// What has been computed, by the operators' names. Autograd's threads compute too.
-class OperatorCounts {
- public:
-  void add(const std::string& name) {
-    const std::lock_guard lock(mutex_);
-    ++counts_[name];
-  }
-  int64_t of(const std::string& name) {
-    const std::lock_guard lock(mutex_);
-    return counts_[name];
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<std::string, int64_t> counts_;
-};
-
-OperatorCounts& operator_counts() {
-  static OperatorCounts& counts = *new OperatorCounts;
-  return counts;
+// Counts an operator, by 0 to ask alone. Autograd's threads compute too.
+int64_t count_operator(const std::string& name, int64_t by) {
+  static std::mutex mutex;
+  static std::map<std::string, int64_t>& counts = *new std::map<std::string, int64_t>;
+  const std::lock_guard lock(mutex);
+  return counts[name] += by;
 }
 
 // Copies that this thread makes for an operator do not count.
@@ -380,7 +366,7 @@ void compute_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     if (is_elsewhere(value))
       throw std::runtime_error(op.schema().name() + " got tensors of the device and of the host");
   ++operators;
-  operator_counts().add(op.schema().name());
+  count_operator(op.schema().name(), 1);
   note_reads(op.schema().name(), torch::jit::last(*stack, op.schema().arguments().size()));
   const bool outer = std::exchange(in_operator, true);
   const auto leave = c10::make_scope_exit([outer] { in_operator = outer; });
@@ -461,7 +447,7 @@ void use_stand_in_device(int64_t index) { device_in_use = index; }
 int64_t stand_in_device_of_thread() { return set_in_thread; }
 
 int64_t stand_in_operators() { return operators; }
-int64_t stand_in_operators(const std::string& name) { return operator_counts().of(name); }
+int64_t stand_in_operators(const std::string& name) { return count_operator(name, 0); }
 int64_t stand_in_copies_to_host() { return copies_to_host; }
 
 RecordedReads::RecordedReads() {
