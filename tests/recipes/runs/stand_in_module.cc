@@ -60,11 +60,6 @@ class StandInKernels final : public kernels::DeviceKernels {
 };
 
 }  // namespace
-
-std::unique_ptr<kernels::DeviceKernels> stand_in_kernels() {
-  return std::make_unique<StandInKernels>();
-}
-
 }  // namespace retort::test
 
 // parallel::detail::kDeviceBackendsFunction
@@ -78,7 +73,7 @@ retort_cuda_backends_7() {
 // kernels::kDeviceKernelsFunction
 extern "C" __attribute__((visibility("default"))) retort::kernels::DeviceKernels*
 retort_cuda_kernels_2() {
-  return retort::test::stand_in_kernels().release();
+  return std::make_unique<retort::test::StandInKernels>().release();
 }
 
 // rpc::detail::kDeviceTransferFunction
