@@ -39,13 +39,13 @@ int64_t kept_pieces(const at::Tensor& logits, const LaunchShape& shape) {
   return std::clamp<int64_t>(pieces - kFrontPieces, 0, std::min(shape.share, room / bytes));
 }
 
-const LaunchShape& shape_of(ShapedKernel kernel, const at::Tensor& logits) {
+const LaunchShape& row_shape(ShapedKernel kernel, const at::Tensor& logits) {
   return kernels::launch_shape(kernel, logits.device());
 }
 
 // A block for each row.
 Launch block_a_row(ShapedKernel kernel, const at::Tensor& logits) {
-  return {.grid_x = logits.size(0), .block = shape_of(kernel, logits).threads};
+  return {.grid_x = logits.size(0), .block = row_shape(kernel, logits).threads};
 }
 
 void launch(const char* name, GradientDtype gradient, const at::Tensor& logits, Launch shape,
@@ -82,7 +82,7 @@ at::Tensor cross_entropy_rows(at::Tensor logits, const at::Tensor& targets,
   at::Tensor numbers = row_numbers(logits, 3);
   at::Tensor log_prob = numbers.select(0, 0), entropy = numbers.select(0, 1),
              correct = numbers.select(0, 2);
-  const LaunchShape& shape = shape_of(ShapedKernel::kCeRows, logits);
+  const LaunchShape& shape = row_shape(ShapedKernel::kCeRows, logits);
   const int64_t kept = kept_pieces(logits, shape);
   const void* all_one = nullptr;  // the rows' weights
   launch(
