@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "parallel/detail/device_backends.h"
 
 namespace retort::gpu_testing {
 
@@ -34,6 +35,12 @@ DeviceUnderTest find_device() {
   if (result.num_devices == 0)
     result.missing = "no device: the CUDA driver is missing or shows none";
   return result;
+}
+
+at::Device device_number(int64_t index) {
+  static const at::DeviceType type =
+      parallel::DeviceModule::load(module_path())->backends().device_type();
+  return {type, static_cast<at::DeviceIndex>(index)};
 }
 
 }  // namespace retort::gpu_testing

@@ -1,6 +1,8 @@
 // The device that the tests of this folder run on, or why there is none.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -20,6 +22,8 @@ struct DeviceUnderTest {
 
 // Call it in main(), before LibTorch is used.
 DeviceUnderTest find_device();
+// The device of that number, of the type that the module has: CUDA, or the stand-in of the tests.
+at::Device device_number(int64_t index = 0);
 
 }  // namespace retort::gpu_testing
 

@@ -26,7 +26,7 @@ using test::kMayBeZero;
 using test::relative_difference;
 
 at::Tensor there(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.detach().to(at::Device(at::kCUDA, 0)) : tensor;
+  return tensor.defined() ? tensor.detach().to(gpu_testing::device_number()) : tensor;
 }
 at::Tensor leaf(const at::Tensor& tensor, at::ScalarType dtype, bool device) {
   if (!tensor.defined()) return tensor;
@@ -43,7 +43,7 @@ struct Head {
   at::Tensor hidden, weight, bias;
 };
 void expect_gradients(const Head& got, const Head& expected, double tolerance) {
-  EXPECT_TRUE(got.hidden.grad().is_cuda());
+  EXPECT_EQ(got.hidden.grad().device(), gpu_testing::device_number());
   EXPECT_LT(relative_difference(got.hidden.grad(), expected.hidden.grad(), kMayBeZero), tolerance);
   EXPECT_LT(relative_difference(got.weight.grad(), expected.weight.grad(), kMayBeZero), tolerance);
   if (got.bias.defined()) {

@@ -28,9 +28,8 @@ Agent::Options device_agent(const std::string& name, const std::string& peer_rol
 }
 
 at::Tensor on(int64_t device, int64_t count, int64_t first) {
-  return at::arange(
-      first, first + count,
-      at::TensorOptions().device(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device))));
+  return at::arange(first, first + count,
+                    at::TensorOptions().device(gpu_testing::device_number(device)));
 }
 
 // Several calls at once, small and large, with host tensors between; each right after the kernel
@@ -45,7 +44,7 @@ void exchange(Agent& client, int64_t home) {
   for (int64_t i = 0; i < 20; ++i) {
     const EchoReply reply = replies[static_cast<size_t>(i)].get(soon());
     ASSERT_EQ(reply.tensors.size(), 2u);
-    EXPECT_EQ(reply.tensors[0].device(), at::Device(at::kCUDA, static_cast<at::DeviceIndex>(home)));
+    EXPECT_EQ(reply.tensors[0].device(), gpu_testing::device_number(home));
     EXPECT_TRUE(at::equal(reply.tensors[0].cpu(), on(0, i % 3 == 0 ? 1 << 20 : 100, i).cpu())) << i;
     EXPECT_TRUE(reply.tensors[1].is_cpu());
     EXPECT_TRUE(at::equal(reply.tensors[1], at::full({3}, i)));
