@@ -31,6 +31,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/losses/stand_in_operators.h"
+
 namespace retort::test {
 namespace {
 
@@ -311,6 +313,7 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool no
     ++copies_to_host;
     read_log().add("copy", source);
   }
+  if (!source.is_cpu() && !target.is_cpu()) note_stand_in_operator("copy", {source, target});
   const Opened from(source), to(target);
   to.host().copy_(from.host());
   return target;
@@ -366,8 +369,10 @@ void compute_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     if (is_elsewhere(value))
       throw std::runtime_error(op.schema().name() + " got tensors of the device and of the host");
   ++operators;
+  const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
   count_operator(op.schema().name(), 1);
-  note_reads(op.schema().name(), torch::jit::last(*stack, op.schema().arguments().size()));
+  note_stand_in_operator(op.schema().name(), arguments);
+  note_reads(op.schema().name(), arguments);
   const bool outer = std::exchange(in_operator, true);
   const auto leave = c10::make_scope_exit([outer] { in_operator = outer; });
   at::native::cpu_fallback(op, stack);
@@ -386,6 +391,7 @@ at::Tensor& addmm_dtype_out(const at::Tensor& self, const at::Tensor& a, const a
                             at::Tensor& out) {
   check_product(a, b, dtype);
   ++operators;
+  note_stand_in_operator("aten::addmm", {self, a, b});
   const Opened sum(self), x(a), y(b), result(out);
   at::Tensor there = result.host();
   at::addmm_out(there, sum.host(), x.host().to(dtype), y.host().to(dtype), beta, alpha);
@@ -396,6 +402,7 @@ at::Tensor mm_dtype(const at::Tensor& a, const at::Tensor& b, at::ScalarType dty
   check_product(a, b, dtype);
   at::Tensor result = at::empty({a.size(0), b.size(1)}, a.options().dtype(dtype));
   ++operators;
+  note_stand_in_operator("aten::mm", {a, b, result});
   const Opened x(a), y(b), z(result);
   z.host().copy_(at::mm(x.host().to(dtype), y.host().to(dtype)));
   return result;

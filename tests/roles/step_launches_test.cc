@@ -9,16 +9,10 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/randn.h>
-#include <ATen/record_function.h>
 
-#include <algorithm>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "recipes/losses/linear_cross_entropy.h"
@@ -26,6 +20,7 @@
 #include "roles/trainer/trainer.h"
 #include "tests/kernels/named_kernels.h"
 #include "tests/losses/stand_in_device.h"
+#include "tests/losses/stand_in_operators.h"
 #include "tests/roles/nano_model.h"
 
 namespace retort::roles {
@@ -34,51 +29,6 @@ namespace {
 using test::Launches;
 using test::named_kernels;
 using test::stand_in_device;
-
-// The operators of LibTorch with a tensor on the device, from any thread: autograd has one.
-class Operators {
- public:
-  void add(const std::string& name, int64_t largest) {
-    const std::lock_guard lock(mutex_);
-    ++calls_[name];
-    largest_[name] = std::max(largest_[name], largest);
-  }
-  Launches take() {
-    const std::lock_guard lock(mutex_);
-    largest_.clear();
-    return std::exchange(calls_, {});
-  }
-  // Those since the last take() with a tensor of at least so many elements.
-  std::set<std::string> of_at_least(int64_t elements) {
-    const std::lock_guard lock(mutex_);
-    std::set<std::string> names;
-    for (const auto& [name, largest] : largest_)
-      if (largest >= elements) names.insert(name);
-    return names;
-  }
-
- private:
-  std::mutex mutex_;
-  Launches calls_;
-  std::map<std::string, int64_t> largest_;
-};
-
-Operators& operators() {
-  static Operators& all = *new Operators;
-  return all;
-}
-
-std::unique_ptr<at::ObserverContext> note(const at::RecordFunction& function) {
-  int64_t largest = -1;
-  for (const c10::IValue& input : function.inputs()) {
-    if (!input.isTensor() || !input.toTensor().defined()) continue;
-    const at::Tensor& tensor = input.toTensor();
-    if (tensor.device().type() == stand_in_device().type())
-      largest = std::max(largest, tensor.numel());
-  }
-  if (largest >= 0) operators().add(function.name(), largest);
-  return nullptr;
-}
 
 models::PackedTokens tokens() {
   std::vector<std::vector<int32_t>> rows(2);
@@ -94,6 +44,7 @@ struct Asked {
 
 // The second step of a model of so many layers: the first may prepare what others have.
 Asked asked_of_a_step(int64_t layers) {
+  test::RecordedOperators operators;
   parallel::World world({.role = "student", .layout = {}});
   models::Decoder decoder =
       models::Decoder::random(nano_model(models::Family::kQwen3, /*tied=*/true, layers), 3,
@@ -101,7 +52,7 @@ Asked asked_of_a_step(int64_t layers) {
   Trainer trainer(std::move(decoder), world, {});
   for (int step = 0; step < 2; ++step) {
     named_kernels().take();
-    operators().take();
+    operators.take();
     trainer.begin_step();
     const at::Tensor hidden = trainer.hidden(tokens());
     const at::Tensor targets = at::arange(hidden.size(0));
@@ -111,7 +62,7 @@ Asked asked_of_a_step(int64_t layers) {
     trainer.backward(loss, /*last=*/true);
     trainer.finish_step(static_cast<double>(targets.numel()));
   }
-  return {named_kernels().take(), operators().take()};
+  return {named_kernels().take(), operators.take()};
 }
 
 // What `more` has and `fewer` has not.
@@ -159,19 +110,6 @@ TEST(StepLaunches, OfALayer) {
   testing::Test::RecordProperty("operators_of_a_layer", text_of(of_a_layer));
 }
 
-// Operators that pass over no element.
-bool is_view(const std::string& name) {
-  static const std::set<std::string> kViews{"aten::view",      "aten::as_strided",
-                                            "aten::narrow",    "aten::slice",
-                                            "aten::select",    "aten::t",
-                                            "aten::transpose", "aten::detach",
-                                            "aten::alias",     "aten::_reshape_alias",
-                                            "aten::expand",    "aten::empty_like",
-                                            "aten::to",        "aten::contiguous",
-                                            "aten::numpy_T"};
-  return kViews.contains(name);
-}
-
 class LossPasses : public testing::Test {
  protected:
   static constexpr int64_t kRows = 40, kVocab = 64, kWidth = 8;
@@ -183,18 +121,14 @@ class LossPasses : public testing::Test {
   // the rest of their passes is in the kernels, whose heads have the bytes by formula.
   void expect_products_alone(const Launches& kernels, int64_t products,
                              const std::function<at::Tensor()>& loss) {
+    test::RecordedOperators operators;
     named_kernels().take();
-    operators().take();
     loss().backward();
     EXPECT_EQ(named_kernels().take(), kernels);
 
-    std::set<std::string> passing = operators().of_at_least(kRows * kVocab);
-    std::erase_if(passing, is_view);
-    for (const std::string& name : passing)
-      EXPECT_TRUE(name == "aten::mm" || name == "aten::addmm" || name == "aten::matmul" ||
-                  name == "aten::linear")
-          << name << " passes over the logits";
-    const Launches all = operators().take();
+    for (const std::string& name : operators.of_at_least(kRows * kVocab))
+      EXPECT_TRUE(name == "aten::mm" || name == "aten::addmm") << name << " passes over the logits";
+    const Launches all = operators.take();
     EXPECT_EQ(count_of(all, {"aten::mm", "aten::addmm"}), products) << text_of(all);
   }
 
@@ -226,9 +160,6 @@ TEST_F(LossPasses, OfDivergences) {
 int main(int argc, char** argv) {
   retort::test::stand_in_device();  // before LibTorch counts the devices
   retort::kernels::register_device_kernels(std::make_unique<retort::test::NamedKernels>());
-  at::addGlobalCallback(at::RecordFunctionCallback(&retort::roles::note)
-                            .needsInputs(true)
-                            .scopes({at::RecordScope::FUNCTION}));
   testing::InitGoogleTest(&argc, argv);
   at::set_num_threads(1);
   return RUN_ALL_TESTS();
