@@ -78,7 +78,7 @@ std::vector<LaunchShape> threads(std::initializer_list<int64_t> counts) {
   return shapes;
 }
 
-// Of cross_entropy.cuh: the pieces that a block keeps, as losses/detail/device_rows.cc counts them.
+// Of cross_entropy.cuh: the pieces that a block keeps, as device_rows.cc of the losses counts them.
 SweptKernel ce_rows(const LogitsPointer& x) {
   const auto run = [x](const LaunchShape& shape, int64_t copy) {
     const int64_t piece = 4 * 16 * shape.threads;
