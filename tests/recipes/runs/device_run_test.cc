@@ -4,7 +4,11 @@
 // device's memory from the host ends its process.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <map>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -100,6 +104,56 @@ TEST_P(DeviceBfloat16Run, FollowsFloat32) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, DeviceBfloat16Run, testing::ValuesIn(bfloat16_cases()),
+                         [](const auto& info) { return info.param.name; });
+
+// What a golden has no numbers for: ids that the student names, and draws of a teacher.
+struct NamedIds {
+  std::string name;
+  std::map<std::string, std::string> distill;
+};
+
+void PrintTo(const NamedIds& c, std::ostream* out) { *out << c.name; }
+
+class DeviceDistillRun : public testing::TestWithParam<NamedIds> {};
+
+TEST_P(DeviceDistillRun, TrainsAsOnTheCpu) {
+  const StandInModule module;
+  const TemporaryFolder folder;
+  const GoldenRecipe recipe{.teacher = "teacher", .steps = 3, .distill = GetParam().distill};
+  const auto run = [&](const std::string& name, const std::vector<std::string>& settings) {
+    std::vector<std::string> arguments{"launch", write_recipe(folder / name, recipe).string()};
+    arguments.insert(arguments.end(), settings.begin(), settings.end());
+    const CommandResult result = retort(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    return folder / name / "run";
+  };
+  const fs::path here = run("cpu", {});
+  const fs::path there =
+      run("device", {"roles.student.world.device=cuda", "roles.teacher.world.device=cuda"});
+  ASSERT_FALSE(HasFailure());
+
+  for (const char* metric : {"loss", "kd_loss", "grad_norm"}) {
+    const std::vector<double> got = column(there, metric), want = column(here, metric);
+    ASSERT_EQ(got.size(), want.size()) << metric;
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_NEAR(got[i], want[i], 1e-5 * std::max(1.0, std::abs(want[i]))) << metric << " " << i;
+  }
+  EXPECT_LE(relative_difference(there / "final", here / "final"), 1e-5);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, DeviceDistillRun,
+                         testing::Values(NamedIds{"student",
+                                                  {{"payload", "topk"},
+                                                   {"support", "student"},
+                                                   {"loss_top_k", "5"},
+                                                   {"loss_type", "reverse_kl"}}},
+                                         NamedIds{"union",
+                                                  {{"payload", "topk"},
+                                                   {"support", "union"},
+                                                   {"loss_top_k", "5"},
+                                                   {"loss_type", "reverse_kl"}}},
+                                         NamedIds{"sampled",
+                                                  {{"payload", "sampled"}, {"num_samples", "5"}}}),
                          [](const auto& info) { return info.param.name; });
 
 // An adapter beside PEFT's own, by itself and with its model as the reference.
