@@ -239,14 +239,6 @@ class Opened {
   at::Tensor tensor_;
 };
 
-// Counts an operator, by 0 to ask alone. Autograd's threads compute too.
-int64_t count_operator(const std::string& name, int64_t by) {
-  static std::mutex mutex;
-  static std::map<std::string, int64_t>& counts = *new std::map<std::string, int64_t>;
-  const std::lock_guard lock(mutex);
-  return counts[name] += by;
-}
-
 // Copies that this thread makes for an operator do not count.
 thread_local bool in_operator = false;
 
@@ -370,7 +362,6 @@ void compute_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       throw std::runtime_error(op.schema().name() + " got tensors of the device and of the host");
   ++operators;
   const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
-  count_operator(op.schema().name(), 1);
   note_stand_in_operator(op.schema().name(), arguments);
   note_reads(op.schema().name(), arguments);
   const bool outer = std::exchange(in_operator, true);
@@ -454,7 +445,6 @@ void use_stand_in_device(int64_t index) { device_in_use = index; }
 int64_t stand_in_device_of_thread() { return set_in_thread; }
 
 int64_t stand_in_operators() { return operators; }
-int64_t stand_in_operators(const std::string& name) { return count_operator(name, 0); }
 int64_t stand_in_copies_to_host() { return copies_to_host; }
 
 RecordedReads::RecordedReads() {

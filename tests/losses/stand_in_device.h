@@ -30,8 +30,6 @@ int64_t stand_in_device_of_thread();
 
 // How many operators it has computed in this process: code that should have run there did.
 int64_t stand_in_operators();
-// How many of this name, as "aten::index_select".
-int64_t stand_in_operators(const std::string& name);
 // How many tensors of it were copied to the host in this process, other than by operators: code
 // that should have left them there did not.
 int64_t stand_in_copies_to_host();

@@ -13,6 +13,7 @@
 
 #include "kernels/device_kernels.h"
 #include "tests/losses/stand_in_device.h"
+#include "tests/losses/stand_in_operators.h"
 #include "tests/models/engine_support.h"
 #include "tests/support/thrown.h"
 
@@ -326,9 +327,9 @@ TEST(DeviceEngine, GathersCachedBeginningsAlone) {
   constexpr int64_t kLayers = 2;
   Engine on_device(pair.device, {.num_blocks = 50}), on_host(pair.host, {.num_blocks = 50});
   const auto gathers_of_a_step = [&] {
-    const int64_t before = test::stand_in_operators("aten::index_select");
+    test::RecordedOperators operators;
     on_device.step();
-    return test::stand_in_operators("aten::index_select") - before - 2;
+    return operators.take()["aten::index_select"] - 2;
   };
   const auto finish = [&](uint64_t number) {
     while (on_device.step()) {
