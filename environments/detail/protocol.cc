@@ -64,7 +64,7 @@ void check_keys(const Json& object, std::initializer_list<std::string_view> know
       found = found || key == name;
       names += (names.empty() ? "" : ", ") + std::string(name);
     }
-    if (!found) wrong("has a key " + quoted_line(key) + "; expected of " + names);
+    if (!found) wrong("has a key " + quoted_line(key) + "; there are " + names);
   }
 }
 

@@ -23,6 +23,9 @@ Target target();
 namespace envelope {
 Target target();
 }
+namespace environment_answer {
+Target target();
+}
 namespace events {
 Target target();
 }

@@ -14,6 +14,7 @@ std::span<const Target> targets() {
       chat_template::target(),
       control_frames::target(),
       envelope::target(),
+      environment_answer::target(),
       events::target(),
       frame_reader::target(),
       generate_request::target(),

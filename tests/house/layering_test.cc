@@ -58,10 +58,11 @@ TEST(Repository, KeepsTheRules) {
 
 TEST(Repository, TableNamesEveryModule) {
   const auto table = read_layer_table(read_file(test::source_folder() / "docs/architecture.md"));
-  for (const char* name : {"launch", "recipes", "rewards", "data", "losses", "engines", "roles",
-                           "models", "rpc", "parallel", "kernels", "http", "base"})
+  for (const char* name : {"launch", "recipes", "rewards", "data", "losses", "engines",
+                           "environments", "roles", "models", "rpc", "parallel", "kernels", "http",
+                           "base"})
     EXPECT_TRUE(table.count(name)) << name;
-  EXPECT_EQ(table.size(), 13u);
+  EXPECT_EQ(table.size(), 14u);
   EXPECT_TRUE(table.at("base").empty());
   EXPECT_EQ(table.at("rpc"), std::set<std::string>{"base"});
   EXPECT_EQ(table.at("kernels"), std::set<std::string>{"base"});
