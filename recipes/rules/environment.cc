@@ -152,14 +152,14 @@ void check_turns(const Recipe& recipe, const RecipePlaces& places) {
   if (!recipe.environment || !std::filesystem::exists(folder / "tokenizer.json")) return;
   const models::ChatTemplate chat = load_chat(recipe);
   try {
-    models::TurnSuffix(chat, models::Tokenizer::load(folder));
-  } catch (const Error& error) {
-    places.refuse({"environment"}, error.message(), error.code());
-  }
-  try {
     tool_format(*recipe.environment, chat);
   } catch (const Error& error) {
     places.refuse({"environment", "tool_format"}, error.message(), error.code());
+  }
+  try {
+    const models::TurnSuffix joined(chat, models::Tokenizer::load(folder));
+  } catch (const Error& error) {
+    places.refuse({"environment"}, error.message(), error.code());
   }
 }
 

@@ -16,6 +16,7 @@ void check_rules(const Recipe& recipe, const RecipePlaces& places, const Launche
   // The first two rules refuse a recipe without a student; all later ones read it without asking.
   check_blocks(recipe, places);
   check_roles(recipe, places, launcher, options.has_cuda);
+  check_environment(recipe, places);
   check_data(recipe.data, recipe.train, places);
   check_hosts(recipe, places, launcher);
   check_min_dp(recipe.launch, recipe.student(), recipe.train, places);
@@ -29,7 +30,6 @@ void check_rules(const Recipe& recipe, const RecipePlaces& places, const Launche
   check_ports(recipe, places, launcher, options.is_launched);
 
   // These rules are about what the roles do for one another.
-  check_environment(recipe, places);
   check_reward_roles(recipe, places);
   if (recipe.generation) check_generation(recipe, places);
   check_external_roles(recipe, places);

@@ -82,6 +82,19 @@ rewards: [{type: length, min: 2}]
 grpo: {loss_type: dapo}
 )";
 
+const char* const kToolsBase = R"(recipe: grpo
+output_dir: run
+roles:
+  student: {model: FOLDER/student}
+  generator: {model: FOLDER/student}
+  tools: {environment: {command: [python3, tools.py]}}
+data: {train: [{path: FOLDER/chat.jsonl}], max_length: 16, chat_template: FOLDER/tools.jinja}
+train: {max_steps: 10, per_device_train_batch_size: 2}
+generation: {num_generations: 2, max_new_tokens: 4}
+environment: {max_tokens: 8}
+rewards: [{type: environment}]
+)";
+
 const char* const kRejectionBase = R"(recipe: rejection_sampling
 output_dir: run
 roles:
@@ -107,12 +120,22 @@ void write_model(const fs::path& folder, int hidden_size, const std::string& mor
       << hidden_size << ", \"head_dim\": " << hidden_size / 4 << more << "}";
 }
 
+// Calls of tools as Hermes writes them.
+constexpr const char* kToolsTemplate =
+    R"({% if tools %}<|system|>{{ tools | tojson }} w1 <tool_call>{"name": w2, "arguments": w3})"
+    R"(</tool_call><|end|>{% endif %}{% for m in messages %})"
+    R"(<|{{ 'user' if m.role == 'tool' else m.role }}|>{{ m.content or '' }})"
+    R"({% for call in m.tool_calls or [] %}<tool_call>{"name": "{{ call.function.name }}", )"
+    R"("arguments": {{ call.function.arguments | tojson }}}</tool_call>{% endfor %}<|end|>)"
+    R"({% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %})";
+
 // What a recipe gives the template stands before the conversation.
 void write_template(const fs::path& folder) {
   std::ofstream(folder / "chat_template.jinja")
       << "{{ mood or '' }}{% if dated %} {{ strftime_now('w%d') }}{% endif %} " << kMarkedTemplate;
-  // What a recipe may put in its place.
+  // What a recipe may put in its place: another one, and one that teaches calls of tools.
   std::ofstream(folder.parent_path() / "other.jinja") << "w8 " << kMarkedTemplate;
+  std::ofstream(folder.parent_path() / "tools.jinja") << kToolsTemplate;
 }
 
 // Two words of the prompt, three of the completion: seven tokens.

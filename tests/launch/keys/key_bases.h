@@ -13,6 +13,7 @@ extern const char* const kDpoBase;
 extern const char* const kKtoBase;
 extern const char* const kRewardModelBase;
 extern const char* const kGrpoBase;
+extern const char* const kToolsBase;  // grpo of episodes
 extern const char* const kRejectionBase;
 
 // student/ and teacher/ with config and tokenizer, and JSONL files of rows.

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/tensor.h>
 
+#include <algorithm>
 #include <memory>
 #include <sstream>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "launch/backends/role_variables.h"
 #include "launch/kubernetes/manifests.h"
 #include "launch/plan/plan_json.h"
+#include "launch/plan/role_plan.h"
 #include "launch/process/child_process.h"
 #include "launch/slurm/texts.h"
 #include "models/config/config.h"
@@ -29,10 +31,12 @@
 #include "recipes/losses/preference.h"
 #include "recipes/rejection_sampling/select.h"
 #include "recipes/rewards/reward.h"
+#include "recipes/roles/external_roles.h"
 #include "recipes/roles/serving_roles.h"
 #include "recipes/rollout/draw_options.h"
 #include "recipes/run/inputs/batch_options.h"
 #include "recipes/run/inputs/chat.h"
+#include "recipes/run/inputs/episode_options.h"
 #include "recipes/run/rank/agent_options.h"
 #include "recipes/run/rank/student_options.h"
 #include "recipes/type/registry.h"
@@ -329,6 +333,18 @@ std::string engine(const Seen& seen) {
 std::string sync(const Seen& seen) {
   const recipes::WeightSyncOptions options = rollout(seen).sync;
   return text(options.every_steps, options.bucket_bytes.bytes, enum_name(options.in_flight));
+}
+
+std::string episodes(const Seen& seen) {
+  const Recipe& recipe = seen.recipe;
+  const roles::EpisodeOptions options =
+      recipes::episode_options(recipe, recipes::load_chat(recipe));
+  const std::string& role = recipe.environment->role;
+  const auto plans = launch::plan_roles(recipe);
+  const auto plan = std::ranges::find(plans, role, &launch::RolePlan::name);
+  return text(options.max_turns, options.max_tokens, options.timeout.count(),
+              options.episode_timeout.count(), enum_name(options.format), plan->model,
+              recipes::load_timeout_of(recipe, role).count());
 }
 
 std::string scores(const Seen& seen) {

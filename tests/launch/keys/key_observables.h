@@ -41,6 +41,8 @@ std::string policy(const Seen&);
 std::string draw(const Seen&);    // what a generator is asked for
 std::string engine(const Seen&);  // what it is made with
 std::string sync(const Seen&);    // how weights are pushed
+// How samples become episodes, and what answers them.
+std::string episodes(const Seen&);
 std::string scores(const Seen&);  // names and rewards of fixed completions
 std::string kept(const Seen&);    // which of fixed samples are trained on
 

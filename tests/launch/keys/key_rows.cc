@@ -113,8 +113,8 @@ std::set<std::string> recipe_keys() {
 
 std::vector<KeyRow> key_rows() {
   std::vector<KeyRow> all;
-  for (const auto& part :
-       {run_rows, kubernetes_rows, data_rows, train_rows, loss_rows, generation_rows, policy_rows})
+  for (const auto& part : {run_rows, kubernetes_rows, data_rows, train_rows, loss_rows,
+                           generation_rows, episode_rows, policy_rows})
     for (KeyRow& row : part())
       all.push_back(std::move(row));
   return all;

@@ -54,6 +54,7 @@ std::vector<KeyRow> data_rows();        // data
 std::vector<KeyRow> train_rows();       // train
 std::vector<KeyRow> loss_rows();        // distill, dpo, kto, reward_model
 std::vector<KeyRow> generation_rows();  // generation, weight_sync, rewards
+std::vector<KeyRow> episode_rows();     // environment, and roles that are environments
 std::vector<KeyRow> policy_rows();      // grpo, rejection_sampling
 std::vector<KeyRow> key_rows();         // all of them
 

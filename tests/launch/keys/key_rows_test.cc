@@ -42,6 +42,7 @@ TEST(RecipeKeys, EachActsSomewhereOrHasOneValue) {
       "reward_model",
       "weight_sync",
       "generation.role",
+      "environment.role",
       "rpc.transports",     // has one choice; the others are refused with the reason
       "data.eval[].weight"  // sources have it for training
   };

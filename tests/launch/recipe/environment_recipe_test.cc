@@ -1,0 +1,103 @@
+// What follows from a recipe whose samples are episodes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "environments/options.h"
+#include "launch/plan/role_plan.h"
+#include "recipes/roles/external_roles.h"
+#include "recipes/roles/input_paths.h"
+#include "recipes/roles/serving_roles.h"
+#include "tests/launch/keys/key_bases.h"
+#include "tests/launch/recipe/recipe_fixture.h"
+
+namespace retort::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr const char* kService = "roles.tools.environment={url: 'http://127.0.0.1:9'}";
+
+class EnvironmentRecipe : public RecipeTest {
+ protected:
+  EnvironmentRecipe() { write_key_files(folder_); }
+};
+
+TEST_F(EnvironmentRecipe, TheEnvironmentServesBesideTheGenerator) {
+  const recipes::Recipe recipe = load(kToolsBase);
+  EXPECT_EQ(recipes::serving_roles(recipe), (std::vector<std::string>{"generator", "tools"}));
+  EXPECT_TRUE(recipe.is_environment("tools"));
+  EXPECT_FALSE(recipe.is_environment("generator"));
+  EXPECT_EQ(recipe.longest_completion(), 8);
+  EXPECT_FALSE(recipes::is_repeatable(recipe));
+
+  const recipes::Recipe without = load(kGrpoBase);
+  EXPECT_EQ(without.longest_completion(), 4);
+  EXPECT_TRUE(recipes::is_repeatable(without));
+}
+
+// A sample may wait for its environment three times, and is an error only after that.
+TEST_F(EnvironmentRecipe, SamplesHaveTheTimeOfTheirEpisodes) {
+  EXPECT_EQ(load(kGrpoBase).generation->timeout, 10min);
+  EXPECT_EQ(load(kToolsBase).generation->timeout, 40min);
+  EXPECT_EQ(load(kToolsBase, {"environment.episode_timeout=2m"}).generation->timeout, 16min);
+  EXPECT_EQ(load(kToolsBase, {"generation.timeout=15m"}).generation->timeout, 15min);
+}
+
+// A generator serves once its episodes can begin.
+TEST_F(EnvironmentRecipe, TheGeneratorMayTakeAsLongAsTheEnvironment) {
+  const recipes::Recipe recipe = load(kToolsBase, {"roles.tools.environment.start_timeout=1h"});
+  EXPECT_EQ(recipes::load_timeout_of(recipe, "tools"), 1h);
+  EXPECT_EQ(recipes::load_timeout_of(recipe, "generator"), 1h);
+  EXPECT_EQ(recipes::load_timeout_of(load(kToolsBase), "generator"), 10min);
+}
+
+TEST_F(EnvironmentRecipe, AnEnvironmentIsPlannedWithoutAModel) {
+  const auto planned = [&](const std::vector<std::string>& overrides) {
+    const auto plans = launch::plan_roles(load(kToolsBase, overrides));
+    return *std::ranges::find(plans, "tools", &launch::RolePlan::name);
+  };
+  EXPECT_EQ(planned({}).model, "python3");
+  EXPECT_EQ(planned({"roles.tools.world.dp=3"}).ranks, 3);
+  EXPECT_EQ(planned({}).peak(), 0);
+  EXPECT_EQ(planned({kService}).model, "http://127.0.0.1:9");
+}
+
+TEST_F(EnvironmentRecipe, TheKeyOfAServiceIsAnInput) {
+  const recipes::Recipe recipe =
+      load(kToolsBase, {kService, "roles.tools.environment.api_key_file=~/key"});
+  EXPECT_EQ(recipe.roles.at("tools").environment->api_key_file,
+            std::string(std::getenv("HOME")) + "/key");
+  const auto paths = recipes::input_paths(recipe);
+  const auto key =
+      std::ranges::find(paths, "roles.tools.environment.api_key_file", &recipes::InputPath::key);
+  ASSERT_NE(key, paths.end());
+  EXPECT_EQ(key->role, "tools");
+}
+
+TEST_F(EnvironmentRecipe, TheKeyOfAServiceMayBeAVariable) {
+  const recipes::Recipe recipe =
+      load(kToolsBase, {kService, "roles.tools.environment.api_key_env=RETORT_TOOLS_KEY"});
+  ::setenv("RETORT_TOOLS_KEY", "opened", /*overwrite=*/1);
+  EXPECT_EQ(environments::read_api_key(*recipe.roles.at("tools").environment), "opened");
+}
+
+TEST_F(EnvironmentRecipe, AnEnvironmentDrawsNothing) {
+  const std::string text = replaced(kToolsBase, "  generator: {model: FOLDER/student}\n", "");
+  const std::string message = error_of(text, {"generation.role=tools"});
+  EXPECT_NE(message.find("generation.role: 'tools' is an environment; give the generator a role"),
+            std::string::npos)
+      << message;
+}
+
+TEST_F(EnvironmentRecipe, LoadsAsSaved) {
+  expect_loads_as_saved(load(kToolsBase));
+  expect_loads_as_saved(load(kToolsBase, {kService}));
+}
+
+}  // namespace
+}  // namespace retort::test
