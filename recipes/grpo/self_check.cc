@@ -13,6 +13,7 @@
 #include "recipes/losses/policy.h"
 #include "recipes/rollout/reward_check.h"
 #include "recipes/rollout/self_check.h"
+#include "recipes/rollout/turn_check.h"
 
 namespace retort::recipes {
 namespace {
@@ -119,6 +120,7 @@ void check_ratio(SelfCheck& check, const Recipe& recipe, const SampledLogProbs& 
 
 void check_grpo_numbers(SelfCheck& check, const Recipe& recipe) {
   const CheckedPrompts prompts = check_prompts(check, recipe);
+  check_turns(check, recipe);
   check_rewards(check, recipe, prompts.first, prompts.greedy_ids);
   check_advantages(check, recipe);
   check_ratio(check, recipe, check_sampling(check, recipe, prompts.first.at(0)));
