@@ -278,7 +278,10 @@ Future<EpisodeAnswer> RemoteEnvironment::Impl::step(const EpisodeTurn& turn) {
   Future<EpisodeAnswer> answer = promise.future();
   promise.on_cancel(call(place.replica, kEnvironmentStep, turn,
                          [this, promise, place, episode](Outcome<EpisodeAnswer> outcome) mutable {
-                           if (outcome.error) ended(episode, place, code_of(outcome.error));
+                           if (outcome.error) {
+                             ended(episode, place, code_of(outcome.error));
+                             outcome.error = for_caller(outcome.error);
+                           }
                            promise.complete(std::move(outcome));
                          }));
   return answer;

@@ -121,6 +121,7 @@ class EnvironmentServer::Episodes : public std::enable_shared_from_this<Episodes
     std::string caller, process;
     uint64_t callers_number = 0;
     bool busy = false;                               // a call of it is in work
+    bool opened = false;                             // the call that opens it is answered
     bool leaving = false;                            // its caller has no more to say
     std::optional<Promise<ClosedEpisode>> closer{};  // who waits for its end
   };
@@ -251,11 +252,9 @@ void EnvironmentServer::Episodes::end(uint64_t number) {
       const std::lock_guard lock(self->mutex_);
       closer = std::move(self->episodes_.at(number).closer);
       self->episodes_.erase(number);
-      if (outcome.error)
-        self->note(outcome.error);
-      else
-        ++self->closed_;
+      if (!outcome.error) ++self->closed_;
     }
+    outcome.error = for_caller(outcome.error);
     if (closer) closer->complete(std::move(outcome));
   });
 }
