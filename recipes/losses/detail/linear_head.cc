@@ -227,7 +227,7 @@ class HeadFunction : public torch::autograd::Function<HeadFunction> {
     const auto dtype = [&](const char* key) {
       return static_cast<at::ScalarType>(ctx->saved_data[key].toInt());
     };
-    if (sum_takes(saved[3], grads.weight, scale)) grads.weight = {};
+    if (sum_takes(saved[3], grads.weight, scale)) grads.weight.reset();
 
     // Autograd wants a gradient for each argument of forward. dH was formed in kept_dtype(), the
     // others in fp32.
@@ -280,7 +280,7 @@ HeadNeeds HeadNeeds::of(const LinearHead& head) {
 
 HeadGradients in_dtypes_of(const LinearHead& head, HeadGradients gradients) {
   if (gradients.hidden.defined()) gradients.hidden = gradients.hidden.to(head.hidden.scalar_type());
-  if (sum_takes(head.weight, gradients.weight, {})) gradients.weight = {};
+  if (sum_takes(head.weight, gradients.weight, {})) gradients.weight.reset();
   if (gradients.weight.defined()) gradients.weight = gradients.weight.to(head.weight.scalar_type());
   if (gradients.bias.defined()) gradients.bias = gradients.bias.to(head.bias.scalar_type());
   return gradients;
