@@ -13,16 +13,16 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // What a model says need not be UTF-8 when its tokens end inside a character.
-std::string text_of(const Json& value) {
+std::string dumped(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-[[noreturn]] void corrupt(const std::string& what) {
+[[noreturn]] void refuse_words(const std::string& what) {
   throw Error(ErrorCode::kCorrupt, "environment: " + what);
 }
 
 // Discarded if it is no JSON, or nests deeper than a parser should go down.
-Json parse(std::string_view text) {
+Json json_of(std::string_view text) {
   if (json_nesting(text) > kMaxJsonNesting) return Json(Json::value_t::discarded);
   return Json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
@@ -37,10 +37,11 @@ bool has_role(const Json& message, const char* role) { return message.at("role")
 
 // The messages that an environment brings.
 Json parse_messages(std::string_view text, const std::string& what) {
-  Json messages = parse(text);
-  if (!messages.is_array()) corrupt(what + " is no JSON array of messages");
+  Json messages = json_of(text);
+  if (!messages.is_array()) refuse_words(what + " is no JSON array of messages");
   for (const Json& message : messages)
-    if (!is_message(message)) corrupt(what + " has an entry that is no message: it lacks a role");
+    if (!is_message(message))
+      refuse_words(what + " has an entry that is no message: it lacks a role");
   return messages;
 }
 
@@ -48,13 +49,13 @@ Json parse_answers(std::string_view text) {
   Json messages = parse_messages(text, "the answer to a turn");
   for (const Json& message : messages)
     if (!has_role(message, "tool") && !has_role(message, "user"))
-      corrupt("a turn was answered by the role '" + message.at("role").get<std::string>() +
-              "'; expected 'tool' or 'user'");
+      refuse_words("a turn was answered by the role '" + message.at("role").get<std::string>() +
+                   "'; expected 'tool' or 'user'");
   return messages;
 }
 
 // Content is text, or a list of parts. Text is a part where the other side has parts.
-Json joined(Json before, Json behind) {
+Json joined_content(Json before, Json behind) {
   if (before.is_string() && behind.is_string())
     return before.get<std::string>() + behind.get<std::string>();
   const auto as_parts = [](Json content) {
@@ -79,7 +80,7 @@ Conversation::Conversation(std::string_view row) {
   const auto refuse = [](const std::string& what) {
     throw Error(ErrorCode::kInvalidArgument, "generator.submit: an episode's row " + what);
   };
-  const Json columns = parse(row);
+  const Json columns = json_of(row);
   if (!columns.is_object()) refuse("is no JSON object");
   const auto found = columns.find("messages");
   if (found == columns.end() || !found->is_array() || found->empty())
@@ -91,20 +92,20 @@ Conversation::Conversation(std::string_view row) {
   if (messages.size() > 1 && has_role(messages.back(), "assistant"))
     messages.erase(messages.size() - 1);
   for (const Json& message : messages)
-    messages_.push_back(text_of(message));
+    messages_.push_back(dumped(message));
 
   const auto kwargs = columns.find("chat_template_kwargs");
   if (kwargs == columns.end()) return;
   if (!kwargs->is_object()) refuse("has chat_template_kwargs that are no object");
-  kwargs_ = text_of(*kwargs);
+  kwargs_ = dumped(*kwargs);
 }
 
 void Conversation::open(const OpenedEpisode& opened) {
-  const Json tools = parse(opened.tools);
-  if (!tools.is_array()) corrupt("the tools of an episode are no JSON array");
+  const Json tools = json_of(opened.tools);
+  if (!tools.is_array()) refuse_words("the tools of an episode are no JSON array");
   for (const Json& tool : tools)
-    if (!tool.is_object()) corrupt("a tool's schema is no JSON object");
-  tools_ = text_of(tools);
+    if (!tool.is_object()) refuse_words("a tool's schema is no JSON object");
+  tools_ = dumped(tools);
 
   Json added = parse_messages(opened.messages, "the beginning of an episode");
   Json last = Json::parse(messages_.back());
@@ -112,12 +113,12 @@ void Conversation::open(const OpenedEpisode& opened) {
                        has_role(added.front(), "user") && has_content(last) &&
                        has_content(added.front());
   if (goes_on) {
-    last["content"] = joined(last["content"], added.front()["content"]);
-    messages_.back() = text_of(last);
+    last["content"] = joined_content(last["content"], added.front()["content"]);
+    messages_.back() = dumped(last);
     added.erase(size_t{0});
   }
   for (const Json& message : added)
-    messages_.push_back(text_of(message));
+    messages_.push_back(dumped(message));
 }
 
 void Conversation::add_turn(const models::ParsedTurn& turn) {
@@ -127,20 +128,20 @@ void Conversation::add_turn(const models::ParsedTurn& turn) {
   Json calls = Json::array();
   for (const models::ToolCall& call : turn.calls) {
     const std::string id = "c" + std::to_string(next_call_++);
-    const Json arguments = parse(call.arguments);
+    const Json arguments = json_of(call.arguments);
     calls.push_back({{"id", id}, {"name", call.name}, {"arguments", arguments}});
     message["tool_calls"].push_back(
         {{"type", "function"},
          {"id", id},
          {"function", {{"name", call.name}, {"arguments", arguments}}}});
   }
-  calls_ = text_of(calls);
-  messages_.push_back(text_of(message));
+  calls_ = dumped(calls);
+  messages_.push_back(dumped(message));
 }
 
 void Conversation::add_answers(std::string_view messages_json) {
   for (const Json& message : parse_answers(messages_json))
-    messages_.push_back(text_of(message));
+    messages_.push_back(dumped(message));
 }
 
 std::string Conversation::messages() const {
@@ -151,12 +152,12 @@ std::string Conversation::variables() const {
   Json variables = Json::parse(kwargs_);
   Json tools = Json::parse(tools_);
   if (!tools.empty()) variables["tools"] = std::move(tools);
-  return text_of(variables);
+  return dumped(variables);
 }
 
 bool has_readable_calls(const models::ParsedTurn& turn) {
   return std::all_of(turn.calls.begin(), turn.calls.end(), [](const models::ToolCall& call) {
-    return parse(call.arguments).is_object();
+    return json_of(call.arguments).is_object();
   });
 }
 

@@ -13,11 +13,11 @@
 namespace retort::roles {
 namespace {
 
-bool holds(const std::vector<int64_t>& ids, int32_t id) {
+bool holds_id(const std::vector<int64_t>& ids, int32_t id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
 
-[[noreturn]] void corrupt(const std::string& what) {
+[[noreturn]] void refuse_reply(const std::string& what) {
   throw Error(ErrorCode::kCorrupt, "environment: " + what);
 }
 
@@ -26,10 +26,10 @@ void check_metrics(const std::string& text) {
       json_nesting(text) > kMaxJsonNesting
           ? nlohmann::ordered_json(nullptr)
           : nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!metrics.is_object()) corrupt("the metrics of an episode are no JSON object");
+  if (!metrics.is_object()) refuse_reply("the metrics of an episode are no JSON object");
   for (const auto& [name, value] : metrics.items())
     if (!value.is_number() || !std::isfinite(value.get<double>()))
-      corrupt("the metric '" + name + "' of an episode is no finite number");
+      refuse_reply("the metric '" + name + "' of an episode is no finite number");
 }
 
 }  // namespace
@@ -127,7 +127,7 @@ void Episode::opened(const OpenedEpisode& opened) {
 models::DrawOptions Episode::draw() const {
   models::DrawOptions draw = setting_->draw;
   const int32_t end = setting_->words->suffix.end_of_turn();
-  if (!holds(draw.eos_token_ids, end)) draw.eos_token_ids.push_back(end);
+  if (!holds_id(draw.eos_token_ids, end)) draw.eos_token_ids.push_back(end);
   draw.max_new_tokens = std::min(draw.max_new_tokens, room());
   draw.min_new_tokens = std::min(draw.min_new_tokens, draw.max_new_tokens);
   return draw;
@@ -137,7 +137,7 @@ models::DrawOptions Episode::draw() const {
 models::ParsedTurn Episode::parse(const models::Completion& turn) const {
   std::span<const int32_t> ids = turn.token_ids;
   const bool cut = turn.finish_reason == models::FinishReason::kLength;
-  if (!cut && !ids.empty() && holds(draw().eos_token_ids, ids.back()))
+  if (!cut && !ids.empty() && holds_id(draw().eos_token_ids, ids.back()))
     ids = ids.first(ids.size() - 1);
   std::string text = setting_->words->tokenizer.decode(ids, /*skip_special_tokens=*/false);
   if (cut) return {.content = std::move(text)};
@@ -188,10 +188,10 @@ std::vector<int32_t> Episode::answer_ids(const EpisodeAnswer& answer) const {
 void Episode::answered(const EpisodeAnswer& answer) {
   RETORT_CHECK(next_ == Next::kStep) << "an answer to nothing";
   if (answer.failed_calls < 0 || answer.failed_calls > conversation_.num_calls())
-    corrupt(std::to_string(answer.failed_calls) + " calls failed of " +
-            std::to_string(conversation_.num_calls()));
+    refuse_reply(std::to_string(answer.failed_calls) + " calls failed of " +
+                 std::to_string(conversation_.num_calls()));
   if (count_answers(answer.messages) == 0 && !answer.done)
-    corrupt("a turn was answered with no message, though the episode goes on");
+    refuse_reply("a turn was answered with no message, though the episode goes on");
   calls_ += conversation_.num_calls();
   failed_calls_ += answer.failed_calls;
 
@@ -225,7 +225,7 @@ void Episode::finish(models::FinishReason reason) {
 
 void Episode::closed(const ClosedEpisode& closed) {
   RETORT_CHECK(next_ == Next::kClose) << "an episode is closed twice";
-  if (closed.reward && !std::isfinite(*closed.reward)) corrupt("a reward is not finite");
+  if (closed.reward && !std::isfinite(*closed.reward)) refuse_reply("a reward is not finite");
   check_metrics(closed.metrics);
   result_ = closed;
   next_ = Next::kEnd;

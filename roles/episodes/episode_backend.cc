@@ -14,17 +14,7 @@
 namespace retort::roles {
 namespace {
 
-std::string what_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& known) {
-    return known.what();
-  } catch (...) {
-    return "an unknown error";
-  }
-}
-
-bool is_full(const std::exception_ptr& error) {
+bool has_no_room(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& known) {
@@ -206,7 +196,7 @@ void EpisodeBackend::take(Answer answer) {
 // episode's, which waits once more.
 bool EpisodeBackend::take_outcome(Running& running, Answer& answer) {
   if (auto* opened = std::get_if<Outcome<OpenedEpisode>>(&answer.outcome)) {
-    if (opened->error && is_full(opened->error) && running.waited < options_.episode_timeout) {
+    if (opened->error && has_no_room(opened->error) && running.waited < options_.episode_timeout) {
       running.number = 0;
       running.open_after = Clock::now() + kRoomWait;
       return false;

@@ -21,7 +21,7 @@ std::vector<int32_t> to_vector(const at::Tensor& tensor) {
 }
 
 // Episodes stand in the place of prompts, whose ids their environments bring.
-void check_episodes(const GenerateRequest& request, int64_t prompts) {
+void check_starts(const GenerateRequest& request, int64_t prompts) {
   if (request.episodes.empty()) return;
   const auto episodes = static_cast<int64_t>(request.episodes.size());
   if (episodes == prompts && request.prompt_ids.numel() == 0 && request.continues == 0) return;
@@ -68,7 +68,7 @@ void check_request(const GenerateRequest& request) {
   if (request.continues < 0)
     throw Error(ErrorCode::kInvalidArgument, "generator.submit: continues is negative")
         .with("continues", request.continues);
-  check_episodes(request, prompts);
+  check_starts(request, prompts);
 }
 
 models::GenerationRequest unpack_request(const GenerateRequest& request) {

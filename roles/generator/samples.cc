@@ -188,7 +188,7 @@ void check_spans(const Samples& samples, std::span<const int32_t> ends,
   if (next != spans) corrupt("other spans than their number says");
 }
 
-void check_episodes(const Samples& samples, const ExpectedSamples& expected) {
+void check_records(const Samples& samples, const ExpectedSamples& expected) {
   const size_t count = expected.episodes ? static_cast<size_t>(samples.indices.numel()) : 0;
   if (samples.episodes.size() != count)
     corrupt(std::to_string(samples.episodes.size()) + " episodes for " + std::to_string(count) +
@@ -312,7 +312,7 @@ void check_samples(const Samples& samples, const ExpectedSamples& expected,
     if (reason > static_cast<uint8_t>(models::FinishReason::kCancelled))
       corrupt("a finish reason is unknown");
   check_spans(samples, ends, expected);
-  check_episodes(samples, expected);
+  check_records(samples, expected);
 }
 
 }  // namespace retort::roles

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 
 #include "roles/generator/requests.h"
 #include "tests/roles/episode_support.h"
@@ -120,7 +121,7 @@ TEST_F(EpisodeBackendTest, WhatAnEnvironmentMayNotSayIsAFailure) {
 }
 
 TEST_F(EpisodeBackendTest, ACallThatIsNotAnsweredIsGivenUp) {
-  for (const std::string hung : {"open", "step", "close"}) {
+  for (const std::string_view hung : {"open", "step", "close"}) {
     environment = std::make_shared<ScriptedEnvironment>();
     environment->hangs = [&](const std::string& verb, uint64_t) { return verb == hung; };
     // Only an open may wait for as long as the whole episode.

@@ -2,6 +2,7 @@
 // says what it is told to.
 #pragma once
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,7 @@
 // What a generator's answer says of each completion, there and back.
 #include "roles/generator/samples.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
