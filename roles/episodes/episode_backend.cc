@@ -104,6 +104,7 @@ uint64_t EpisodeBackend::submit_episodes(const GenerateRequest& request) {
                                             .positions = positions_,
                                             .answers_turns = answers_turns},
                                 .step = request.step,
+                                .num_generations = request.num_generations,
                                 .unfinished = request.sample_ids.numel()})
           .first;
   const at::Tensor ids = request.sample_ids.contiguous();
@@ -132,6 +133,7 @@ bool EpisodeBackend::step() {
   take_answers();
   expire();
   open_waiting();
+  draw_first_turns();
 
   const bool stepped = inner_->step();
   take_drawn();
@@ -268,7 +270,11 @@ void EpisodeBackend::go_on(const Place& place) {
   Running& running = running_.at(place);
   switch (running.episode.next()) {
     case Episode::Next::kOpen: waiting_.push_back(place); break;
-    case Episode::Next::kDraw: draw(place, running); break;
+    case Episode::Next::kDraw:
+      if (running.episode.continues() > 0) return draw({place});
+      running.opened = Clock::now();
+      first_.insert(place);
+      break;
     case Episode::Next::kStep:
       wait_for(place, running,
                called([&] { return environment_->step(running.episode.to_step(running.number)); }));
@@ -303,43 +309,93 @@ void EpisodeBackend::wait_for(const Place& place, Running& running, Future<T> an
   });
 }
 
-// Asks the engine for the model's next turn: one prompt, with all that was said.
-void EpisodeBackend::draw(const Place& place, Running& running) {
-  const Work& work = works_.at(place.first);
-  const std::vector<int32_t>& ids = running.episode.ids();
+// Returns which completions of its request are of the same prompt: from the first up to the second.
+std::pair<int64_t, int64_t> EpisodeBackend::group_of(const Place& place) const {
+  const int64_t generations = works_.at(place.first).num_generations;
+  const int64_t first = place.second / generations * generations;
+  return {first, first + generations};
+}
+
+// Tells whether an episode of the same prompt is about to be open.
+bool EpisodeBackend::waits_for_others(const Place& place) const {
+  const auto [first, end] = group_of(place);
+  const auto opens = [](const auto& one) {
+    return one.second.call != 0 && one.second.episode.next() == Episode::Next::kOpen;
+  };
+  return std::any_of(running_.lower_bound({place.first, first}),
+                     running_.lower_bound({place.first, end}), opens);
+}
+
+// Episodes of one prompt begin alike, and the engine computes that once for those that begin
+// together. So they wait for each other, for a moment.
+void EpisodeBackend::draw_first_turns() {
+  std::vector<std::vector<Place>> due;
+  for (auto next = first_.begin(); next != first_.end();) {
+    const Place begin = *next;
+    const Place end{begin.first, group_of(begin).second};
+    const auto last = first_.lower_bound(end);
+    const bool waited_enough = std::any_of(next, last, [&](const Place& place) {
+      return Clock::now() - running_.at(place).opened >= kGroupWait;
+    });
+    if (waited_enough || !waits_for_others(begin)) due.emplace_back(next, last);
+    next = last;
+  }
+  for (std::vector<Place>& group : due)
+    draw_together(std::move(group));
+}
+
+// An environment need not say the same to all of them.
+void EpisodeBackend::draw_together(std::vector<Place> group) {
+  const uint64_t request = group.front().first;
+  while (!group.empty() && works_.contains(request)) {
+    const std::vector<int32_t>& ids = running_.at(group.front()).episode.ids();
+    const auto others = std::stable_partition(group.begin(), group.end(), [&](const Place& place) {
+      return running_.at(place).episode.ids() == ids;
+    });
+    std::vector<Place> alike(group.begin(), others);
+    group.erase(group.begin(), others);
+    for (const Place& place : alike)
+      first_.erase(place);
+    draw(std::move(alike));  // if the engine refuses it, the whole request is gone
+  }
+}
+
+// Asks the engine for a turn of each of these, which have the same tokens so far.
+void EpisodeBackend::draw(std::vector<Place> places) {
+  const Place first = places.front();
+  const Work& work = works_.at(first.first);
+  const Episode& episode = running_.at(first).episode;
+  const std::vector<int32_t>& ids = episode.ids();
+  std::vector<int64_t> sample_ids;
+  for (const Place& place : places)
+    sample_ids.push_back(static_cast<int64_t>(running_.at(place).sample_id));
   const GenerateRequest turn{
-      .request_id = place.first,
+      .request_id = first.first,
       .step = work.step,
       .weight_version = work.setting.weight_version,
       .prompt_ids = at::tensor(ids, at::kInt),
       .cu_seqlens = at::tensor({int64_t{0}, static_cast<int64_t>(ids.size())}, at::kInt),
-      .num_generations = 1,
-      .sample_ids = at::tensor({static_cast<int64_t>(running.sample_id)}, at::kLong),
-      .draw = running.episode.draw(),
-      .continues = running.episode.continues()};
+      .num_generations = static_cast<int64_t>(places.size()),
+      .sample_ids = at::tensor(sample_ids, at::kLong),
+      .draw = episode.draw(),
+      .continues = episode.continues()};
   try {
-    running.turn = inner_->submit(turn);
-    turns_[running.turn] = place;
+    const uint64_t number = inner_->submit(turn);
+    for (const Place& place : places)
+      running_.at(place).turn = number;
+    const auto unfinished = static_cast<int64_t>(places.size());
+    turns_[number] = {.places = std::move(places), .unfinished = unfinished};
   } catch (const Error& error) {
     // These say that the engine is of no use any more; others that it does not take this request.
     if (error.code() == ErrorCode::kCollective || error.code() == ErrorCode::kTimeout) throw;
-    fail_request(place.first, std::current_exception());
+    fail_request(first.first, std::current_exception());
   }
 }
 
 void EpisodeBackend::take_drawn() {
   for (FinishedSample& sample : inner_->finished()) {
-    if (const auto turn = turns_.find(sample.request); turn != turns_.end()) {
-      const Place place = turn->second;
-      turns_.erase(turn);
-      Running& running = running_.at(place);
-      running.turn = 0;
-      if (sample.error) {
-        fail_request(place.first, sample.error);
-        continue;
-      }
-      running.episode.drawn(sample.completion);
-      go_on(place);
+    if (turns_.contains(sample.request)) {
+      take_turn(std::move(sample));
     } else if (const auto passed = passed_.find(sample.request); passed != passed_.end()) {
       const bool last = sample.error != nullptr || --passed->second.unfinished == 0;
       sample.request = passed->second.number;
@@ -347,6 +403,21 @@ void EpisodeBackend::take_drawn() {
       if (last) passed_.erase(passed);
     }
   }
+}
+
+void EpisodeBackend::take_turn(FinishedSample sample) {
+  const auto drawing = turns_.find(sample.request);
+  if (sample.error) {
+    const uint64_t request = drawing->second.places.front().first;
+    turns_.erase(drawing);
+    return fail_request(request, sample.error);
+  }
+  const Place place = drawing->second.places.at(static_cast<size_t>(sample.index));
+  if (--drawing->second.unfinished == 0) turns_.erase(drawing);
+  Running& running = running_.at(place);
+  running.turn = 0;
+  running.episode.drawn(sample.completion);
+  go_on(place);
 }
 
 void EpisodeBackend::end(const Place& place, Running& running) {
@@ -370,10 +441,9 @@ void EpisodeBackend::lose(const Place& place, Running& running, const std::strin
 
 // Nothing of this attempt comes any more, wherever it is.
 void EpisodeBackend::leave(Running& running) {
-  if (running.turn != 0) {
-    inner_->cancel(running.turn);
-    turns_.erase(std::exchange(running.turn, 0));
-  }
+  // Others of its prompt may have had the same turn, which is given up once.
+  if (running.turn != 0 && turns_.erase(running.turn) > 0) inner_->cancel(running.turn);
+  running.turn = 0;
   if (running.call != 0) {
     calls_.erase(std::exchange(running.call, 0));
     std::exchange(running.cancel_call, nullptr)();
@@ -405,6 +475,7 @@ void EpisodeBackend::give_up(uint64_t request) {
   for (auto one = first; one != last; ++one)
     leave(one->second);
   running_.erase(first, last);
+  first_.erase(first_.lower_bound({request, 0}), first_.lower_bound({request + 1, 0}));
   works_.erase(request);
   std::erase_if(finished_, [&](const auto& sample) { return sample.request == request; });
 }

@@ -44,7 +44,8 @@ namespace retort::roles {
 //   (Episode::take).
 // Turns: each is a request of its own to the inner backend, with all tokens so far as its prompt
 //   and the sample's id, so that it draws what the sample would draw at that place; the engine
-//   finds what it computed before in its blocks.
+//   finds what it computed before in its blocks. The first turns of a prompt's episodes, which
+//   begin alike, are one request.
 // Bits: those of the inner backend, of environments that answer alike.
 // Weights: as every backend, so that a commit waits for whole episodes; what it gives up is closed
 //   at the environment.
@@ -58,6 +59,8 @@ class EpisodeBackend final : public SampleBackend {
   static constexpr std::chrono::milliseconds kStepWait{20};
   // An episode for which the environment had no room is opened again after this.
   static constexpr std::chrono::milliseconds kRoomWait{100};
+  // For so long an episode that is open waits for others of its prompt, to begin with them.
+  static constexpr std::chrono::milliseconds kGroupWait{200};
 
   // The environment is asked what it is with the first request for episodes. kInvalidArgument for
   // options, and for a template whose turns cannot be joined (TurnSuffix).
@@ -115,6 +118,7 @@ class EpisodeBackend final : public SampleBackend {
   struct Work {
     Episode::Setting setting;
     int64_t step = 0;
+    int64_t num_generations = 1;
     int64_t unfinished = 0;
   };
   struct Running {
@@ -128,6 +132,12 @@ class EpisodeBackend final : public SampleBackend {
     Clock::duration waited{};  // for earlier calls of this attempt
     Deadline deadline{Clock::time_point::max()};
     Clock::time_point open_after{};
+    Clock::time_point opened{};
+  };
+  // A request to the inner backend: one turn of each of these.
+  struct Drawing {
+    std::vector<Place> places;
+    int64_t unfinished = 0;
   };
   struct Passed {
     uint64_t number = 0;  // ours
@@ -145,10 +155,15 @@ class EpisodeBackend final : public SampleBackend {
   int64_t num_open() const;
   void go_on(const Place& place);
   void open(const Place& place, Running& running);
-  void draw(const Place& place, Running& running);
+  void draw_first_turns();
+  void draw_together(std::vector<Place> group);
+  void draw(std::vector<Place> places);
+  std::pair<int64_t, int64_t> group_of(const Place& place) const;
+  bool waits_for_others(const Place& place) const;
   template <class T>
   void wait_for(const Place& place, Running& running, Future<T> answer);
   void take_drawn();
+  void take_turn(FinishedSample sample);
   void end(const Place& place, Running& running);
   void lose(const Place& place, Running& running, const std::string& why);
   void leave(Running& running);
@@ -168,9 +183,10 @@ class EpisodeBackend final : public SampleBackend {
   std::map<uint64_t, Work> works_;  // by request
   std::map<Place, Running> running_;
   std::deque<Place> waiting_;             // to be opened, in order
+  std::set<Place> first_;                 // whose first turn is to be drawn
   std::map<uint64_t, Place> calls_;       // by call
   std::map<uint64_t, Deadline> unheard_;  // calls that close episodes which nobody has any more
-  std::map<uint64_t, Place> turns_;       // by the inner backend's number
+  std::map<uint64_t, Drawing> turns_;     // by the inner backend's number
   std::map<uint64_t, Passed> passed_;     // by the inner backend's number
   std::vector<FinishedSample> finished_;
   uint64_t last_request_ = 0, last_episode_ = 0, last_call_ = 0;

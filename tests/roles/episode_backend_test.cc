@@ -33,31 +33,30 @@ class EpisodeBackendTest : public testing::Test {
   TalkingBackend* engine = nullptr;
 };
 
-TEST_F(EpisodeBackendTest, EachTurnIsARequestOfItsOwn) {
+// The first turns of a prompt have one prompt; then each goes its own way, with all tokens so far.
+TEST_F(EpisodeBackendTest, EachLaterTurnIsARequestOfItsOwn) {
   const auto backend = make();
   engine->say = call_then_end;
-  GenerateRequest request = episode_request(3, 2, 2);
-  const uint64_t number = backend->submit(request);
+  const uint64_t number = backend->submit(episode_request(3, 2, 2));
   const std::vector<FinishedSample> samples = all_of(*backend);
   ASSERT_EQ(samples.size(), 4u);
   for (size_t i = 0; i < samples.size(); ++i) {
     EXPECT_EQ(samples[i].request, number);
     EXPECT_EQ(samples[i].index, static_cast<int64_t>(i));
     EXPECT_EQ(record_of(samples[i].completion)["calls"], 1);
-    EXPECT_EQ(record_of(samples[i].completion)["reward"], i < 2 ? 3.5 : 4.0)
-        << "by the seed of the prompt";
+    EXPECT_EQ(record_of(samples[i].completion)["reward"], i < 2 ? 3.5 : 4.0) << "by its seed";
   }
 
-  // Two turns of each sample, of one prompt each, with all tokens so far.
-  ASSERT_EQ(engine->asked.size(), 8u);
+  ASSERT_EQ(engine->asked.size(), 2u + 4u);
   std::map<int64_t, std::vector<int64_t>> begins;
   for (const GenerateRequest& turn : engine->asked) {
     EXPECT_EQ(turn.step, 3);
-    EXPECT_EQ(turn.num_generations, 1);
+    EXPECT_EQ(turn.num_generations, turn.continues == 0 ? 2 : 1);
     EXPECT_TRUE(turn.episodes.empty());
     EXPECT_NO_THROW(check_request(turn));
     ASSERT_EQ(turn.cu_seqlens.numel(), 2);
-    begins[turn.sample_ids[0].item<int64_t>()].push_back(turn.continues);
+    for (int64_t i = 0; i < turn.sample_ids.numel(); ++i)
+      begins[turn.sample_ids[i].item<int64_t>()].push_back(turn.continues);
   }
   ASSERT_EQ(begins.size(), 4u);
   for (const auto& [sample, places] : begins) {
@@ -66,6 +65,27 @@ TEST_F(EpisodeBackendTest, EachTurnIsARequestOfItsOwn) {
     EXPECT_GT(places[1], 0);
   }
   EXPECT_EQ(environment->opened[0].row, row_of("Task 0"));
+}
+
+// One that is opened late does not hold up the others for long.
+TEST_F(EpisodeBackendTest, EpisodesOfAPromptWaitForEachOtherForAMoment) {
+  environment->hangs = [](const std::string& verb, uint64_t episode) {
+    return verb == "open" && episode == 2;
+  };
+  const auto backend = make();
+  engine->say = call_then_end;
+  const uint64_t request = backend->submit(episode_request(1, 1, 3));
+  std::vector<FinishedSample> samples;
+  const Deadline deadline = Deadline::after(60s);
+  while (samples.size() < 2 && !deadline.expired()) {
+    ASSERT_TRUE(backend->step());
+    for (FinishedSample& sample : backend->finished())
+      samples.push_back(std::move(sample));
+  }
+  ASSERT_EQ(samples.size(), 2u);
+  EXPECT_EQ(engine->asked.at(0).num_generations, 2);
+  backend->cancel(request);
+  EXPECT_FALSE(backend->step());
 }
 
 TEST_F(EpisodeBackendTest, RequestsWithoutEpisodesPassThrough) {
@@ -186,11 +206,11 @@ TEST_F(EpisodeBackendTest, ACancelledRequestIsClosedAtTheEnvironment) {
 
   // One episode waits for the environment, one for the engine, one for room.
   EXPECT_EQ(environment->opened.size(), 2u);
-  EXPECT_EQ(engine->asked.size(), 3u);
+  EXPECT_EQ(engine->asked.size(), 2u) << "the first turns of both, and another of one";
   backend->cancel(request);
   EXPECT_EQ(environment->closed.size(), 2u);
   EXPECT_EQ(environment->cancelled, 1);
-  EXPECT_EQ(engine->log, std::vector<std::string>{"cancel 3"});
+  EXPECT_EQ(engine->log, std::vector<std::string>{"cancel 2"});
   EXPECT_TRUE(backend->finished().empty());
   EXPECT_FALSE(backend->step());
 
