@@ -53,7 +53,7 @@ struct GenerateRequest {
 struct Samples {
   uint64_t request_id = 0;
   std::string generator;        // "generator/0"
-  uint64_t weight_version = 0;  // every token of every completion was drawn with these weights
+  uint64_t weight_version = 0;  // that drew every token, or of what spans say the newest
   std::string sequence_hash;    // of the request's prompts (sequence_hash in payload.h)
   at::Tensor indices;           // [n] int32, of [0, S): prompt by prompt, G of each
   at::Tensor token_ids;         // [T] int32

@@ -16,6 +16,7 @@
 namespace retort::roles {
 
 void lost_rank_scenario();  // generator_lost_rank_test.cc
+void episodes_scenario();   // episode_ranks_test.cc
 
 namespace {
 
@@ -354,6 +355,7 @@ void run_ranks(const std::string& scenario, int64_t ranks) {
 
 TEST(GeneratorRanks, DrawWhatOneRankDraws) { run_ranks("engines", 4); }
 TEST(GeneratorRanks, GiveUpACommitTogether) { run_ranks("discard", 2); }
+TEST(GeneratorRanks, AnswerEpisodesAsOne) { run_ranks("episodes", 2); }
 TEST(GeneratorRanks, OfAReplicaOfTwo) { run_ranks("generator", 2); }
 TEST(GeneratorRanks, OfAReplicaOfFour) { run_ranks("generator", 4); }
 
@@ -364,6 +366,7 @@ int main(int argc, char** argv) {
       argc, argv,
       {{"engines", retort::roles::engines_scenario},
        {"discard", retort::roles::discard_scenario},
+       {"episodes", retort::roles::episodes_scenario},
        {"generator", retort::roles::generator_scenario},
        {"lost_rank", retort::roles::lost_rank_scenario}});
 }
