@@ -251,7 +251,11 @@ std::string Episode::record() const {
       .add("failed_calls", failed_calls_)
       .add("malformed", malformed_)
       .add("restarts", restarts_);
-  if (!unscorable_.empty()) line.add("unscorable", std::string_view(unscorable_));
+  // An environment's words may be any bytes.
+  if (!unscorable_.empty())
+    line.raw(
+        "unscorable",
+        nlohmann::json(unscorable_).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   return line.str();
 }
 

@@ -15,6 +15,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -130,7 +131,8 @@ class ScriptedEnvironment : public Environment {
   Future<OpenedEpisode> open(OpenEpisode request) override {
     const std::lock_guard lock(mutex);
     opened.push_back(request);
-    most_open = std::max(most_open, static_cast<int64_t>(open_.size()) + 1);
+    known_.insert(request.episode);
+    most_open = std::max(most_open, static_cast<int64_t>(known_.size()));
     return answer<OpenedEpisode>("open", request.episode, [this, request] {
       open_[request.episode] = request.seed;
       return OpenedEpisode{.tools = tools, .messages = opening};
@@ -154,6 +156,7 @@ class ScriptedEnvironment : public Environment {
     return answer<ClosedEpisode>("close", request.episode, [this, request] {
       const auto seed = static_cast<double>(open_[request.episode]);
       open_.erase(request.episode);
+      known_.erase(request.episode);
       return ClosedEpisode{.reward = seed / 2, .metrics = R"({"solved": 1})"};
     });
   }
@@ -189,6 +192,7 @@ class ScriptedEnvironment : public Environment {
     const std::optional<Error> error = fails ? fails(verb, episode) : std::nullopt;
     if (error) {
       open_.erase(episode);
+      known_.erase(episode);
       promise.set_error(std::make_exception_ptr(*error));
     } else if (delay) {
       threads_.emplace_back([this, promise, make, wait = *delay]() mutable {
@@ -207,6 +211,7 @@ class ScriptedEnvironment : public Environment {
   }
 
   std::map<uint64_t, uint64_t> open_;  // the seed of each
+  std::set<uint64_t> known_;           // those that are being opened, too
   std::vector<std::function<void()>> held_;
   std::vector<std::thread> threads_;
 };

@@ -312,10 +312,10 @@ TEST_F(EpisodeTest, ItBeginsAnewAsOftenAsItMay) {
   EXPECT_EQ(episode.ids(), open().ids());
   episode.drawn(TalkingBackend::turn_of(add_call(1)));
   EXPECT_EQ(Json::parse(episode.to_step(6).calls)[0]["id"], "c0");
-  episode.failed("it ended again");
+  episode.failed("it ended again: \xff");
   ASSERT_EQ(episode.next(), Next::kEnd);
   const Json record = record_of(episode.take());
-  EXPECT_EQ(record["unscorable"], "it ended again");
+  EXPECT_EQ(record["unscorable"], "it ended again: \xEF\xBF\xBD") << "whatever bytes it said";
   EXPECT_TRUE(record["reward"].is_null());
   EXPECT_EQ(record["turns"], 1);
   EXPECT_EQ(record["restarts"], 1);
