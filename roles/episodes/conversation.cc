@@ -125,6 +125,7 @@ void Conversation::add_turn(const models::ParsedTurn& turn) {
   text_ = turn.content;
   num_calls_ = static_cast<int64_t>(turn.calls.size());
   Json message{{"role", "assistant"}, {"content", turn.content}};
+  if (!turn.thought.empty()) message["reasoning_content"] = turn.thought;
   Json calls = Json::array();
   for (const models::ToolCall& call : turn.calls) {
     const std::string id = "c" + std::to_string(next_call_++);

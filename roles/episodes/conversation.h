@@ -25,7 +25,7 @@ class Conversation {
   // is appended to the prompt. kCorrupt for what cannot be messages or tools.
   void open(const OpenedEpisode& opened);
   // A turn of the model, whose calls are readable. They are named c0, c1, ... through the whole
-  // conversation.
+  // conversation; a thought is its reasoning_content, as Qwen's templates have it.
   void add_turn(const models::ParsedTurn& turn);
   // What answers it. kCorrupt unless these are messages of the roles tool and user.
   void add_answers(std::string_view messages_json);

@@ -142,8 +142,9 @@ models::ParsedTurn Episode::parse(const models::Completion& turn) const {
   std::string text = setting_->words->tokenizer.decode(ids, /*skip_special_tokens=*/false);
   if (cut) return {.content = std::move(text)};
 
+  const bool in_thought = setting_->words->suffix.opens_thought();
   models::ParsedTurn parsed =
-      models::parse_tool_calls(setting_->options->format, text, conversation_.tools());
+      models::parse_tool_calls(setting_->options->format, text, conversation_.tools(), in_thought);
   if (!has_readable_calls(parsed)) return {.content = std::move(text), .malformed = true};
   return parsed;
 }

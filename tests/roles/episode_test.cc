@@ -144,6 +144,19 @@ TEST_F(EpisodeTest, TokensAreThoseOfTheWholeConversation) {
   EXPECT_EQ(record_of(whole)["messages"][3]["tool_calls"][0]["id"], "c1");
 }
 
+TEST_F(EpisodeTest, AThoughtIsNoAnswer) {
+  Episode episode = open();
+  episode.drawn(TalkingBackend::turn_of("<think>\nHm.\n</think>\n\n" + add_call(1)));
+  ASSERT_EQ(episode.next(), Next::kStep);
+  EXPECT_EQ(episode.to_step(1).text, "");
+  episode.answered(answer_of("2"));
+  episode.drawn(TalkingBackend::turn_of("Done."));
+  const Json record = record_of(ended(episode));
+  EXPECT_EQ(record["messages"][1]["content"], "");
+  EXPECT_EQ(record["messages"][1]["reasoning_content"], "Hm.");
+  EXPECT_FALSE(record["messages"][3].contains("reasoning_content"));
+}
+
 TEST_F(EpisodeTest, ATurnWithoutCallsEndsIt) {
   Episode episode = open();
   episode.drawn(TalkingBackend::turn_of("No tools."));
