@@ -54,24 +54,15 @@ Json parse_answers(std::string_view text) {
   return messages;
 }
 
-// Content is text, or a list of parts. Text is a part where the other side has parts.
-Json joined_content(Json before, Json behind) {
-  if (before.is_string() && behind.is_string())
-    return before.get<std::string>() + behind.get<std::string>();
-  const auto as_parts = [](Json content) {
-    if (!content.is_string()) return content;
-    Json part{{"type", "text"}, {"text", std::move(content)}};
-    return Json::array({std::move(part)});
-  };
-  Json parts = as_parts(std::move(before));
-  for (Json& part : as_parts(std::move(behind)))
-    parts.push_back(std::move(part));
-  return parts;
-}
-
-bool has_content(const Json& message) {
+// Content is text, or a list of parts, which text goes behind as one of its own.
+void append_text(Json& message, const std::string& text) {
   const auto content = message.find("content");
-  return content != message.end() && (content->is_string() || content->is_array());
+  if (content != message.end() && content->is_string())
+    *content = content->get<std::string>() + text;
+  else if (content != message.end() && content->is_array())
+    content->push_back({{"type", "text"}, {"text", text}});
+  else
+    refuse_words("an episode begins with text behind a message that has no content");
 }
 
 }  // namespace
@@ -107,17 +98,12 @@ void Conversation::open(const OpenedEpisode& opened) {
     if (!tool.is_object()) refuse_words("a tool's schema is no JSON object");
   tools_ = dumped(tools);
 
-  Json added = parse_messages(opened.messages, "the beginning of an episode");
-  Json last = Json::parse(messages_.back());
-  const bool goes_on = !added.empty() && has_role(last, "user") &&
-                       has_role(added.front(), "user") && has_content(last) &&
-                       has_content(added.front());
-  if (goes_on) {
-    last["content"] = joined_content(last["content"], added.front()["content"]);
+  if (!opened.append.empty()) {
+    Json last = Json::parse(messages_.back());
+    append_text(last, opened.append);
     messages_.back() = dumped(last);
-    added.erase(size_t{0});
   }
-  for (const Json& message : added)
+  for (const Json& message : parse_messages(opened.messages, "the beginning of an episode"))
     messages_.push_back(dumped(message));
 }
 

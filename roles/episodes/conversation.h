@@ -20,9 +20,8 @@ class Conversation {
   // it say. kInvalidArgument unless the row is an object that has some.
   explicit Conversation(std::string_view row);
 
-  // What the environment adds before the first turn: its tools and its messages. A first message of
-  // the user's behind one of the user's goes on with that, as in TRL, where `reset` returns what
-  // is appended to the prompt. kCorrupt for what cannot be messages or tools.
+  // What the environment adds before the first turn: its tools, its messages, and text behind the
+  // row's last one. kCorrupt for what cannot be that.
   void open(const OpenedEpisode& opened);
   // A turn of the model, whose calls are readable. They are named c0, c1, ... through the whole
   // conversation; a thought is its reasoning_content, as Qwen's templates have it.

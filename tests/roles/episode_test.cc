@@ -292,23 +292,30 @@ TEST_F(EpisodeTest, TheModelsPositionsAreABound) {
   EXPECT_EQ(test::code_of([&] { open(); }), ErrorCode::kInvalidArgument);
 }
 
-// Both sides say something of a prompt: it goes on with what the environment's user says.
-TEST_F(EpisodeTest, TheEnvironmentsMessagesStandBehindTheRows) {
-  const auto prompt = [&](const std::string& row, const std::string& messages) {
+TEST_F(EpisodeTest, TheEnvironmentsWordsStandBehindTheRows) {
+  const auto prompt = [&](const std::string& row, const OpenedEpisode& opened) {
     Episode episode = make(row);
-    episode.opened({.messages = messages});
+    episode.opened(opened);
     return tool_tokenizer().decode(episode.ids(), false);
   };
-  EXPECT_EQ(prompt(row_of("Add"), R"([{"role": "user", "content": " 1 and 2"}])"),
+  EXPECT_EQ(prompt(row_of("Add"), {.append = " 1 and 2"}),
             "<|im_start|>user\nAdd 1 and 2<|im_end|>\n<|im_start|>assistant\n");
-  EXPECT_EQ(prompt(row_of("Add"), R"([{"role": "system", "content": "Be brief"}])"),
-            "<|im_start|>user\nAdd<|im_end|>\n<|im_start|>system\nBe brief<|im_end|>\n"
-            "<|im_start|>assistant\n");
+  EXPECT_EQ(
+      prompt(row_of("Add"), {.messages = R"([{"role": "user", "content": "Now"}])", .append = "!"}),
+      "<|im_start|>user\nAdd!<|im_end|>\n<|im_start|>user\nNow<|im_end|>\n"
+      "<|im_start|>assistant\n");
+
+  // Where content has parts, text is one more of them.
+  Episode parts =
+      make(R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "Add"}]}]})");
+  parts.opened({.append = " 1"});
+  parts.drawn(TalkingBackend::turn_of("Done."));
+  EXPECT_EQ(record_of(ended(parts))["messages"][0]["content"][1]["text"], " 1");
 
   // An answer at the end of a row is what others learn from; the model does not see it.
   const std::string solved = R"({"messages": [{"role": "user", "content": "Add"},
                                               {"role": "assistant", "content": "3"}]})";
-  EXPECT_EQ(prompt(solved, "[]"), "<|im_start|>user\nAdd<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(prompt(solved, {}), "<|im_start|>user\nAdd<|im_end|>\n<|im_start|>assistant\n");
 }
 
 TEST_F(EpisodeTest, ItBeginsAnewAsOftenAsItMay) {
@@ -349,6 +356,7 @@ TEST_F(EpisodeTest, WhatNoEnvironmentMaySayIsRefused) {
     });
   }
   corrupt([&] { make().opened({.tools = "{}"}); });
+  corrupt([&] { make(R"({"messages": [{"role": "user"}]})").opened({.append = "x"}); });
   corrupt([&] { make().opened({.tools = "[3]"}); });
 
   const auto answered = [&](const EpisodeAnswer& answer) {
