@@ -2,7 +2,7 @@
 #pragma once
 
 #include <array>
-#include <cstdint>
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,19 +26,29 @@ struct ToolCall {
   bool operator==(const ToolCall&) const = default;
 };
 
-// What a turn of the model says. A turn that begins a call and does not end it, or whose call
-// cannot be read, is text: it has no calls, and `malformed` says so.
+// A turn above this is text: the protocol of environments has lines of no more.
+inline constexpr size_t kMaxTurnBytes = 1 << 20;
+
+// What a turn of the model says. A turn that begins a call and does not end it, or one of whose
+// calls cannot be read, is text as a whole: it has no calls, and `malformed` says so.
 struct ParsedTurn {
-  std::string content;  // outside the calls, without white space at both ends
+  std::string content;  // outside the calls and thoughts, without white space at both ends
+  std::string thought;  // between <think> and </think>, likewise; of formats with tags alone
   std::vector<ToolCall> calls;
   bool malformed = false;
 };
 
-// Reads a turn: its text without the token that ended it, but with all other special tokens.
+// Reads a turn: its text without the token that ended it, but with all other special tokens. In
+// thoughts there are no calls.
+//
 // `tools_json`: the schemas that the template was given, for formats whose values have no types
-// (qwen3_xml); "[]" where there are none. Never throws for what a model said.
+//   (qwen3_xml); "[]" where there are none.
+// `in_thought`: the prompt for the turn opened a thought (TurnSuffix::opens_thought), which goes up
+//   to the first </think>, if there is one. Without it a </think> before any other tag says so.
+// Throws kInvalidArgument for `tools_json` that is no JSON array, nothing for what a model said.
+// Time: linear in the turn; values nest kMaxJsonNesting deep at most.
 ParsedTurn parse_tool_calls(ToolFormat format, std::string_view turn,
-                            std::string_view tools_json = "[]");
+                            std::string_view tools_json = "[]", bool in_thought = false);
 
 // The formats that the text of a chat template teaches, each once.
 std::vector<ToolFormat> tool_formats_of(std::string_view template_source);

@@ -92,6 +92,9 @@ Target target();
 namespace tokenizer {
 Target target();
 }
+namespace tool_calls {
+Target target();
+}
 namespace yaml {
 Target target();
 }

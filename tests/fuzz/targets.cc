@@ -37,6 +37,7 @@ std::span<const Target> targets() {
       teacher_request::target(),
       text::target(),
       tokenizer::target(),
+      tool_calls::target(),
       yaml::target(),
   };
   return all;

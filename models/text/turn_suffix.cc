@@ -1,0 +1,207 @@
+#include "models/text/turn_suffix.h"
+
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "base/json_text.h"
+
+namespace retort::models {
+namespace {
+
+using Messages = nlohmann::ordered_json;
+
+// Letters alone: no template and no JSON writes them in another way.
+constexpr std::string_view kSaid = "retortsentinelofaturn";
+constexpr std::string_view kResult = "retortsentinelofaresult";
+
+// Tokens that end turns in published templates; the tokenizer's own end token is one, too.
+constexpr std::array<std::string_view, 13> kTurnEnds{"<|im_end|>",
+                                                     "<|eot_id|>",
+                                                     "<|eom_id|>",
+                                                     "<|end|>",
+                                                     "<|call|>",
+                                                     "<|return|>",
+                                                     "<|endoftext|>",
+                                                     "<|end_of_text|>",
+                                                     "<end_of_turn>",
+                                                     "<turn|>",
+                                                     "<|END_OF_TURN_TOKEN|>",
+                                                     "<｜end▁of▁sentence｜>",
+                                                     "</s>"};
+
+[[noreturn]] void refuse(const std::string& reason) {
+  throw Error(ErrorCode::kInvalidArgument,
+              "the chat template " + reason + "; turns cannot be joined without tokenising again");
+}
+
+// The text behind a turn, from the token that ends it.
+struct Behind {
+  std::string text;
+  std::string end;  // that token's, with which the text begins
+
+  std::string_view suffix() const { return std::string_view(text).substr(end.size()); }
+};
+
+// What follows a turn that says the sentinel; none: no token ends it.
+std::optional<Behind> behind_turn(const std::string& rendered, const std::string& eos) {
+  const size_t said = rendered.find(kSaid);
+  if (said == std::string::npos) refuse("leaves out what the assistant says, or calls with");
+  size_t first = std::string::npos;
+  std::string end;
+  const auto look = [&](std::string_view token) {
+    const size_t at = rendered.find(token, said);
+    if (at >= first) return;  // the longest, where two begin there: <|end|> is none of <|endoftext|>
+    first = at;
+    end = token;
+  };
+  for (const std::string_view token : kTurnEnds)
+    look(token);
+  if (!eos.empty()) look(eos);
+  if (first == std::string::npos) return std::nullopt;
+  return Behind{rendered.substr(first), end};
+}
+
+}  // namespace
+
+struct TurnSuffix::Impl {
+  ChatTemplate chat;
+  Tokenizer tokenizer;
+  int32_t end_of_turn = -1;
+  bool opens_thought = false;
+
+  Behind behind(const Messages& answers, std::string_view tools_json) const;
+
+ private:
+  std::string render(const Messages& turn, const Messages& answers,
+                     std::string_view tools_json) const;
+};
+
+std::string TurnSuffix::Impl::render(const Messages& turn, const Messages& answers,
+                                     std::string_view tools_json) const {
+  Messages messages = Messages::array();
+  messages.push_back({{"role", "user"}, {"content", "dummy"}});
+  messages.push_back(turn);
+  for (const Messages& answer : answers)
+    messages.push_back(answer);
+
+  // An empty list would pick the template for conversations with tools.
+  const Messages tools = Messages::parse(tools_json, nullptr, /*allow_exceptions=*/false);
+  if (!tools.is_array())
+    throw Error(ErrorCode::kInvalidArgument, "the tools of a conversation are no JSON array");
+  Messages variables = Messages::object();
+  if (!tools.empty()) variables["tools"] = tools;
+  return chat.render(messages.dump(), /*add_generation_prompt=*/true, variables.dump()).text;
+}
+
+Behind TurnSuffix::Impl::behind(const Messages& answers, std::string_view tools_json) const {
+  const std::string said(kSaid);
+  Messages turn = {{"role", "assistant"}, {"content", said}};
+  const bool calls = answers.at(0).value("role", "") == "tool";
+  if (calls) {
+    // The name and id of the first result, because some templates look for the call of a result.
+    const auto text_of = [&](const char* key, const char* otherwise) {
+      const auto found = answers.at(0).find(key);
+      const bool text = found != answers.at(0).end() && found->is_string();
+      return text ? found->get<std::string>() : std::string(otherwise);
+    };
+    const Messages function = {{"name", text_of("name", "dummy")},
+                               {"arguments", {{"value", said}}}};
+    turn["content"] = "";
+    turn["tool_calls"] = Messages::array();
+    turn["tool_calls"].push_back({{"id", text_of("tool_call_id", "call00000")},
+                                  {"type", "function"},
+                                  {"function", function}});
+  }
+
+  std::string rendered;
+  try {
+    rendered = render(turn, answers, tools_json);
+  } catch (const Error& error) {
+    if (!calls) throw;
+    // DeepSeek V3's writes arguments as a text and takes no object.
+    Messages& arguments = turn["tool_calls"][0]["function"]["arguments"];
+    arguments = Messages(arguments.dump());
+    try {
+      rendered = render(turn, answers, tools_json);
+    } catch (const Error&) {
+      throw Error(error);  // the words of what is asked for
+    }
+  }
+
+  const int32_t eos = tokenizer.eos_id();
+  std::optional<Behind> found =
+      behind_turn(rendered, eos < 0 ? std::string() : tokenizer.id_to_token(eos));
+  if (!found)
+    refuse(std::string("has no end-of-turn token after an assistant's ") +
+           (calls ? "tool call" : "text"));
+  return *found;
+}
+
+TurnSuffix::TurnSuffix(ChatTemplate chat, Tokenizer tokenizer) {
+  if (!chat.exists())
+    throw Error(ErrorCode::kInvalidArgument,
+                "the model folder has no chat template, which says what stands between turns");
+  auto impl = std::make_shared<Impl>(Impl{std::move(chat), std::move(tokenizer)});
+
+  Messages results = Messages::array();
+  results.push_back({{"role", "tool"},
+                     {"name", "dummy"},
+                     {"tool_call_id", "call00000"},
+                     {"content", std::string(kResult)}});
+  std::optional<Behind> behind;
+  try {
+    behind = impl->behind(results, "[]");
+  } catch (const Error& error) {
+    throw Error(ErrorCode::kInvalidArgument,
+                std::string("turns with calls of tools cannot be joined: ") + error.what());
+  }
+
+  // A result that stands before the end-of-turn token is the model's own turn going on.
+  if (behind->suffix().find(kResult) == std::string_view::npos)
+    refuse("has no end-of-turn token between an assistant's tool call and its result");
+  impl->end_of_turn = impl->tokenizer.token_to_id(behind->end);
+  if (impl->end_of_turn < 0)
+    refuse("ends turns with \"" + behind->end + "\", which is no token of the tokenizer");
+
+  const std::string_view suffix = behind->suffix();
+  const size_t opened = suffix.rfind("<think>");
+  const size_t closed = suffix.rfind("</think>");
+  impl->opens_thought =
+      opened != suffix.npos && (closed == suffix.npos || closed < opened);
+  impl_ = std::move(impl);
+}
+
+int32_t TurnSuffix::end_of_turn() const { return impl_->end_of_turn; }
+
+bool TurnSuffix::opens_thought() const { return impl_->opens_thought; }
+
+std::vector<int32_t> TurnSuffix::ids(std::string_view messages_json,
+                                     std::string_view tools_json) const {
+  const bool deep = json_nesting(messages_json) > kMaxJsonNesting;
+  const Messages answers =
+      deep ? Messages() : Messages::parse(messages_json, nullptr, /*allow_exceptions=*/false);
+  bool taken = answers.is_array() && !answers.empty();
+  for (const Messages& answer : answers) {
+    const auto role = taken && answer.is_object() ? answer.find("role") : answer.end();
+    taken = taken && answer.is_object() && role != answer.end() &&
+            (*role == "tool" || *role == "user");
+  }
+  if (!taken)
+    throw Error(ErrorCode::kInvalidArgument,
+                "what answers a turn is no JSON array of messages of the roles tool and user");
+
+  // Behind its own token, so that the text is split as it is in the whole conversation.
+  const Behind behind = impl_->behind(answers, tools_json);
+  std::vector<int32_t> ids = impl_->tokenizer.encode(behind.text, /*add_special_tokens=*/false);
+  const int32_t end = impl_->tokenizer.token_to_id(behind.end);
+  if (end < 0 || ids.empty() || ids.front() != end)
+    refuse("ends turns with \"" + behind.end + "\", which is no token of the tokenizer");
+  ids.erase(ids.begin());
+  return ids;
+}
+
+}  // namespace retort::models
