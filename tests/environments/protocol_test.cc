@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -64,7 +66,6 @@ TEST(Protocol, ReadsAnswers) {
 }
 
 TEST(Protocol, SaysWhatIsWrongWithACall) {
-  const std::string many(1100 * 3, '1');
   const std::pair<std::string, const char*> lines[] = {
       {R"({"open": 1, "tools": {}})", "tools is no array"},
       {R"({"open": 1, "tools": ["f"]})", "tools[0] is no object"},
