@@ -14,6 +14,18 @@ install(
   PATTERN "__pycache__" EXCLUDE
 )
 
+install(
+  DIRECTORY ${CMAKE_SOURCE_DIR}/share/environments/
+  DESTINATION share/environments
+  COMPONENT program
+  PATTERN "__pycache__" EXCLUDE
+)
+install(
+  PROGRAMS ${CMAKE_SOURCE_DIR}/python/retort_env.py
+  DESTINATION share/environments
+  COMPONENT program
+)
+
 if(RETORT_CUDA)
   install(TARGETS retort_cuda LIBRARY DESTINATION lib COMPONENT cuda)
 endif()
