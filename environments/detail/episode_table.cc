@@ -1,6 +1,7 @@
 #include "environments/detail/episode_table.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 namespace retort::environments::detail {

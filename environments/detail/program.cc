@@ -57,8 +57,7 @@ std::vector<Program::Line> Program::exchange(int wake, Deadline until) {
   // Answers that it wrote before it closed a pipe count, so they are read before it is given up.
   std::vector<Line> lines;
   const bool has_read = read_stdout(lines);
-  if (!lines.empty()) return lines;
-  if (is_mute_ || (is_deaf_ && !has_read)) lost();
+  if (lines.empty() && (is_mute_ || (is_deaf_ && !has_read))) lost();
   send();
   return lines;
 }

@@ -198,7 +198,7 @@ class PeersTest(unittest.TestCase):
         answer = tools.step(1, ("fail", {}), ("nope", {}), ("add", {"amount": "x"}),
                             ("add", {"amount": 1}))
         self.assertEqual(answer["failed_calls"], 3, answer)
-        self.assertIn("no such thing", contents(answer)[0])
+        self.assertIn("Error executing tool fail", contents(answer)[0])
         self.assertEqual(contents(answer)[3], "6")
         for number in (1, 2):
             self.assertEqual(tools.ask({"close": number}), {"close": number})
