@@ -90,7 +90,7 @@ void check_rewards(SelfCheck& check, const Recipe& recipe,
   for (const RewardOptions& reward : recipe.rewards)
     if (is_asked_elsewhere(recipe, reward))
       check.check("reward", true,
-                  "is scored by role '" + reward.role.value_or(recipe.environment->role) +
+                  "is scored by role '" + (reward.role ? *reward.role : recipe.environment->role) +
                       "', which is not asked");
   if (asked.empty()) return;
 

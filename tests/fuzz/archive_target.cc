@@ -11,6 +11,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "launch/links/link_methods.h"
+#include "roles/environment/methods.h"
 #include "roles/generator/methods.h"
 #include "roles/teacher/methods.h"
 #include "roles/teacher/replica_link.h"
@@ -75,7 +76,9 @@ constexpr auto kTypes =
           roles::GeneratorInfo, roles::GenerateRequest, roles::CollectRequest, roles::Samples,
           roles::WeightBucket, roles::CommitWeights, roles::CommitReply,
           std::vector<roles::Samples>, roles::ReplicaLink::Message, launch::links::LinkMessage,
-          roles::PassWeights, roles::PassReply>();
+          roles::PassWeights, roles::PassReply, roles::OpenEpisode, roles::OpenedEpisode,
+          roles::EpisodeTurn, roles::EpisodeAnswer, roles::CloseEpisode, roles::ClosedEpisode,
+          roles::EnvironmentInfo>();
 
 bool decode(std::string_view bytes) {
   ByteSource source(bytes);
@@ -96,6 +99,18 @@ void add_seeds(std::vector<Seed>& seeds, const std::string& name, uint8_t index,
   const auto place = static_cast<uint8_t>(message.tensors.size() + 1);
   seeds.push_back(
       {name + "_beside", ByteSink().byte(index).byte(place).raw(message.envelope).bytes()});
+}
+
+void add_episode_seeds(std::vector<Seed>& all) {
+  add_seeds(all, "open_episode", 21, roles::OpenEpisode{.episode = 7, .seed = 3, .row = "{}"});
+  add_seeds(all, "opened_episode", 22, roles::OpenedEpisode{.tools = "[{}]", .messages = "[]"});
+  add_seeds(all, "episode_turn", 23,
+            roles::EpisodeTurn{.episode = 7, .turn = 1, .text = "add", .calls = "[]"});
+  add_seeds(all, "episode_answer", 24, roles::EpisodeAnswer{.messages = "[]", .done = true});
+  add_seeds(all, "close_episode", 25, roles::CloseEpisode{.episode = 7});
+  add_seeds(all, "closed_episode", 26, roles::ClosedEpisode{.reward = 0.5, .metrics = "{}"});
+  add_seeds(all, "environment_info", 27,
+            roles::EnvironmentInfo{.name = "tools/0", .user_turns = true, .episodes = 4});
 }
 
 std::vector<Seed> seeds() {
@@ -152,6 +167,7 @@ std::vector<Seed> seeds() {
   add_seeds(all, "pass_weights", 19,
             roles::PassWeights{.version = 1, .to = "generator/2", .address = "host:1"});
   add_seeds(all, "pass_reply", 20, roles::PassReply{.passed = false, .why = "away"});
+  add_episode_seeds(all);
   return all;
 }
 

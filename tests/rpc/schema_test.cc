@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "launch/links/link_methods.h"
+#include "roles/environment/methods.h"
 #include "roles/generator/methods.h"
 #include "roles/reward/methods.h"
 #include "roles/teacher/methods.h"
@@ -111,7 +112,8 @@ std::string method_lines() {
          line_of(kTeacherPull) + line_of(kRewardScore) + line_of(kJudgeAnswer) +
          line_of(kGeneratorInfo) + line_of(kGenerateSubmit) + line_of(kGenerateCollect) +
          line_of(kGeneratorScore) + line_of(kWeightsBucket) + line_of(kWeightsPass) +
-         line_of(kWeightsCommit) + line_of(launch::links::kLinkEcho);
+         line_of(kWeightsCommit) + line_of(kEnvironmentInfo) + line_of(kEnvironmentOpen) +
+         line_of(kEnvironmentStep) + line_of(kEnvironmentClose) + line_of(launch::links::kLinkEcho);
 }
 
 // With RETORT_UPDATE_DOCS=1 the file is written first.
@@ -137,7 +139,7 @@ TEST(Schemas, EveryMethodIsWrittenDown) {
       EXPECT_NE(("\n" + lines).find("\n" + match->str(1) + " "), std::string::npos)
           << match->str(1) << " of " << entry.path() << " is not in method_lines()";
   }
-  EXPECT_EQ(found, 13u) << "a declaration of another form?";
+  EXPECT_EQ(found, 17u) << "a declaration of another form?";
 }
 
 }  // namespace
