@@ -59,7 +59,7 @@ TEST_F(EnvironmentRecipe, TheGeneratorMayTakeAsLongAsTheEnvironment) {
 TEST_F(EnvironmentRecipe, AnEnvironmentIsPlannedWithoutAModel) {
   const auto planned = [&](const std::vector<std::string>& overrides) {
     const auto plans = launch::plan_roles(load(kToolsBase, overrides));
-    return *std::ranges::find(plans, "tools", &launch::RolePlan::name);
+    return *std::ranges::find(plans, std::string("tools"), &launch::RolePlan::name);
   };
   EXPECT_EQ(planned({}).model, "python3");
   EXPECT_EQ(planned({"roles.tools.world.dp=3"}).ranks, 3);
@@ -73,8 +73,8 @@ TEST_F(EnvironmentRecipe, TheKeyOfAServiceIsAnInput) {
   EXPECT_EQ(recipe.roles.at("tools").environment->api_key_file,
             std::string(std::getenv("HOME")) + "/key");
   const auto paths = recipes::input_paths(recipe);
-  const auto key =
-      std::ranges::find(paths, "roles.tools.environment.api_key_file", &recipes::InputPath::key);
+  const auto key = std::ranges::find(paths, std::string("roles.tools.environment.api_key_file"),
+                                     &recipes::InputPath::key);
   ASSERT_NE(key, paths.end());
   EXPECT_EQ(key->role, "tools");
 }
