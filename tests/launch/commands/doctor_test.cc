@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "launch/doctor/cgroup_limits.h"
+#include "launch/doctor/checks.h"
 #include "launch/doctor/host_answer.h"
 #include "launch/doctor/inputs.h"
 #include "tests/support/folder_fixture.h"
@@ -41,6 +42,25 @@ TEST_F(DoctorFiles, TheTightestGroupCounts) {
   EXPECT_EQ(limits().memory_bytes, 1'000'000);
   put(folder_ / "cgroup/a/memory.max", "500000\n");
   EXPECT_EQ(limits().memory_bytes, 500'000);
+}
+
+TEST(DoctorEnvironments, ProgramsAreLookedForInPath) {
+  recipes::Recipe recipe;
+  const auto found = [&](environments::EnvironmentOptions environment, int64_t ranks = 1) {
+    recipe.roles["tools"].environment = std::move(environment);
+    return launch::doctor::check_environments({.recipe = &recipe, .ranks = {{"tools", ranks}}});
+  };
+  EXPECT_TRUE(found({.command = {"sh"}}, /*ranks=*/0).empty()) << "it is on another host";
+  const std::vector<Finding> there = found({.command = {"sh", "tools.sh"}});
+  ASSERT_EQ(there.size(), 1u);
+  EXPECT_EQ(there[0].verdict, Verdict::kOk) << there[0].what;
+
+  const std::vector<Finding> missing = found({.command = {"no-such-program"}});
+  ASSERT_EQ(missing.size(), 1u);
+  EXPECT_EQ(missing[0].verdict, Verdict::kProblem);
+  EXPECT_NE(missing[0].what.find("roles.tools: there is no program 'no-such-program' in PATH"),
+            std::string::npos)
+      << missing[0].what;
 }
 
 TEST_F(DoctorFiles, AContainersOwnGroupIsTheRoot) {
