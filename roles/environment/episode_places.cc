@@ -77,7 +77,11 @@ void EpisodePlaces::lose(Place place) {
 
 // The replica, if it was not lost since: then it counts the episode no more.
 EpisodePlaces::Replica* EpisodePlaces::leave(uint64_t episode, Place place) {
-  places_.erase(episode);
+  // It may have left before: a turn that fails and the call that closes the episode meanwhile both
+  // say so.
+  const auto found = places_.find(episode);
+  if (found == places_.end() || !(found->second == place)) return nullptr;
+  places_.erase(found);
   Replica& replica = replicas_[place.replica];
   if (replica.epoch != place.epoch) return nullptr;
   --replica.open;

@@ -22,6 +22,8 @@ class EpisodePlaces {
   struct Place {
     size_t replica = 0;
     uint64_t epoch = 0;  // how often the replica was lost before
+
+    bool operator==(const Place&) const = default;
   };
 
   // `names` are for errors. A replica takes no episode before set_room().

@@ -401,6 +401,17 @@ TEST(RemoteEnvironmentInfo, ReplicasMustBeAlike) {
   remote.stop();
 }
 
+TEST(EpisodePlaces, AnEndIsToldOnce) {
+  EpisodePlaces places({"tools/0"});
+  places.set_room(0, 2);
+  const auto first = places.begin(1), second = places.begin(2);
+  ASSERT_TRUE(first && second);
+  places.end(1, *first);
+  places.end(1, *first);
+  EXPECT_TRUE(places.begin(3));
+  EXPECT_FALSE(places.begin(4)) << "the second one is still there";
+}
+
 TEST(EpisodePlaces, ALossIsToldOnce) {
   EpisodePlaces places({"tools/0"});
   places.set_room(0, 2);
