@@ -85,21 +85,22 @@ class EnvironmentServer::Episodes : public std::enable_shared_from_this<Episodes
     return passed;
   }
 
-  // Closes it behind the call in work.
+  // Closes it at once, also where a step is in work, which then comes to nothing; where it is being
+  // opened, behind that.
   Future<ClosedEpisode> close(const std::string& caller, uint64_t episode);
   // Closes those of callers for whom `gone(caller, process)` is true.
   template <class Gone>
   void forget(const Gone& gone) {
-    std::vector<uint64_t> idle;
+    std::vector<uint64_t> ending;
     {
       const std::lock_guard lock(mutex_);
       for (auto& [number, episode] : episodes_)
         if (!episode.leaving && gone(episode.caller, episode.process)) {
           leave(number, episode);
-          if (!std::exchange(episode.busy, true)) idle.push_back(number);
+          if (begins_to_end(episode)) ending.push_back(number);
         }
     }
-    for (const uint64_t number : idle)
+    for (const uint64_t number : ending)
       end(number);
   }
 
@@ -123,6 +124,7 @@ class EnvironmentServer::Episodes : public std::enable_shared_from_this<Episodes
     bool busy = false;                               // a call of it is in work
     bool opened = false;                             // the call that opens it is answered
     bool leaving = false;                            // its caller has no more to say
+    bool ending = false;                             // the environment is asked to close it
     std::optional<Promise<ClosedEpisode>> closer{};  // who waits for its end
   };
   using ByCaller = std::map<std::pair<std::string, uint64_t>, uint64_t>;
@@ -133,6 +135,10 @@ class EnvironmentServer::Episodes : public std::enable_shared_from_this<Episodes
   // With the lock held. The caller's number is free at once: another process of its name may use
   // it.
   void leave(uint64_t number, Episode& episode);
+  // True once, and not before it is open: then end() must follow.
+  static bool begins_to_end(Episode& episode) {
+    return episode.opened && !std::exchange(episode.ending, true);
+  }
   void note_opening(uint64_t number, const std::exception_ptr& error);
 
   const std::shared_ptr<Environment> environment_;
@@ -185,7 +191,7 @@ Future<ClosedEpisode> EnvironmentServer::Episodes::close(const std::string& call
                                                          uint64_t episode) {
   Promise<ClosedEpisode> promise;
   Future<ClosedEpisode> closed = promise.future();
-  std::optional<uint64_t> idle;
+  std::optional<uint64_t> ending;
   {
     const std::lock_guard lock(mutex_);
     const auto found = by_caller_.find({caller, episode});
@@ -194,9 +200,9 @@ Future<ClosedEpisode> EnvironmentServer::Episodes::close(const std::string& call
     Episode& here = episodes_.at(number);
     here.closer = promise;
     leave(number, here);
-    if (!std::exchange(here.busy, true)) idle = number;
+    if (begins_to_end(here)) ending = number;
   }
-  if (idle) end(*idle);
+  if (ending) end(*ending);
   return closed;
 }
 
@@ -206,17 +212,20 @@ void EnvironmentServer::Episodes::answered(uint64_t number, const std::exception
   bool closes = false;
   {
     const std::lock_guard lock(mutex_);
-    Episode& episode = episodes_.at(number);
+    // A step of an episode that was closed meanwhile comes to nothing, before or after its end.
+    const auto found = episodes_.find(number);
+    if (found == episodes_.end() || found->second.ending) return;
+    Episode& episode = found->second;
+    episode.busy = false;
     if (!std::exchange(episode.opened, true)) note_opening(number, error);
     if (error) {
       // The environment keeps nothing of it.
       closer = std::move(episode.closer);
       leave(number, episode);
-      episodes_.erase(number);
+      episodes_.erase(found);
     } else {
       if (given_up) leave(number, episode);
-      closes = episode.leaving;
-      episode.busy = closes;
+      closes = episode.leaving && begins_to_end(episode);
     }
   }
   if (closer) closer->set_error(for_caller(error));

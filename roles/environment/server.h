@@ -21,7 +21,7 @@ namespace retort::roles {
 //   remote calls                                      the environment, on threads of its own
 //     open    a number of ours, and room, is taken -->  answers the caller
 //     step    one at a time                        -->  answers the caller
-//     close   behind the call that is in work      -->  answers the caller, and the room is free
+//     close   at once; behind an open in work      -->  answers the caller, and the room is free
 //   work      closes episodes whose callers are gone
 //
 // Use: as every ServedRole.

@@ -134,15 +134,14 @@ TEST_F(EnvironmentServerTest, OneTurnOfAnEpisodeAtATime) {
   EXPECT_EQ(slow.get(soon()).messages, R"(["tools/0 1 hang"])");
 }
 
-TEST_F(EnvironmentServerTest, AnEndWaitsForTheTurnInWork) {
+TEST_F(EnvironmentServerTest, AnEndDoesNotWaitForTheTurnInWork) {
   open(*caller, 1).get(soon());
   auto slow = step(*caller, 1, 1, "hang");
   ASSERT_TRUE(test::wait_until([&] { return tools.fake->num_held() == 1; }));
-  auto end = close(*caller, 1);
-  EXPECT_FALSE(end.wait(Deadline::after(50ms)));
+  EXPECT_EQ(close(*caller, 1).get(soon()).reward, 0.0);
+  EXPECT_TRUE(has_open(0));
   tools.fake->release();
-  slow.get(soon());
-  EXPECT_EQ(end.get(soon()).reward, 1.0);
+  EXPECT_EQ(code_of([&] { slow.get(soon()); }), ErrorCode::kCancelled);
 }
 
 TEST_F(EnvironmentServerTest, EpisodesOfACallerThatIsGoneAreClosed) {
@@ -204,24 +203,34 @@ TEST_F(EnvironmentCallsTest, ATurnThatItsCallerGaveUpEndsTheEpisode) {
   EXPECT_EQ(code_of([&] { server.step(turn_of(1, 2, "on"), call()); }), ErrorCode::kUnavailable);
 }
 
-TEST_F(EnvironmentCallsTest, ATurnInWorkOfACallerThatWasReplacedIsWaitedFor) {
+TEST_F(EnvironmentCallsTest, ATurnInWorkOfACallerThatWasReplacedIsGivenUp) {
   server.open(opening(1), call()).get(soon());
   auto slow = server.step(turn_of(1, 1, "hang"), call());
   server.open(opening(1), call("second")).get(soon());
-  EXPECT_EQ(fake->open_episodes(), (std::vector<uint64_t>{1, 2})) << "one call at a time";
-  fake->release();
   EXPECT_EQ(fake->open_episodes(), std::vector<uint64_t>{2});
+  fake->release();
+  EXPECT_EQ(code_of([&] { slow.get(soon()); }), ErrorCode::kCancelled);
   EXPECT_EQ(server.step(turn_of(1, 1, "on"), call("second")).get(soon()).messages,
             R"(["tools/0 2 on"])");
 }
 
-TEST_F(EnvironmentCallsTest, AFailedTurnIsTheEndThatIsWaitedFor) {
-  server.open(opening(1), call()).get(soon());
-  auto slow = server.step(turn_of(1, 1, "hang"), call());
+TEST_F(EnvironmentCallsTest, AnEndWaitsForTheOpening) {
+  auto opened = server.open(opening(1, "hang"), call());
+  auto end = server.close({.episode = 1}, call());
+  EXPECT_FALSE(end.ready());
+  fake->release();
+  opened.get(soon());
+  EXPECT_EQ(end.get(soon()).reward, 0.0);
+  EXPECT_EQ(server.num_open(), 0u);
+  EXPECT_EQ(server.episodes_closed(), 1);
+}
+
+TEST_F(EnvironmentCallsTest, AnOpeningThatFailsIsTheEnd) {
+  auto opened = server.open(opening(1, "hang"), call());
   auto end = server.close({.episode = 1}, call());
   fake->set_error(ErrorCode::kTimeout);
   fake->release();
-  EXPECT_EQ(code_of([&] { slow.get(soon()); }), ErrorCode::kTimeout);
+  EXPECT_EQ(code_of([&] { opened.get(soon()); }), ErrorCode::kTimeout);
   EXPECT_EQ(code_of([&] { end.get(soon()); }), ErrorCode::kTimeout);
   EXPECT_EQ(server.num_open(), 0u);
 }

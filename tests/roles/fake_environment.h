@@ -98,6 +98,8 @@ class FakeEnvironment final : public Environment {
       open_.erase(turn.episode);
       throw Error(ErrorCode::kInvalidArgument, "this is no move");
     }
+    if (!open_.contains(turn.episode))
+      throw Error(ErrorCode::kCancelled, "the episode was closed meanwhile");
     double& reward = open_.at(turn.episode);
     reward = turn.text == "mad" ? std::numeric_limits<double>::quiet_NaN() : reward + 1;
     return {.messages = said(turn.episode, turn.text), .done = turn.turn == 2};
