@@ -62,9 +62,16 @@ class RoleCheck {
     const auto used = serving_roles(recipe_);
     const bool all_declared = std::ranges::all_of(
         used, [&](const std::string& each) { return recipe_.roles.contains(each); });
-    if (all_declared && std::find(used.begin(), used.end(), name) == used.end())
+    if (all_declared && !is_passed_over(role) &&
+        std::find(used.begin(), used.end(), name) == used.end())
       places_.refuse({"roles", name}, "no part of this recipe uses the role; remove it" +
                                           nearest_role(recipe_.roles, name));
+  }
+
+  // The key `environment.role` names a role that is none instead of this one, and is what is wrong.
+  bool is_passed_over(const RoleOptions& role) const {
+    return role.environment && recipe_.environment &&
+           !recipe_.roles.at(recipe_.environment->role).environment;
   }
 
   void check_env(const std::string& name, const RoleOptions& role) const {
