@@ -53,12 +53,12 @@ class RoleCheck {
       places_.refuse({"roles", name, "restarts"},
                      "is for roles that serve; " + name + " resumes with --resume");
     if (driving) return;
-    // Where a key names a role that is not declared, that line is the one to mend, and the type's
-    // own checks refuse it.
     if (role.environment && !recipe_.environment)
       places_.refuse(
           {"roles", name, "environment"},
           "answers the turns of nobody: the block `environment: {role: " + name + "}` is missing");
+    // Where a key names a role that is not declared, that line is the one to mend, and the type's
+    // own checks refuse it.
     const auto used = serving_roles(recipe_);
     const bool all_declared = std::ranges::all_of(
         used, [&](const std::string& each) { return recipe_.roles.contains(each); });
