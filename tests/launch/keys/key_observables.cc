@@ -337,8 +337,7 @@ std::string sync(const Seen& seen) {
 
 std::string episodes(const Seen& seen) {
   const Recipe& recipe = seen.recipe;
-  const roles::EpisodeOptions options =
-      recipes::episode_options(recipe, recipes::load_chat(recipe));
+  const auto options = recipes::episode_options(recipe, recipes::load_chat(recipe));
   const std::string& role = recipe.environment->role;
   const auto plans = launch::plan_roles(recipe);
   const auto plan = std::ranges::find(plans, role, &launch::RolePlan::name);
