@@ -64,6 +64,7 @@ std::vector<KeyRow> block_rows() {
       refused(kToolsBase, "rewards=[{type: model, role: tools}]",
               "'tools' is an environment, which scores its own episodes"),
       refused(kGrpoBase, "rewards=[{type: environment}]", "needs the block `environment`"),
+
       acts(kToolsBase, "environment.max_turns=3", episodes),
       refused(kToolsBase, "environment.max_turns=0", "max_turns must be at least 1"),
       acts(kToolsBase, "environment.max_tokens=9", episodes),
@@ -79,6 +80,8 @@ std::vector<KeyRow> block_rows() {
       acts(kToolsBase, "environment.tool_format=pythonic", episodes),
       refused(kToolsBase, "data.chat_template=FOLDER/other.jinja",
               "auto finds no tool format in the chat template"),
+
+      // What other keys may say beside it.
       refused(kToolsBase, "generation.stop=[w3]", "a turn ends at the template's end token"),
       refused(kToolsBase, "data.train.0.format=prompt_completion",
               "an episode begins with the messages of its row"),
