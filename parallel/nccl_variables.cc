@@ -10,8 +10,7 @@ std::map<std::string, std::string> nccl_variables(const NcclOptions& options) {
     variables["NCCL_ALGO"] = "Ring";
     variables["NCCL_PROTO"] = "Simple";
   }
-  if (options.layout.tp > 1 && options.layout.dp > 1)
-    variables["NCCL_LAUNCH_ORDER_IMPLICIT"] = "1";
+  if (options.layout.tp > 1 && options.layout.dp > 1) variables["NCCL_LAUNCH_ORDER_IMPLICIT"] = "1";
   return variables;
 }
 

@@ -159,8 +159,7 @@ void connect_devices(Group::Impl& group, const StoreClient& store, const World::
 // Connects the groups on their devices. When that fails the connected ones are aborted, because an
 // orderly end would wait for ranks that may not come.
 void connect_all(const std::vector<std::shared_ptr<Group::Impl>>& groups, const StoreClient& store,
-                 const World::Options& options,
-                 const std::shared_ptr<detail::DeviceWatch>& watch) {
+                 const World::Options& options, const std::shared_ptr<detail::DeviceWatch>& watch) {
   try {
     for (const std::shared_ptr<Group::Impl>& group : groups)
       connect_devices(*group, store, options, watch);
@@ -178,9 +177,10 @@ void log_memory(const World::Options& options, const std::vector<std::string>& c
   for (const std::string& name : connected)
     names += (names.empty() ? " " : ", ") + name;
   std::ostringstream text;
-  text << std::fixed << std::setprecision(1) << "groups connected on the device:"
-       << (names.empty() ? " none" : names) << "; " << static_cast<double>(memory.free) / kGib
-       << " of its " << static_cast<double>(memory.total) / kGib << " GiB are free";
+  text << std::fixed << std::setprecision(1)
+       << "groups connected on the device:" << (names.empty() ? " none" : names) << "; "
+       << static_cast<double>(memory.free) / kGib << " of its "
+       << static_cast<double>(memory.total) / kGib << " GiB are free";
   RETORT_LOG(kInfo) << text.str();
 }
 

@@ -16,8 +16,8 @@ void add_for_devices(const recipes::Recipe& recipe, const recipes::RoleOptions& 
     variables.emplace("CUBLAS_WORKSPACE_CONFIG", ":4096:8");  // cuBLAS: one workspace a stream
 
   // The interface is known where the process listens (launch/ranks/rank_command.cc).
-  parallel::NcclOptions nccl{.interface = "", .deterministic = recipe.deterministic,
-                             .layout = role.world};
+  parallel::NcclOptions nccl{
+      .interface = "", .deterministic = recipe.deterministic, .layout = role.world};
   if (&role != &recipe.student()) nccl.layout.dp = 1;  // replicas of a serving role
   for (const auto& [name, value] : parallel::nccl_variables(nccl))
     variables.emplace(name, value);

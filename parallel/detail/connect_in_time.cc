@@ -33,22 +33,22 @@ c10::intrusive_ptr<c10d::Backend> connect_in_time(std::shared_ptr<DeviceModule> 
       " ranks have connected their devices within " + std::to_string(limit.count()) +
       " ms; look for one that has ended, or raise launch.collective_timeout";
 
-  std::thread connecting([state, module = std::move(module), group = std::move(group),
-                          store = std::move(store)] {
-    c10::intrusive_ptr<c10d::Backend> backend;
-    std::exception_ptr failure;
-    try {
-      module->backends().use_device_in_thread();
-      backend = module->backends().connect(group, store);
-    } catch (...) {
-      failure = std::current_exception();
-    }
-    const std::lock_guard lock(state->mutex);
-    state->backend = std::move(backend);
-    state->failure = failure;
-    state->done = true;
-    state->wake.notify_all();
-  });
+  std::thread connecting(
+      [state, module = std::move(module), group = std::move(group), store = std::move(store)] {
+        c10::intrusive_ptr<c10d::Backend> backend;
+        std::exception_ptr failure;
+        try {
+          module->backends().use_device_in_thread();
+          backend = module->backends().connect(group, store);
+        } catch (...) {
+          failure = std::current_exception();
+        }
+        const std::lock_guard lock(state->mutex);
+        state->backend = std::move(backend);
+        state->failure = failure;
+        state->done = true;
+        state->wake.notify_all();
+      });
 
   std::unique_lock lock(state->mutex);
   if (!state->wake.wait_for(lock, limit, [&] { return state->done; })) {
