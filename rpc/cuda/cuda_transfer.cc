@@ -71,13 +71,13 @@ class CudaTransfer final : public detail::DeviceTransfer {
 
   std::vector<ChannelMaker> channels() override {
     // One channel works inside a process, one inside a host, and one anywhere.
-    return {{"cuda_xth", "inside of a process",
-             [] { return tensorpipe::channel::cuda_xth::create(); }},
-            {"cuda_ipc", "from device to device",
-             [] { return tensorpipe::channel::cuda_ipc::create(); }},
-            {"cuda_basic", "through pinned host memory", [] {
-               return tensorpipe::channel::cuda_basic::create(tensorpipe::channel::basic::create());
-             }}};
+    return {
+        {"cuda_xth", "inside of a process", [] { return tensorpipe::channel::cuda_xth::create(); }},
+        {"cuda_ipc", "from device to device",
+         [] { return tensorpipe::channel::cuda_ipc::create(); }},
+        {"cuda_basic", "through pinned host memory", [] {
+           return tensorpipe::channel::cuda_basic::create(tensorpipe::channel::basic::create());
+         }}};
   }
 
   void begin_send(const at::Tensor& tensor) override {

@@ -31,9 +31,7 @@ std::string device_text(const SeenDevices& process, int64_t index) {
 }
 
 // "rpc.device_maps.teacher", as the agents of this process have it.
-std::string key_of(const SeenDevices& there) {
-  return "rpc.device_maps." + role_of(there.process);
-}
+std::string key_of(const SeenDevices& there) { return "rpc.device_maps." + role_of(there.process); }
 
 void check_exists(const SeenDevices& process, int64_t index, const SeenDevices& there) {
   if (index < std::ssize(process.ids)) return;

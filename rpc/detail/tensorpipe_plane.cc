@@ -110,8 +110,7 @@ void TensorPipePlane::tell_channel(const std::string& session, const std::string
   RETORT_LOG(kInfo) << name_ << " and " << key->peer << ": tensors "
                     << (how == device_channels_.end() ? "of the host travel by channel "
                                                       : "of devices travel by channel ")
-                    << channel
-                    << (how == device_channels_.end() ? "" : ", " + how->second);
+                    << channel << (how == device_channels_.end() ? "" : ", " + how->second);
 }
 
 void TensorPipePlane::open(const transport::Proven& control,

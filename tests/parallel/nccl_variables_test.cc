@@ -29,9 +29,8 @@ TEST(NcclVariables, SumsHaveOneOrderInADeterministicRun) {
 TEST(NcclVariables, OverlappingGroupsAreLaunchedInTheHostsOrder) {
   EXPECT_EQ(nccl_variables({.interface = "", .layout = {.tp = 2, .dp = 2}}),
             (Variables{{"NCCL_LAUNCH_ORDER_IMPLICIT", "1"}}));
-  EXPECT_EQ(nccl_variables({.interface = "ib0",
-                            .deterministic = true,
-                            .layout = {.tp = 2, .pp = 2, .dp = 2}}),
+  EXPECT_EQ(nccl_variables(
+                {.interface = "ib0", .deterministic = true, .layout = {.tp = 2, .pp = 2, .dp = 2}}),
             (Variables{{"NCCL_ALGO", "Ring"},
                        {"NCCL_LAUNCH_ORDER_IMPLICIT", "1"},
                        {"NCCL_PROTO", "Simple"},

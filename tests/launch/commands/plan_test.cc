@@ -297,12 +297,11 @@ TEST_F(Plan, ADeviceHoldsMoreThanTensors) {
 
 // Two ranks of a role need a device each, so that not all of a host fit on one.
 TEST_F(Plan, RanksOfOneRoleDoNotShareADevice) {
-  const nlohmann::json plan = nlohmann::json::parse(launch::plan_json(
-      load(kDistillBase,
-           {"roles.student.world.device=cuda", "roles.teacher.world.device=cuda",
-            "roles.student.world.dp=2", "roles.student.devices=[0, 1]",
-            "roles.teacher.devices=[1]"},
-           {.cuda = true})));
+  const nlohmann::json plan = nlohmann::json::parse(launch::plan_json(load(
+      kDistillBase,
+      {"roles.student.world.device=cuda", "roles.teacher.world.device=cuda",
+       "roles.student.world.dp=2", "roles.student.devices=[0, 1]", "roles.teacher.devices=[1]"},
+      {.cuda = true})));
   ASSERT_EQ(plan.at("shared_devices").size(), 1u);
   EXPECT_EQ(plan.at("shared_devices").at(0).at("device"), 1);
   EXPECT_EQ(plan.at("shared_devices").at(0).at("roles").get<std::vector<std::string>>(),

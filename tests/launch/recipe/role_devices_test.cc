@@ -120,12 +120,12 @@ TEST_F(RoleDevices, NcclIsToldWhatTheRunIs) {
   EXPECT_EQ(told(recipe, "teacher"), Variables{});
   EXPECT_EQ(told(on_devices(), "student"), Variables{});
 
-  const recipes::Recipe same = load(
-      kDistill, {student, "deterministic=true", "roles.student.env={NCCL_PROTO: LL}"},
-      {.cuda = true});
-  EXPECT_EQ(told(same, "student"), (Variables{{"NCCL_ALGO", "Ring"},
-                                              {"NCCL_LAUNCH_ORDER_IMPLICIT", "1"},
-                                              {"NCCL_PROTO", "LL"}}))
+  const recipes::Recipe same =
+      load(kDistill, {student, "deterministic=true", "roles.student.env={NCCL_PROTO: LL}"},
+           {.cuda = true});
+  EXPECT_EQ(
+      told(same, "student"),
+      (Variables{{"NCCL_ALGO", "Ring"}, {"NCCL_LAUNCH_ORDER_IMPLICIT", "1"}, {"NCCL_PROTO", "LL"}}))
       << "what the recipe sets stays";
   EXPECT_EQ(told(same, "teacher"), Variables{}) << "it is on the CPU";
 }
