@@ -58,9 +58,8 @@ TEST(DeviceNumbering, AnotherOrderIsRefusedAndNamesBoth) {
   // Also where the map was written for it, and beside devices that only one of them sees.
   const auto refused = [](const std::map<std::string, int64_t>& map, const Ids& here,
                           const Ids& there) {
-    test::expect_refused("in another order", [&] {
-      check_numbering(map, student(here), teacher(there));
-    });
+    test::expect_refused("in another order",
+                         [&] { check_numbering(map, student(here), teacher(there)); });
   };
   refused({{"0", 1}}, {"GPU-a", "GPU-b"}, {"GPU-b", "GPU-a"});
   refused({{"2", 0}}, {"GPU-a", "GPU-b", "GPU-c"}, {"GPU-c", "GPU-d", "GPU-b"});
@@ -75,12 +74,15 @@ TEST(DeviceNumbering, OnlyDevicesOfTheMapCount) {
 
 TEST(DeviceNumbering, ADeviceThatIsNotThereIsRefused) {
   test::expect_refused(
-      "rpc.device_maps.teacher names device 2 of teacher/1, which sees 2 devices",
-      [] { check_numbering({{"0", 2}}, student({"GPU-a"}), teacher({"GPU-a", "GPU-b"})); });
-  test::expect_refused("names device 0 of teacher/1, which sees 0 devices",
-                       [] { check_numbering({{"0", 0}}, student({"GPU-a"}), teacher({})); });
-  test::expect_refused("names device 1 of student/0, which sees 1 devices",
-                       [] { check_numbering({{"1", 0}}, student({"GPU-a"}), teacher({"GPU-a"})); });
+      "rpc.device_maps.teacher names device 2 of teacher/1, which sees 2 devices", [] {
+        check_numbering({{"0", 2}}, student({"GPU-a"}), teacher({"GPU-a", "GPU-b"}));
+      });
+  test::expect_refused("names device 0 of teacher/1, which sees 0 devices", [] {
+    check_numbering({{"0", 0}}, student({"GPU-a"}), teacher({}));
+  });
+  test::expect_refused("names device 1 of student/0, which sees 1 devices", [] {
+    check_numbering({{"1", 0}}, student({"GPU-a"}), teacher({"GPU-a"}));
+  });
 }
 
 TEST(DeviceNumbering, TheLogNamesEachPair) {

@@ -287,7 +287,8 @@ int main(int argc, char** argv) {
   ::setenv("STAND_IN_DEVICES", "4", 1);  // also for the children
   test::stand_in_device();
   std::map<std::string, std::function<void()>> scenarios{
-      {"collectives", test::collectives_scenario}, {"carriers", test::carriers_scenario},
+      {"collectives", test::collectives_scenario},
+      {"carriers", test::carriers_scenario},
       {"told", test::told_scenario},
       {"missing_gradients", test::missing_gradients_scenario}};
   for (int64_t series = 0; series < test::kMistakeSeries; ++series)
