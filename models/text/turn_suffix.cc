@@ -19,9 +19,10 @@ constexpr std::string_view kSaid = "retortsentinelofaturn";
 constexpr std::string_view kResult = "retortsentinelofaresult";
 
 // Tokens that end turns in published templates; the tokenizer's own end token is one, too.
-constexpr std::array<std::string_view, 13> kTurnEnds{"<|im_end|>",
+constexpr std::array<std::string_view, 14> kTurnEnds{"<|im_end|>",
                                                      "<|eot_id|>",
                                                      "<|eom_id|>",
+                                                     "<|eot|>",
                                                      "<|end|>",
                                                      "<|call|>",
                                                      "<|return|>",
@@ -54,7 +55,7 @@ std::optional<Behind> behind_turn(const std::string& rendered, const std::string
   std::string end;
   const auto look = [&](std::string_view token) {
     const size_t at = rendered.find(token, said);
-    if (at >= first) return;  // the longest, where two begin there: <|end|> is none of <|endoftext|>
+    if (at >= first) return;
     first = at;
     end = token;
   };
@@ -170,8 +171,7 @@ TurnSuffix::TurnSuffix(ChatTemplate chat, Tokenizer tokenizer) {
   const std::string_view suffix = behind->suffix();
   const size_t opened = suffix.rfind("<think>");
   const size_t closed = suffix.rfind("</think>");
-  impl->opens_thought =
-      opened != suffix.npos && (closed == suffix.npos || closed < opened);
+  impl->opens_thought = opened != suffix.npos && (closed == suffix.npos || closed < opened);
   impl_ = std::move(impl);
 }
 

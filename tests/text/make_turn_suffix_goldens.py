@@ -39,7 +39,7 @@ ENDS = {
     "deepseekv3": "<｜end▁of▁sentence｜>",
     "gptoss": "<|call|>",
     "gemma4_v2": "<turn|>",
-    "muse_glimmer": "<|eot_id|>",
+    "muse_glimmer": "<|eot|>",
 }
 # Those that end turns of text, where they are others.
 TEXT_ENDS = {"gptoss": "<|end|>"}

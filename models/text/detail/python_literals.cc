@@ -35,9 +35,9 @@ std::string_view PythonReader::name() {
 }
 
 std::optional<std::string> PythonReader::value(int depth) {
-  if (depth == kMaxJsonNesting) return std::nullopt;
   if (begins_string()) return strings();
   const char c = peek();
+  if (depth == kMaxJsonNesting && (c == '[' || c == '(' || c == '{')) return std::nullopt;
   if (c == '[' && take("[")) return sequence(']', depth);
   if (c == '(' && take("(")) return parenthesised(depth);
   if (c == '{' && take("{")) return dictionary_or_set(depth);
@@ -161,7 +161,8 @@ bool PythonReader::begins_string() const {
   const auto is_quote = [&](size_t at) {
     return at < text_.size() && (text_[at] == '"' || text_[at] == '\'');
   };
-  const bool prefix = !done() && std::string_view("rRuU").find(text_[at_]) != std::string_view::npos;
+  const char c = peek();
+  const bool prefix = c == 'r' || c == 'R' || c == 'u' || c == 'U';
   return is_quote(at_) || (prefix && is_quote(at_ + 1));
 }
 
@@ -181,7 +182,7 @@ bool PythonReader::string(std::string& to) {
   const char quote = peek();
   const std::string triple(3, quote);
   const bool lines = take(triple);  // three quotes: line ends may stand in it
-  const std::string_view end = lines ? std::string_view(triple) : std::string_view(triple).substr(2);
+  const std::string_view end = std::string_view(triple).substr(lines ? 0 : 2);
   if (!lines) ++at_;
 
   while (!done()) {

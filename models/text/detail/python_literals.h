@@ -21,8 +21,8 @@ class PythonReader {
   // A letter and what may follow it in a name, of ASCII; empty if there is none.
   std::string_view name();
 
-  // The literal's JSON, which stands `depth` deep in what is read. As json.dumps does it, tuples and
-  // sets are lists, and keys texts.
+  // The literal's JSON, which stands `depth` deep in what is read. As json.dumps does it, tuples
+  // and sets are lists, and keys texts.
   std::optional<std::string> value(int depth);
 
  private:

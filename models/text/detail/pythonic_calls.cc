@@ -8,8 +8,7 @@ namespace {
 
 bool begins_with_letter(std::string_view name) { return !name.empty() && name[0] != '_'; }
 
-// "name=value, ...)" behind the opening bracket. A name twice is a mistake of syntax, as are values
-// without names.
+// "name=value, ...)" behind the opening bracket. Values without names are nobody's.
 std::optional<SaidObject> read_arguments(PythonReader& reader) {
   SaidObject arguments;
   bool first = true;
@@ -19,7 +18,7 @@ std::optional<SaidObject> read_arguments(PythonReader& reader) {
     const std::string_view name = reader.name();
     if (!first) reader.skip_space();
     std::string key = json_quote(name);
-    if (!begins_with_letter(name) || arguments.has(key) || !reader.take("=")) return std::nullopt;
+    if (!begins_with_letter(name) || !reader.take("=")) return std::nullopt;
 
     reader.skip_space();
     std::optional<std::string> value = reader.value(kArgumentDepth);

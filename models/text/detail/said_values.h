@@ -1,5 +1,6 @@
-// Values that a model wrote, as the JSON text that is passed on: numbers keep their digits, whatever
-// their size, and each text has one form, so that equal keys are equal. Private to models/text.
+// Values that a model wrote, as the JSON text that is passed on: numbers keep their digits,
+// whatever their size, and each text has one form, so that equal keys are equal. Private to
+// models/text.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +28,6 @@ class SaidObject {
  public:
   // `key` and `value` are JSON.
   void set(std::string key, std::string value);
-  bool has(const std::string& key) const { return places_.contains(key); }
   // The JSON of the member of this name; null if there is none.
   const std::string* find(std::string_view name) const;
   std::string json() const;

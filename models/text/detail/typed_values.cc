@@ -85,11 +85,12 @@ std::optional<std::string> as_type(const std::string& type, std::string_view val
 
 ParameterTypes::ParameterTypes(std::string_view tools_json) {
   const bool deep = json_nesting(tools_json) > kMaxJsonNesting;
-  const Schema tools = deep ? Schema() : Schema::parse(tools_json, nullptr, /*allow_exceptions=*/false);
+  const Schema tools =
+      deep ? Schema() : Schema::parse(tools_json, nullptr, /*allow_exceptions=*/false);
   if (!tools.is_array())
-    throw Error(ErrorCode::kInvalidArgument, "the tools of a conversation are no JSON array of "
-                                             "schemas, or nest deeper than " +
-                                                 std::to_string(kMaxJsonNesting));
+    throw Error(ErrorCode::kInvalidArgument,
+                "the tools of a conversation are no JSON array of schemas, or nest deeper than " +
+                    std::to_string(kMaxJsonNesting));
 
   const auto object_in = [](const Schema& in, const char* name) -> const Schema* {
     if (!in.is_object()) return nullptr;
