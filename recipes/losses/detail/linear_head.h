@@ -95,8 +95,8 @@ struct HeadNeeds {
 struct HeadGradients {
   at::Tensor hidden, weight, bias;
 };
-// In a backward pass: each in the dtype of what it is the gradient of, as autograd wants it. That of
-// a weight in bfloat16 on a device is undefined if the sum of its gradients takes it in float32
+// In a backward pass: each in the dtype of what it is the gradient of, as autograd wants it. Of a
+// weight in bfloat16 on a device there is none if the sum of its gradients takes it in float32
 // (parallel/gradient_sink.h), which run_linear_head asks for too.
 HeadGradients in_dtypes_of(const LinearHead& head, HeadGradients gradients);
 // The gradients alone, outside autograd, as a backward that forms the logits again needs them.
