@@ -40,7 +40,7 @@ std::optional<std::string> loss_of(const std::exception_ptr& error) {
 }
 
 // To a caller it is the episode that is lost: this process is there, and takes others.
-std::exception_ptr for_caller(const std::exception_ptr& error) {
+std::exception_ptr as_told(const std::exception_ptr& error) {
   const std::optional<std::string> loss = loss_of(error);
   return loss ? std::make_exception_ptr(Error(ErrorCode::kUnavailable, *loss)) : error;
 }
@@ -79,7 +79,7 @@ class EnvironmentServer::Episodes : public std::enable_shared_from_this<Episodes
                        cancelled = caller.cancelled](Outcome<Answer> outcome) mutable {
       // The episode's state changes first: the caller may use it as soon as it has the answer.
       self->answered(number, outcome.error, cancelled->load());
-      outcome.error = for_caller(outcome.error);
+      outcome.error = as_told(outcome.error);
       promise.complete(std::move(outcome));
     });
     return passed;
@@ -228,7 +228,7 @@ void EnvironmentServer::Episodes::answered(uint64_t number, const std::exception
       closes = episode.leaving && begins_to_end(episode);
     }
   }
-  if (closer) closer->set_error(for_caller(error));
+  if (closer) closer->set_error(as_told(error));
   if (closes) end(number);
 }
 
@@ -263,7 +263,7 @@ void EnvironmentServer::Episodes::end(uint64_t number) {
       self->episodes_.erase(number);
       if (!outcome.error) ++self->closed_;
     }
-    outcome.error = for_caller(outcome.error);
+    outcome.error = as_told(outcome.error);
     if (closer) closer->complete(std::move(outcome));
   });
 }
