@@ -78,8 +78,8 @@ TEST(ToolCalls, AreThoseOfTransformersAndVllm) {
     EXPECT_FALSE(parsed.malformed);
     ++by_both;
   }
-  EXPECT_GE(by_both, 90);
-  EXPECT_GE(by_both + ours, 170);
+  EXPECT_EQ(by_both, 90);
+  EXPECT_EQ(ours, 93);
 }
 
 TEST(ToolCalls, ArgumentsAreWrittenOnOneLineWithTheDigitsOfTheModel) {
