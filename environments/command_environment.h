@@ -18,7 +18,7 @@
 
 namespace retort::environments {
 
-// The protocol is in docs/environments.md. A thread of its own writes, reads, and completes futures.
+// The protocol is in docs/environments.md. A thread of its own writes, reads and completes futures.
 //
 // A program that ends, closes a pipe, hangs (says nothing for a whole `timeout` of a call) or
 // writes what answers nothing is killed with its process group; its open episodes fail with

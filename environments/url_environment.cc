@@ -238,21 +238,21 @@ Future<T> UrlEnvironment::ask(Verb verb, uint64_t caller, const MakeLine& make_l
     Future<http::Response> answer =
         client_.send(request(std::move(line), timeout_), Deadline::after(timeout_));
     std::function<void()> cancel = answer.canceller();
-    Future<T> result =
-        then_outcome(std::move(answer), [this, verb, caller, call](Outcome<http::Response> outcome) {
-          try {
-            if (outcome.error) std::rethrow_exception(outcome.error);
-            T reply = std::get<T>(read(verb, call.number, *outcome.value));
-            calls_->finish(caller, call, verb == Verb::kClose);
-            return reply;
-          } catch (const Error& error) {
-            // The service's own words end an episode there; after any other error it may be open.
-            const bool ours = calls_->finish(caller, call, true);
-            const bool refused = error.code() == ErrorCode::kInvalidArgument;
-            if (ours && !refused && verb != Verb::kClose) close_given_up(call.number);
-            throw explained(error);
-          }
-        });
+    const auto finish = [this, verb, caller, call](Outcome<http::Response> outcome) {
+      try {
+        if (outcome.error) std::rethrow_exception(outcome.error);
+        T reply = std::get<T>(read(verb, call.number, *outcome.value));
+        calls_->finish(caller, call, verb == Verb::kClose);
+        return reply;
+      } catch (const Error& error) {
+        // The service's own words end an episode there; after any other error it may be open.
+        const bool ours = calls_->finish(caller, call, true);
+        const bool refused = error.code() == ErrorCode::kInvalidArgument;
+        if (ours && !refused && verb != Verb::kClose) close_given_up(call.number);
+        throw explained(error);
+      }
+    };
+    Future<T> result = then_outcome(std::move(answer), finish);
     calls_->set_cancel(caller, call, std::move(cancel));
     return result;
   });
@@ -267,8 +267,8 @@ detail::Reply UrlEnvironment::read(Verb verb, uint64_t number,
   try {
     line = detail::read_answer(answer.body);
   } catch (const Error& error) {
-    throw told(error.code(),
-               "the answer to " + what + " " + error.message() + "; expected a JSON object" + shown);
+    const std::string why = error.message() + "; expected a JSON object";
+    throw told(error.code(), "the answer to " + what + " " + why + shown);
   }
 
   if (line.verb != verb || line.number != number)

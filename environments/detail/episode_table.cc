@@ -145,9 +145,9 @@ bool EpisodeTable::take_ignored(Episodes::iterator at, const AnswerLine& line) {
 }
 
 std::string EpisodeTable::place_of(const AnswerLine& line) const {
+  const bool closed = line.number != 0 && line.number < next_;
   return "\"" + std::string(to_string(line.verb)) + "\" names episode " +
-         std::to_string(line.number) +
-         (line.number != 0 && line.number < next_ ? ", which is closed" : ", which was never opened");
+         std::to_string(line.number) + (closed ? ", which is closed" : ", which was never opened");
 }
 
 std::string EpisodeTable::expire(const std::function<Error(std::string)>& late, Completions& done,

@@ -1,6 +1,6 @@
 """Writes goldens/retort_env.json: what TRL's GRPOTrainer and transformers make of env_cases.py.
 
-    python make_env_goldens.py [SITE]        # from this folder; transformers and TRL 1.16 are in SITE
+    python make_env_goldens.py [SITE]        # transformers and TRL 1.16 are in SITE, or installed
 
 TRL's trainer needs a model and a GPU's libraries; what it does with tools does not. So its pieces
 are taken from grpo_trainer.py by name, without importing it, and run with a trainer that is none:

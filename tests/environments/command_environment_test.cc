@@ -391,7 +391,7 @@ TEST_F(CommandEnvironmentTest, RefusesCallsThatCannotBe) {
 TEST_F(CommandEnvironmentTest, ClosesInTheMiddleOfAStep) {
   const auto environment = start("scripted");
   open_episode(*environment, 1,
-               says(R"(["{\"open\": N}"], [0.5, "{\"step\": N, \"messages\": [], \"done\": true}"],)"
+               says(R"(["{\"open\": N}"], [0.5, "{\"step\": N, \"done\": true}"],)"
                     R"( ["{\"close\": N, \"reward\": 2}"])"));
   auto step = environment->step(turn_of(1));
   EXPECT_EQ(error_of([&] { step_episode(*environment, 1); }).code(), ErrorCode::kInvalidArgument)
