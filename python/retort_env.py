@@ -491,7 +491,10 @@ def main(arguments):
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
+    code = 1
+    try:
+        code = main(sys.argv[1:])
+    except Exception:
+        traceback.print_exc()
     sys.stdout.flush()
-    sys.stderr.flush()
     os._exit(code)  # tools that never end are left as they are

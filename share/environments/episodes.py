@@ -97,7 +97,11 @@ def serve(make, user_turns=False):
     if hello.get("retort_environment") != 1:
         sys.exit(f"the first line is {hello}; expected version 1 of the protocol")
     server.write({"retort_environment": 1, "user_turns": user_turns})
-    for line in requests:
-        server.take(json.loads(line))
-    sys.stderr.flush()
-    os._exit(0)  # what never ends is left as it is
+    code = 1
+    try:
+        for line in requests:
+            server.take(json.loads(line))
+        code = 0
+    except Exception:
+        traceback.print_exc()
+    os._exit(code)  # what never ends is left as it is
