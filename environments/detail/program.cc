@@ -145,10 +145,11 @@ void Program::take_stderr(std::string_view bytes) {
 void Program::log_stderr(std::string_view line) {
   const auto now = std::chrono::steady_clock::now();
   if (now - log_window_ >= kLogWindow) {
-    if (left_out_bytes_ > 0)
+    if (left_out_bytes_ > 0) {
       RETORT_LOG(kWarning) << name_ << ": stderr: " << left_out_bytes_
                            << " bytes were left out, as more than " << kLogBytes
                            << " came in a minute";
+    }
     log_window_ = now;
     logged_bytes_ = left_out_bytes_ = 0;
   }
