@@ -13,6 +13,7 @@
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/future.h"
+#include "base/units.h"
 #include "environments/detail/protocol.h"
 
 namespace retort::environments::detail {

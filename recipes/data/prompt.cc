@@ -147,14 +147,12 @@ Json set_row(PromptSample& sample, const Row& row, Format format,
   return Json();
 }
 
-// The row as an environment gets it.
-std::string episode_row(const Row& row, Json conversation) {
+void set_episode(PromptSample& sample, const Row& row, const Json& conversation) {
   if (!conversation.is_array())
     bad_row("the prompt is a text; an episode begins with a conversation: expected 'messages', or "
             "a 'prompt' of messages");
-  Json columns = row.columns();
-  columns["messages"] = std::move(conversation);
-  return columns.dump();
+  sample.row = row.columns().dump();
+  sample.messages = conversation.dump();
 }
 
 // Refuses what set_prompt_row() refuses without a tokenizer.
@@ -193,9 +191,9 @@ PromptSample make_prompt(std::string_view json_line, const std::string& origin,
     const Row row(json_line, source);
     PromptSample sample;
     sample.origin = origin;
-    Json conversation =
+    const Json conversation =
         set_row(sample, row, detail::row_format(row, source, true), tokenizer, chat);
-    if (for_episodes) sample.row = episode_row(row, std::move(conversation));
+    if (for_episodes) set_episode(sample, row, conversation);
 
     // An answer is the reference, whatever the format has. Every other column is a field.
     if (const Json* answer = row.find("answer")) sample.reference = as_text(*answer, "answer");

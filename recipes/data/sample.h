@@ -72,11 +72,11 @@ struct PromptSample {
   std::string origin;
   // other string/number columns of the row, for rewards and routing
   std::vector<std::pair<std::string, std::string>> fields;
-  // What an episode begins with, where it was asked for: all columns as a JSON object, in which
-  // `messages` is the prompt's conversation. Else empty.
-  std::string row;
+  // What an episode begins with, where it was asked for, else empty: all columns as a JSON object,
+  // and the prompt's conversation as a JSON array.
+  std::string row, messages;
 };
-// `for_episodes`: PromptSample::row is set; kInvalidArgument for a prompt that is no conversation.
+// `for_episodes`: PromptSample::row and messages are set; kInvalidArgument for a prompt that is no conversation.
 PromptSample make_prompt(std::string_view json_line, const std::string& origin,
                          const Source& source, const models::Tokenizer& tokenizer,
                          const models::ChatTemplate& chat, bool for_episodes = false);

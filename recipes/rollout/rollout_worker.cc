@@ -77,7 +77,8 @@ void RolloutWorker::send(PendingRollout& pending, uint64_t number) {
       const data::PromptSample& prompt = request.prompts[p];
       if (options_.episodes)
         episodes.push_back({.seed = episode_seed(options_.seed, request.sample_ids[p * generations]),
-                            .row = prompt.row});
+                            .row = prompt.row,
+                            .messages = prompt.messages});
       else
         ids.insert(ids.end(), prompt.prompt_ids.begin(), prompt.prompt_ids.end());
       ends.push_back(static_cast<int32_t>(ids.size()));

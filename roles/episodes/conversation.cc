@@ -67,17 +67,15 @@ void append_text(Json& message, const std::string& text) {
 
 }  // namespace
 
-Conversation::Conversation(std::string_view row) {
+Conversation::Conversation(std::string_view row, std::string_view given) {
   const auto refuse = [](const std::string& what) {
     throw Error(ErrorCode::kInvalidArgument, "generator.submit: an episode's row " + what);
   };
   const Json columns = json_of(row);
   if (!columns.is_object()) refuse("is no JSON object");
-  const auto found = columns.find("messages");
-  if (found == columns.end() || !found->is_array() || found->empty())
+  Json messages = given.empty() ? columns.value("messages", Json()) : json_of(given);
+  if (!messages.is_array() || messages.empty())
     refuse("has no messages, with which its prompt begins");
-
-  Json messages = *found;
   for (const Json& message : messages)
     if (!is_message(message)) refuse("has an entry in messages without a role");
   if (messages.size() > 1 && has_role(messages.back(), "assistant"))

@@ -16,9 +16,10 @@ namespace retort::roles {
 // Keys keep their order, since templates print schemas and arguments as they come.
 class Conversation {
  public:
-  // The `messages` of a row, without a last one of the assistant, which is what the row would have
-  // it say. kInvalidArgument unless the row is an object that has some.
-  explicit Conversation(std::string_view row);
+  // `messages`, a JSON array; empty: those of the row. A last one of the assistant is what the row
+  // would have it say, and left out. kInvalidArgument unless the row is an object, and there are
+  // some.
+  explicit Conversation(std::string_view row, std::string_view messages = {});
 
   // What the environment adds before the first turn: its tools, its messages, and text behind the
   // row's last one. kCorrupt for what cannot be that.

@@ -50,12 +50,12 @@ void EpisodeOptions::validate() const {
 }
 
 Episode::Episode(const Setting& setting, EpisodeStart start)
-    : setting_(&setting), start_(std::move(start)), conversation_(start_.row) {}
+    : setting_(&setting), start_(std::move(start)), conversation_(start_.row, start_.messages) {}
 
 // Forgets an attempt: the next one begins from the row.
 void Episode::begin() {
   next_ = Next::kOpen;
-  conversation_ = Conversation(start_.row);
+  conversation_ = Conversation(start_.row, start_.messages);
   ids_.clear();
   spans_.clear();
   logps_.clear();

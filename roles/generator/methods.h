@@ -16,10 +16,12 @@ namespace retort::roles {
 // What an episode begins with: its environment writes the prompt.
 struct EpisodeStart {
   uint64_t seed = 0;  // of the environment, equal for all completions of the prompt
-  std::string row;    // JSON object: the row's columns, `messages` among them
+  std::string row;    // JSON object: the row's columns, as the environment gets them
+  // JSON array: the conversation that the prompt begins with; empty: the row's own `messages`.
+  std::string messages;
   template <class A>
   void serialize(A& archive) {
-    archive(seed, row);
+    archive(seed, row, messages);
   }
 };
 

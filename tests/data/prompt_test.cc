@@ -40,21 +40,24 @@ TEST_F(PromptTest, Strings) {
       "w3");
 }
 
-// An environment gets all columns, and the conversation under one name whatever the file's is.
+// An environment gets all columns as they are in the file; the conversation stands apart from them.
 TEST_F(PromptTest, ARowForEpisodesHasItsConversation) {
-  const auto row = [&](const std::string& line, const Source& source = {}) {
-    return make_prompt(line, "f.jsonl:7", source, tokenizer_, chat_, /*for_episodes=*/true).row;
+  const auto episode = [&](const std::string& line) {
+    return make_prompt(line, "f.jsonl:7", {}, tokenizer_, chat_, /*for_episodes=*/true);
   };
-  EXPECT_EQ(row(R"({"messages":[{"role":"user","content":"w1"},)"
-                R"({"role":"assistant","content":"w2"}],"level":3})"),
-            R"({"messages":[{"role":"user","content":"w1"}],"level":3})")
-      << "the last answer is the reference, which nobody who answers may see";
-  EXPECT_EQ(row(R"({"prompt":[{"role":"user","content":"w1"}],"a":{"b":[1]}})"),
-            R"({"prompt":[{"role":"user","content":"w1"}],"a":{"b":[1]},)"
-            R"("messages":[{"role":"user","content":"w1"}]})");
+  const std::string said = R"([{"role":"user","content":"w1"}])";
+  const std::string prompted = R"({"prompt":)" + said + R"(,"a":{"b":[1]},"level":3})";
+  EXPECT_EQ(episode(prompted).row, prompted);
+  EXPECT_EQ(episode(prompted).messages, said);
 
-  EXPECT_EQ(make(R"({"messages":[{"role":"user","content":"w1"}]})").row, "") << "not asked for";
-  const std::string message = test::message_of([&] { row(R"({"prompt":"w1"})"); });
+  const PromptSample answered =
+      episode(R"({"messages":[{"role":"user","content":"w1"},)"
+              R"({"role":"assistant","content":"w2"}],"level":3})");
+  EXPECT_EQ(answered.messages, said) << "the last answer is the reference";
+  EXPECT_EQ(answered.reference, "w2");
+
+  EXPECT_EQ(make(prompted).row, "") << "not asked for";
+  const std::string message = test::message_of([&] { episode(R"({"prompt":"w1"})"); });
   EXPECT_NE(message.find("f.jsonl:7: the prompt is a text; an episode begins with"),
             std::string::npos)
       << message;
