@@ -12,7 +12,7 @@
 namespace retort::launch::doctor {
 namespace {
 
-constexpr std::chrono::milliseconds kAnswer{10'000};
+constexpr std::chrono::milliseconds kServiceAnswer{10'000};
 
 Finding check_command(const std::string& role,
                       const environments::EnvironmentOptions& environment) {
@@ -26,9 +26,9 @@ Finding check_command(const std::string& role,
 
 Finding check_service(const std::string& role, environments::EnvironmentOptions environment) {
   const std::string shown = role + "the environment at " + engines::shown_url(environment.url);
-  environment.start_timeout = kAnswer;
+  environment.start_timeout = kServiceAnswer;
   try {
-    const auto service = environments::make_environment("doctor", environment, kAnswer);
+    const auto service = environments::make_environment("doctor", environment, kServiceAnswer);
     const roles::EnvironmentInfo info = service->info();
     return fine(shown + " answers" + (info.user_turns ? ", also turns without calls" : ""));
   } catch (const Error& error) {
