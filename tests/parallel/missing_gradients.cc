@@ -25,24 +25,24 @@ using test::require;
 
 // A bucket each, more of them than reduce-scatters may be in flight.
 constexpr size_t kParameters = 9;
-constexpr int kSteps = 2, kMicroBatches = 2;
+constexpr int kGradientSteps = 2, kGradientBatches = 2;
 constexpr int64_t kWithout = 1;  // the rank that misses a gradient
 
-struct Case {
+struct MissingCase {
   size_t missing = 0;
   // Backward reaches the parameter, by a function that gives it no gradient.
   bool is_reached = false;
   bool shard = false, overlap = true;
 };
 
-std::string name_of(const Case& c) {
+std::string name_of(const MissingCase& c) {
   return "parameter " + std::to_string(c.missing) + (c.is_reached ? " reached" : "") +
          (c.shard ? " sharded" : "") + (c.overlap ? "" : " at the end");
 }
 
 // In the first step the last micro-batch alone lacks it, in the second both do.
-bool has_gradient(const Case& c, int64_t rank, size_t parameter, int step, int micro) {
-  return rank != kWithout || parameter != c.missing || (step == 0 && micro + 1 < kMicroBatches);
+bool has_gradient(const MissingCase& c, int64_t rank, size_t parameter, int step, int micro) {
+  return rank != kWithout || parameter != c.missing || (step == 0 && micro + 1 < kGradientBatches);
 }
 
 int64_t numel_of(size_t parameter) { return 100 + 3 * to_int64(parameter); }
@@ -53,10 +53,10 @@ at::Tensor gradient(int64_t rank, size_t parameter, int step, int micro) {
   return ((at::arange(numel_of(parameter)) * 2 + shift) % 13).to(at::kFloat);
 }
 
-at::Tensor expected_sum(const Case& c, size_t parameter, int step) {
+at::Tensor expected_sum(const MissingCase& c, size_t parameter, int step) {
   at::Tensor sum = at::zeros({numel_of(parameter)});
   for (int64_t rank = 0; rank < 2; ++rank)
-    for (int micro = 0; micro < kMicroBatches; ++micro)
+    for (int micro = 0; micro < kGradientBatches; ++micro)
       if (has_gradient(c, rank, parameter, step, micro))
         sum += gradient(rank, parameter, step, micro);
   return sum;
@@ -76,7 +76,7 @@ class Withheld : public torch::autograd::Function<Withheld> {
 };
 
 // Backward goes from the last parameter to the first.
-at::Tensor loss_of(const Case& c, const World& world, const GradBuckets& buckets, int step,
+at::Tensor loss_of(const MissingCase& c, const World& world, const GradBuckets& buckets, int step,
                    int micro) {
   at::Tensor loss = at::zeros({}, at::TensorOptions(at::kFloat).device(world.device()));
   for (size_t i = 0; i < kParameters; ++i) {
@@ -89,10 +89,10 @@ at::Tensor loss_of(const Case& c, const World& world, const GradBuckets& buckets
   return loss;
 }
 
-void run_step(const Case& c, World& world, GradBuckets& buckets, int step) {
+void run_step(const MissingCase& c, World& world, GradBuckets& buckets, int step) {
   buckets.begin_step();
-  for (int micro = 0; micro < kMicroBatches; ++micro) {
-    buckets.set_last_micro_batch(micro + 1 == kMicroBatches);
+  for (int micro = 0; micro < kGradientBatches; ++micro) {
+    buckets.set_last_micro_batch(micro + 1 == kGradientBatches);
     loss_of(c, world, buckets, step, micro).backward();
   }
   buckets.end_last_backward();
@@ -105,7 +105,7 @@ void run_step(const Case& c, World& world, GradBuckets& buckets, int step) {
   buckets.finish();
 }
 
-void run_case(const Case& c, World& world) {
+void run_case(const MissingCase& c, World& world) {
   std::vector<NamedParameter> parameters;
   for (size_t i = 0; i < kParameters; ++i)
     parameters.push_back(
@@ -116,7 +116,7 @@ void run_case(const Case& c, World& world) {
                       {.bucket_bytes = 4, .overlap = c.overlap, .shard = c.shard});
   require(buckets.num_buckets() == to_int64(kParameters), "a bucket for each parameter");
 
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kGradientSteps; ++step) {
     run_step(c, world, buckets, step);
     for (size_t i = 0; i < kParameters; ++i) {
       const GradBuckets::Part part = buckets.part(i);

@@ -30,12 +30,10 @@ Json calls_of(const ParsedTurn& parsed) {
 
 void expect_answer(const ParsedTurn& parsed, const Json& expected) {
   EXPECT_EQ(calls_of(parsed), expected["calls"]);
-  if (expected.contains("content"))
-    EXPECT_EQ(parsed.content, expected["content"].get<std::string>());
-  if (expected.contains("thought"))
-    EXPECT_EQ(parsed.thought, expected["thought"].get<std::string>());
-  if (expected.contains("malformed"))
-    EXPECT_EQ(parsed.malformed, expected["malformed"].get<bool>());
+  const auto get = [&](const char* key, auto otherwise) { return expected.value(key, otherwise); };
+  EXPECT_EQ(parsed.content, get("content", parsed.content));
+  EXPECT_EQ(parsed.thought, get("thought", parsed.thought));
+  EXPECT_EQ(parsed.malformed, get("malformed", parsed.malformed));
 }
 
 std::string repeated(std::string_view text, size_t times) {
