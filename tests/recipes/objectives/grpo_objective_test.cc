@@ -60,14 +60,14 @@ TEST_F(GrpoObjectiveTest, SequenceRatiosAreTheGeometricMeanOfTheTokens) {
 // As an episode: behind a prompt of its own the model says one token, its environment two, and the
 // model the rest. What the generator says of the model's tokens is that of the answer without them.
 Known as_episode(Known sample) {
-  constexpr std::array<int32_t, 2> kSaid{test::word(11), test::word(12)};
+  const std::array<int32_t, 2> said{test::word(11), test::word(12)};
   sample.prompt.push_back(test::word(40));
   models::Completion& completion = sample.completion;
   const auto insert = [](auto& values, size_t at, const auto& more) {
     values.insert(values.begin() + static_cast<std::ptrdiff_t>(at), more.begin(), more.end());
   };
   const auto rest = static_cast<int64_t>(completion.token_ids.size()) - 1;
-  insert(completion.token_ids, 1, kSaid);
+  insert(completion.token_ids, 1, said);
   insert(completion.sampling_logps, 1, std::array<float, 2>{});
   insert(completion.logps, 1, std::array<float, 2>{});
 
