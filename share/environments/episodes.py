@@ -20,7 +20,8 @@ import sys
 import threading
 import traceback
 
-_MAX_TEXT = 200_000  # characters; a line has at most 1 MiB
+_MAX_TEXT = 200_000  # characters of an answer of a tool: no model reads more
+_MAX_LINE = 1 << 20  # bytes that the protocol has for a line
 
 
 def take_streams():
@@ -32,6 +33,43 @@ def take_streams():
     return requests, answers
 
 
+def _encoded(value):
+    # As UTF-8, in which a character has up to 4 bytes; escaped it has up to 12. Half of a surrogate
+    # pair, which UTF-8 has not, becomes "?".
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+
+
+def _cut(text, most):
+    """The longest beginning of the text that takes so many bytes of a line."""
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if len(_encoded(text[:middle])) - len('""') <= most:
+            low = middle
+        else:
+            high = middle - 1
+    return text[:low]
+
+
+def to_line(answer):
+    """The line of an answer; the texts of its messages are cut where it would be too long, the
+    longest ones first."""
+    line = _encoded(answer)
+    messages = answer.get("messages", [])
+    if len(line) > _MAX_LINE and messages:
+        sizes = [len(_encoded(message["content"])) - len('""') for message in messages]
+        left = _MAX_LINE - (len(line) - sum(sizes))
+        for place, i in enumerate(sorted(range(len(messages)), key=sizes.__getitem__)):
+            share = max(left, 0) // (len(messages) - place)
+            messages[i]["content"] = _cut(messages[i]["content"], share)
+            left -= min(sizes[i], share)
+        line = _encoded(answer)
+    if len(line) > _MAX_LINE:
+        raise ValueError(f"the answer has {len(line)} bytes as a line; at most {_MAX_LINE} can be "
+                         "told")
+    return line + b"\n"
+
+
 class _Server:
     def __init__(self, make, answers):
         self._make = make
@@ -40,7 +78,7 @@ class _Server:
         self._episodes = {}  # number -> its thread, and what it is once it has begun
 
     def write(self, answer):
-        line = json.dumps(answer, allow_nan=False).encode() + b"\n"
+        line = to_line(answer)
         with self._lock:
             self._answers.write(line)
             self._answers.flush()

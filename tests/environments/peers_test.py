@@ -180,6 +180,40 @@ class PeersTest(unittest.TestCase):
         answer = tools.step(1, *(("calculate", {"expression": text}) for text in bad))
         self.assertEqual(answer["failed_calls"], len(bad), contents(answer))
 
+    def test_long_answers(self):
+        program = self.write("long.py", f"""
+import sys
+sys.path.insert(0, {str(SHARE)!r})
+from episodes import serve
+
+class Episode:
+    append, done = None, False
+    def __init__(self, row, seed):
+        self.tools = [{{"name": "say", "description": "x" * row.get("described", 1)}}]
+    def call(self, name, arguments):
+        return arguments["text"] * arguments["times"]
+    def close(self):
+        return None
+
+serve(Episode)
+""")
+        tools = Dialogue(self, sys.executable, program)
+        tools.open(1)
+        wide = "\U0001f600"  # 4 bytes
+        said = contents(tools.step(1, ("say", {"text": "a", "times": 9}),
+                                   *2 * [("say", {"text": wide, "times": 150_000})],
+                                   ("say", {"text": "\n", "times": 1000})))
+        self.assertEqual((said[0], said[3]), ("a" * 9, "\n" * 1000))
+        self.assertEqual({*said[1], *said[2]}, {wide})
+        size = len((said[1] + said[2]).encode())
+        self.assertLess(size, 1 << 20)
+        self.assertGreater(size, (1 << 20) - 4000)
+        self.assertLess(abs(len(said[1]) - len(said[2])), 2)
+        one = contents(tools.step(1, ("say", {"text": wide, "times": 150_000})))
+        self.assertEqual(len(one[0]), 150_000, "it fits alone")
+        refused = tools.open(2, described=2_000_000)
+        self.assertIn("at most 1048576 can be told", refused["error"])
+
     def test_mcp(self):
         self.need("mcp")
         server = self.write("server.py", MCP_SERVER)
