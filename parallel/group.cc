@@ -7,8 +7,8 @@
 //
 // Collectives of tensors on a device are NCCL's where the group has it (device_collectives.h). The
 // rest goes through host memory, by the operations of the CPU: collectives of groups that nobody
-// connected on devices, and where ranks share a device, which NCCL refuses; and messages between two
-// ranks, because NCCL's take no tags and hang unless both sides post them in one order.
+// connected on devices, and where ranks share a device, which NCCL refuses; and messages between
+// two ranks, because NCCL's take no tags and hang unless both sides post them in one order.
 #include "parallel/group.h"
 
 #include <algorithm>

@@ -148,10 +148,11 @@ TEST_F(GeneratorTest, RefusesRequestsThatDoNotFitTogether) {
     spoil(request);
     return code_of([&] { submit(request); });
   };
+
+  // Numbers of completions, of which four prompts would have so many that the product overflows.
   using R = GenerateRequest;
   EXPECT_EQ(refused([](R& r) { r.num_generations = 3; }), ErrorCode::kInvalidArgument);
   EXPECT_EQ(refused([](R& r) { r.num_generations = 0; }), ErrorCode::kInvalidArgument);
-  // Four prompts: the number of completions would overflow to 0.
   EXPECT_EQ(refused([](R& r) {
               r.prompt_ids = at::tensor({1, 2, 3, 4}, at::kInt);
               r.cu_seqlens = at::tensor({0, 1, 2, 3, 4}, at::kInt);
@@ -159,6 +160,8 @@ TEST_F(GeneratorTest, RefusesRequestsThatDoNotFitTogether) {
               r.sample_ids = at::empty({0}, at::kLong);
             }),
             ErrorCode::kInvalidArgument);
+
+  // Tensors of another dtype, or that make no pack.
   EXPECT_EQ(refused([](R& r) { r.sample_ids = r.sample_ids.to(at::kInt); }),
             ErrorCode::kInvalidArgument);
   EXPECT_EQ(refused([](R& r) { r.sample_ids = at::Tensor(); }), ErrorCode::kInvalidArgument);
@@ -173,6 +176,8 @@ TEST_F(GeneratorTest, RefusesRequestsThatDoNotFitTogether) {
   EXPECT_EQ(refused([](R& r) { r.prompt_ids = r.prompt_ids.to(at::kLong); }),
             ErrorCode::kInvalidArgument);
   EXPECT_EQ(refused([](R& r) { r.continues = -1; }), ErrorCode::kInvalidArgument);
+
+  // One that is there already, and one too many.
   submit(generate_request(1, 9, prompts));
   EXPECT_EQ(refused([](R&) {}), ErrorCode::kInvalidArgument);  // the id is in use
   for (uint64_t id = 2; id <= 256; ++id)

@@ -1,5 +1,5 @@
-# Writes tests/text/goldens/turn_suffixes.json and goldens/turns/, a tokenizer with the tokens of all
-# families: what stands between a model's turn and its next one, in every chat template that TRL
+# Writes tests/text/goldens/turn_suffixes.json and goldens/turns/, a tokenizer with the tokens of
+# all families: what stands between a model's turn and its next one, in every chat template that TRL
 # ships, by TRL's own _get_tool_suffix_ids.
 #   python tests/text/make_turn_suffix_goldens.py
 # (needs transformers 5 and TRL 1.16; no model is downloaded)
