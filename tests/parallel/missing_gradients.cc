@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -89,23 +90,37 @@ at::Tensor loss_of(const MissingCase& c, const World& world, const GradBuckets& 
   return loss;
 }
 
-void run_step(const MissingCase& c, World& world, GradBuckets& buckets, int step) {
+using Started = std::function<int64_t()>;
+
+void run_step(const MissingCase& c, World& world, const Started& started, GradBuckets& buckets,
+              int step) {
+  const int64_t before = started ? started() : 0;
+  const auto require_sent = [&](int64_t count, const std::string& when) {
+    if (!started) return;
+    const int64_t sent = started() - before;
+    require(sent == count, name_of(c) + ": " + std::to_string(sent) + " collectives " + when +
+                               " instead of " + std::to_string(count));
+  };
+  const int64_t all = to_int64(kParameters);
   buckets.begin_step();
   for (int micro = 0; micro < kGradientBatches; ++micro) {
     buckets.set_last_micro_batch(micro + 1 == kGradientBatches);
     loss_of(c, world, buckets, step, micro).backward();
   }
   buckets.end_last_backward();
+  require_sent(c.overlap ? all : 0, "before finish()");
 
   // The ranks meet in another group before the step ends, as trainers do with their losses: a rank
   // that waited in backward for the other one's bucket would never come here.
   at::Tensor one = at::ones({1}, at::TensorOptions(at::kFloat).device(world.device()));
   world.dp_pp().all_reduce(one);
   require(one.item<double>() == 2, name_of(c) + ": the ranks meet");
+  const int64_t met = started ? started() - before - (c.overlap ? all : 0) : 0;
   buckets.finish();
+  require_sent(all + met, "in the step");
 }
 
-void run_case(const MissingCase& c, World& world) {
+void run_case(const MissingCase& c, World& world, const Started& started) {
   std::vector<NamedParameter> parameters;
   for (size_t i = 0; i < kParameters; ++i)
     parameters.push_back(
@@ -117,7 +132,7 @@ void run_case(const MissingCase& c, World& world) {
   require(buckets.num_buckets() == to_int64(kParameters), "a bucket for each parameter");
 
   for (int step = 0; step < kGradientSteps; ++step) {
-    run_step(c, world, buckets, step);
+    run_step(c, world, started, buckets, step);
     for (size_t i = 0; i < kParameters; ++i) {
       const GradBuckets::Part part = buckets.part(i);
       require(at::equal(buckets.main_grad_part(i).cpu(),
@@ -129,14 +144,14 @@ void run_case(const MissingCase& c, World& world) {
 
 }  // namespace
 
-void train_with_missing_gradients(World& world) {
+void train_with_missing_gradients(World& world, const std::function<int64_t()>& started) {
   for (const size_t missing : {kParameters - 1, kParameters / 2, size_t{0}})
     for (const bool is_reached : {false, true})
       for (const bool shard : {true, false})
         for (const bool overlap : {true, false})
           run_case(
               {.missing = missing, .is_reached = is_reached, .shard = shard, .overlap = overlap},
-              world);
+              world, started);
 }
 
 }  // namespace retort::parallel::testing

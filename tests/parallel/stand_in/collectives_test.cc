@@ -199,10 +199,13 @@ TEST(StandInMistakes, EndWithAMessageThatNamesGroupNumberAndRanks) {
 }  // namespace
 
 void missing_gradients_scenario() {
-  const World::Options options = on_stand_in(parallel::testing::child_world_options());
+  World::Options options = on_stand_in(parallel::testing::child_world_options());
+  // The group in which the ranks meet has its sums on the device too, where their order is told.
+  options.device_groups = World::Options::DeviceGroups::kAll;
   {
     World world(options);
-    parallel::testing::train_with_missing_gradients(world);
+    parallel::testing::train_with_missing_gradients(
+        world, [&] { return stand_in_collectives(options); });
   }
   const auto failure = stand_in_failure(options);
   require(!failure, failure.value_or(""));
