@@ -1,6 +1,14 @@
 #include "parallel/nccl_variables.h"
 
 namespace retort::parallel {
+namespace {
+
+// Whether a rank is in several groups that have collectives on its device.
+bool has_several_groups(const Layout& layout) {
+  return (layout.tp > 1 ? 1 : 0) + (layout.pp > 1 ? 1 : 0) + (layout.dp > 1 ? 1 : 0) > 1;
+}
+
+}  // namespace
 
 std::map<std::string, std::string> nccl_variables(const NcclOptions& options) {
   std::map<std::string, std::string> variables;
@@ -10,7 +18,7 @@ std::map<std::string, std::string> nccl_variables(const NcclOptions& options) {
     variables["NCCL_ALGO"] = "Ring";
     variables["NCCL_PROTO"] = "Simple";
   }
-  if (options.layout.tp > 1 && options.layout.dp > 1) variables["NCCL_LAUNCH_ORDER_IMPLICIT"] = "1";
+  if (has_several_groups(options.layout)) variables["NCCL_LAUNCH_ORDER_IMPLICIT"] = "1";
   return variables;
 }
 

@@ -24,9 +24,13 @@ struct NcclOptions {
 //   NCCL_SOCKET_IFNAME          the interface, and no other that begins like it
 //   NCCL_ALGO, NCCL_PROTO       one order of every sum, with `deterministic`: trees, and sums in a
 //                               switch, add in other orders, and NCCL chooses by what it measures
-//   NCCL_LAUNCH_ORDER_IMPLICIT  with tp and dp, whose collectives are in flight at once: the device
-//                               runs them in the order in which the host has queued them, which is
-//                               one on all ranks (tests/parallel/stand_in checks it)
+//   NCCL_LAUNCH_ORDER_IMPLICIT  with two of tp, dp and pp, as a rank is in several groups then that
+//                               may have collectives in flight at once (pp: that of tied tables).
+//                               The device runs them in the order in which the rank's host has
+//                               queued them. Two ranks with several groups in common have one order
+//                               of all their starts (tests/parallel/stand_in compares it); two that
+//                               share one group have one order in it, and may start what is in
+//                               other groups before or behind it.
 std::map<std::string, std::string> nccl_variables(const NcclOptions& options);
 
 }  // namespace retort::parallel

@@ -13,7 +13,7 @@ using Variables = std::map<std::string, std::string>;
 
 TEST(NcclVariables, NothingIsSetWithoutAReason) {
   EXPECT_EQ(nccl_variables({}), Variables{});
-  for (const Layout& layout : {Layout{.tp = 4, .pp = 2}, Layout{.pp = 2, .dp = 4}})
+  for (const Layout& layout : {Layout{.tp = 4}, Layout{.pp = 2}, Layout{.dp = 4}})
     EXPECT_EQ(nccl_variables({.interface = "", .layout = layout}), Variables{});
 }
 
@@ -27,8 +27,10 @@ TEST(NcclVariables, SumsHaveOneOrderInADeterministicRun) {
 }
 
 TEST(NcclVariables, OverlappingGroupsAreLaunchedInTheHostsOrder) {
-  EXPECT_EQ(nccl_variables({.interface = "", .layout = {.tp = 2, .dp = 2}}),
-            (Variables{{"NCCL_LAUNCH_ORDER_IMPLICIT", "1"}}));
+  for (const Layout& layout :
+       {Layout{.tp = 2, .dp = 2}, Layout{.tp = 4, .pp = 2}, Layout{.pp = 2, .dp = 4}})
+    EXPECT_EQ(nccl_variables({.interface = "", .layout = layout}),
+              (Variables{{"NCCL_LAUNCH_ORDER_IMPLICIT", "1"}}));
   EXPECT_EQ(nccl_variables(
                 {.interface = "ib0", .deterministic = true, .layout = {.tp = 2, .pp = 2, .dp = 2}}),
             (Variables{{"NCCL_ALGO", "Ring"},
