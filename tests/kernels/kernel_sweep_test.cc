@@ -14,6 +14,7 @@
 #include "kernels/launch_shapes.h"
 #include "tests/kernels/emulated_kernels.h"
 #include "tests/kernels/sweep/sweep.h"
+#include "tests/support/thrown.h"
 
 namespace retort::kernels::sweep {
 namespace {
@@ -78,6 +79,11 @@ TEST(KernelSweep, TellsTheShapesInUseOfThoseThatAreAsked) {
   EXPECT_EQ(lines[2].at("kernel"), "paged_decode");
 }
 
+TEST(KernelSweep, RefusesANameThatNoKernelHas) {
+  test::expect_refused("no kernel has the name 'adam'; there are ce_rows, ",
+                       [] { lines_of({.only = {"adamw", "adam"}}); });
+}
+
 // Nothing is measured for a card that is none, so that all have the table's rows.
 TEST(LaunchShapes, AreThoseOfAllCardsWhereNoneWasMeasured) {
   EXPECT_EQ(launch_shape(ShapedKernel::kDivergence, 0).threads, 256);
@@ -92,6 +98,21 @@ TEST(LaunchShapes, AreThoseOfAllCardsWhereNoneWasMeasured) {
   EXPECT_EQ(grid_of(7, few), 7);
 }
 
+// Those whose work is divided by their share.
+bool needs_share(ShapedKernel kernel) {
+  switch (kernel) {
+    case ShapedKernel::kAddRmsNorm:
+    case ShapedKernel::kRmsNormBackwardBf16:
+    case ShapedKernel::kRmsNormBackwardF32:
+    case ShapedKernel::kHeads:
+    case ShapedKernel::kHeadsBackward:
+    case ShapedKernel::kAdamw:
+    case ShapedKernel::kChecksum:
+    case ShapedKernel::kPagedDecode: return true;
+    default: return false;
+  }
+}
+
 // What no launch may have, whatever is measured: whole warps, and a share where one is needed.
 TEST(LaunchShapes, AreWholeWarps) {
   for (size_t i = 0; i < kNumShapedKernels; ++i)
@@ -100,7 +121,11 @@ TEST(LaunchShapes, AreWholeWarps) {
       EXPECT_GT(shape.threads, 0) << i;
       EXPECT_EQ(shape.threads % 32, 0) << i;
       EXPECT_LE(shape.threads, 1024) << i;
+      EXPECT_EQ(shape.least % 32, 0) << i;
       EXPECT_LE(shape.least, 1024) << i;
+      if (needs_share(static_cast<ShapedKernel>(i))) {
+        EXPECT_GT(shape.share, 0) << i;
+      }
     }
 }
 

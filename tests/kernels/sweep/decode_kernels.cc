@@ -119,7 +119,8 @@ SweptKernel pieces(const DecodePointer& x) {
                      {.threads = 64, .share = 128},
                      {.threads = 64, .share = 512}},
           .run = run,
-          .result = [x] { return x->y.clone(); }};
+          .result = [x] { return x->y.clone(); },
+          .outputs = [x] { return std::vector{x->y, x->scratch}; }};
 }
 
 SweptKernel joined(const DecodePointer& x) {
@@ -129,7 +130,8 @@ SweptKernel joined(const DecodePointer& x) {
           .bytes = x->piece_bytes(),
           .others = {{.threads = 32}, {.threads = 64}, {.threads = 256}},
           .run = [x](const LaunchShape& shape, int64_t) { x->join(shape); },
-          .result = [x] { return x->y.clone(); }};
+          .result = [x] { return x->y.clone(); },
+          .outputs = [x] { return std::vector{x->y}; }};
 }
 
 }  // namespace

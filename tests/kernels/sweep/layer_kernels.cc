@@ -73,7 +73,8 @@ SweptKernel add_rms_norm(const SweepOptions& options) {
                      {.threads = 512, .share = 32, .least = 512, .blocks = 1 << 20},
                      {.threads = 512, .share = 32, .least = 64, .blocks = 1056}},
           .run = run,
-          .result = [y] { return y.clone(); }};
+          .result = [y] { return y.clone(); },
+          .outputs = [=] { return std::vector{sum, y, rstd}; }};
 }
 
 // A thread holds a fixed number of a row's columns, so that its share is no choice.
@@ -104,7 +105,8 @@ SweptKernel rms_norm_backward(const SweepOptions& options, at::ScalarType dtype)
           .others = {shape(256, 264), shape(256, 396), shape(256, 1056), shape(512, 264),
                      shape(512, 528), shape(32, 1056)},
           .run = run,
-          .result = [dx] { return dx.clone(); }};
+          .result = [dx] { return dx.clone(); },
+          .outputs = [dx] { return std::vector{dx}; }};
 }
 
 SweptKernel column_sum(const SweepOptions& options) {
@@ -123,7 +125,8 @@ SweptKernel column_sum(const SweepOptions& options) {
           .bytes = 4.0 * static_cast<double>(rows * width),
           .others = {{.threads = 256}, {.threads = 384}, {.threads = 768}, {.threads = 1024}},
           .run = run,
-          .result = [dw] { return dw.clone(); }};
+          .result = [dw] { return dw.clone(); },
+          .outputs = [dw] { return std::vector{dw}; }};
 }
 
 // The heads of q and k with their norms, and the angles of each row.
@@ -183,7 +186,8 @@ SweptKernel heads(const SweepOptions& options) {
                      {.threads = 256, .share = 2, .blocks = 1 << 20},
                      {.threads = 256, .share = 4, .blocks = 1 << 20}},
           .run = run,
-          .result = [x] { return x->q_out.clone(); }};
+          .result = [x] { return x->q_out.clone(); },
+          .outputs = [x] { return std::vector{x->q_out, x->k_out}; }};
 }
 
 SweptKernel heads_backward(const SweepOptions& options) {
@@ -212,7 +216,8 @@ SweptKernel heads_backward(const SweepOptions& options) {
                      {.threads = 256, .share = 2, .blocks = 528},
                      {.threads = 64, .share = 2, .blocks = 1056}},
           .run = run,
-          .result = [x] { return x->q_out.clone(); }};
+          .result = [x] { return x->q_out.clone(); },
+          .outputs = [x] { return std::vector{x->q_out, x->k_out}; }};
 }
 
 SweptKernel gated(const SweepOptions& options, bool backward) {
@@ -242,7 +247,8 @@ SweptKernel gated(const SweepOptions& options, bool backward) {
                      {.threads = 256, .blocks = 1056},
                      {.threads = 256, .blocks = 4224}},
           .run = run,
-          .result = [first] { return first.clone(); }};
+          .result = [first] { return first.clone(); },
+          .outputs = [=] { return std::vector{first, second}; }};
 }
 
 }  // namespace

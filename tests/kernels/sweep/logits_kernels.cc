@@ -1,6 +1,7 @@
 // The kernels over rows of logits: cross-entropy, divergences, log-probabilities, the k largest,
 // and draws.
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
@@ -22,7 +23,7 @@
 namespace retort::kernels::sweep {
 namespace {
 
-constexpr int64_t kShownRows = 8;  // of a result
+constexpr int64_t kShownRows = 4;  // at each end of a result
 
 // What all of them read, and where gradients overwrite it.
 struct Logits {
@@ -51,10 +52,11 @@ struct Logits {
       copy.copy_(source);
   }
   at::Tensor& copy(int64_t i) { return copies.at(to_size(i)); }
-  // The first rows of a gradient in bfloat16, which lies over the front of each row.
-  at::Tensor shown_gradient() const {
-    const int64_t rows = std::min(kShownRows, sizes.fewer_rows);
-    return copies.front().view(at::kBFloat16).narrow(0, 0, rows).narrow(1, 0, sizes.vocab).clone();
+  // The first and the last of `rows` of a gradient in bfloat16, which lies over the front of each.
+  at::Tensor shown_gradient(int64_t rows) const {
+    const int64_t some = std::min(kShownRows, rows);
+    const at::Tensor all = copies.front().view(at::kBFloat16).narrow(1, 0, sizes.vocab);
+    return at::cat({all.narrow(0, 0, some), all.narrow(0, rows - some, some)});
   }
   std::string size(int64_t rows, const std::string& more = "") const {
     return std::to_string(rows) + " x " + std::to_string(sizes.vocab) + more;
@@ -105,7 +107,8 @@ SweptKernel ce_rows(const LogitsPointer& x) {
                      {.threads = 256, .share = 13},
                      {.threads = 256, .share = 7}},
           .run = run,
-          .result = [x] { return x->shown_gradient(); },
+          .result = [x] { return x->shown_gradient(x->sizes.rows); },
+          .outputs = [x] { return std::vector{x->numbers}; },
           .reset = [x] { x->reset(); }};
 }
 
@@ -127,7 +130,8 @@ SweptKernel ce_statistics(const LogitsPointer& x) {
           .bytes = x->bytes(4, x->sizes.rows),
           .others = threads({256, 384, 768, 1024}),
           .run = [x](const LaunchShape& shape, int64_t) { run_statistics(*x, shape, *x); },
-          .result = [x] { return x->sum.clone(); }};
+          .result = [x] { return x->sum.clone(); },
+          .outputs = [x] { return std::vector{x->max, x->sum, x->numbers, x->first}; }};
 }
 
 SweptKernel ce_gradient(const LogitsPointer& x) {
@@ -144,7 +148,8 @@ SweptKernel ce_gradient(const LogitsPointer& x) {
           .bytes = x->bytes(6, x->sizes.rows),
           .others = threads({256, 384, 768, 1024}),
           .run = run,
-          .result = [x] { return x->shown_gradient(); },
+          .result = [x] { return x->shown_gradient(x->sizes.rows); },
+          .outputs = [] { return std::vector<at::Tensor>{}; },
           .reset = [x] { x->reset(); }};
 }
 
@@ -164,7 +169,8 @@ SweptKernel divergence(const LogitsPointer& x) {
           .bytes = x->bytes(18, x->sizes.fewer_rows),
           .others = threads({128, 192, 384, 512}),
           .run = run,
-          .result = [x] { return x->shown_gradient(); },
+          .result = [x] { return x->shown_gradient(x->sizes.fewer_rows); },
+          .outputs = [x] { return std::vector{x->numbers}; },
           .reset = [x] { x->reset(); }};
 }
 
@@ -182,7 +188,8 @@ SweptKernel log_prob(const LogitsPointer& x) {
           .bytes = x->bytes(4, x->sizes.rows),
           .others = threads({256, 384, 768, 1024}),
           .run = run,
-          .result = [x] { return x->log_prob.clone(); }};
+          .result = [x] { return x->log_prob.clone(); },
+          .outputs = [x] { return std::vector{x->log_prob, x->entropy, x->max, x->sum}; }};
 }
 
 SweptKernel log_prob_gradient(const LogitsPointer& x) {
@@ -201,7 +208,8 @@ SweptKernel log_prob_gradient(const LogitsPointer& x) {
           .bytes = x->bytes(6, x->sizes.rows),
           .others = threads({256, 384, 768, 1024}),
           .run = run,
-          .result = [x] { return x->shown_gradient(); },
+          .result = [x] { return x->shown_gradient(x->sizes.rows); },
+          .outputs = [] { return std::vector<at::Tensor>{}; },
           .reset = [x] { x->reset(); }};
 }
 
@@ -226,7 +234,8 @@ SweptKernel top_k(const LogitsPointer& x) {
           .bytes = x->bytes(8, rows),
           .others = threads({256, 384, 768, 1024}),
           .run = run,
-          .result = [values] { return values->clone(); }};
+          .result = [values] { return values->clone(); },
+          .outputs = [values, ids] { return std::vector{*values, *ids}; }};
 }
 
 // As SampleRow of kernels/sample.cuh.
@@ -267,7 +276,8 @@ SweptKernel sample(const LogitsPointer& x, ShapedKernel row, int64_t count) {
           .bytes = x->bytes(4, count),
           .others = threads({256, 384, 512, 768, 1024}),
           .run = run,
-          .result = [tokens] { return tokens->select(1, 0).clone(); }};
+          .result = [tokens] { return tokens->select(1, 0).clone(); },
+          .outputs = [tokens] { return std::vector{*tokens}; }};
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <sstream>
 
 #include "base/error.h"
@@ -54,13 +53,28 @@ double copy_rate(const SweepOptions& options, const Waiting& wait) {
   return 2 * static_cast<double>(options.sizes.copy_bytes) / median(seconds);
 }
 
+// In a floating-point dtype not a number, in integers -1.
+void poison(const SweptKernel& kernel) {
+  for (const at::Tensor& output : kernel.outputs())
+    if (output.defined()) output.view(at::kByte).fill_(0xff);
+}
+
+// Whether nothing is left of what poison() wrote; no result is -1.
+bool is_written(const at::Tensor& result) {
+  if (result.is_floating_point()) return result.isfinite().all().item<bool>();
+  return !result.eq(-1).any().item<bool>();
+}
+
 struct Measured {
   double seconds = 0;
   at::Tensor result;  // in host memory, float64
+  bool written = false;
 };
 
 Measured measure(const SweptKernel& kernel, const LaunchShape& shape, const SweepOptions& options,
                  const Waiting& wait) {
+  // What another shape has left is gone, or rows that this one does not write would be right.
+  poison(kernel);
   const int64_t count = kernel.reset ? options.overwriting : options.launches;
   std::vector<double> seconds;
   // The first round loads the kernel, and fills what caches there are.
@@ -69,14 +83,19 @@ Measured measure(const SweptKernel& kernel, const LaunchShape& shape, const Swee
     seconds.push_back(timed(wait, count, [&](int64_t i) { kernel.run(shape, i); }));
   }
   seconds.erase(seconds.begin());
-  return {.seconds = median(seconds), .result = kernel.result().cpu().to(at::kDouble)};
+  const at::Tensor result = kernel.result().cpu();
+  return {.seconds = median(seconds),
+          .result = result.to(at::kDouble),
+          .written = is_written(result)};
 }
 
 // Two roundings of bfloat16 apart at the most; all is a number.
-bool is_same(const at::Tensor& got, const at::Tensor& wanted) {
-  const double largest = wanted.numel() == 0 ? 0 : wanted.abs().max().item<double>();
-  return std::isfinite(largest) &&
-         at::isclose(got, wanted, /*rtol=*/1.0 / 64, /*atol=*/1e-5 * largest).all().item<bool>();
+bool is_same(const Measured& got, const Measured& wanted) {
+  if (!got.written || !wanted.written) return false;
+  const double largest = wanted.result.numel() == 0 ? 0 : wanted.result.abs().max().item<double>();
+  return at::isclose(got.result, wanted.result, /*rtol=*/1.0 / 64, /*atol=*/1e-5 * largest)
+      .all()
+      .item<bool>();
 }
 
 std::string line_of(const SweptKernel& kernel, const LaunchShape& shape, bool in_use,
@@ -97,6 +116,18 @@ std::string line_of(const SweptKernel& kernel, const LaunchShape& shape, bool in
 bool is_wanted(const SweptKernel& kernel, const SweepOptions& options) {
   return options.only.empty() ||
          std::ranges::find(options.only, name_of(kernel.row)) != options.only.end();
+}
+
+// A name that no kernel has would be a sweep of nothing.
+void check_names(const std::vector<std::string>& only) {
+  std::string all;
+  for (size_t i = 0; i < kNumShapedKernels; ++i)
+    all += (all.empty() ? "" : ", ") + std::string(name_of(static_cast<ShapedKernel>(i)));
+  const std::string listed = ", " + all + ", ";
+  for (const std::string& name : only)
+    if (name.empty() || listed.find(", " + name + ", ") == std::string::npos)
+      throw Error(ErrorCode::kInvalidArgument,
+                  "no kernel has the name '" + name + "'; there are " + all);
 }
 
 }  // namespace
@@ -123,6 +154,7 @@ SweepSizes SweepSizes::tiny() {
 
 void sweep_kernels(const SweepOptions& options,
                    const std::function<void(const std::string& line)>& tell) {
+  check_names(options.only);
   RETORT_CHECK(device_kernels(options.device) != nullptr)
       << "no kernels on " << options.device.str();
   const Waiting wait(options.device);
@@ -139,13 +171,13 @@ void sweep_kernels(const SweepOptions& options,
       if (!is_wanted(kernel, options)) continue;
       const LaunchShape& in_use = launch_shape(kernel.row, options.device);
       const Measured base = measure(kernel, in_use, options, wait);
-      tell(line_of(kernel, in_use, true, base, copy, is_same(base.result, base.result)));
+      tell(line_of(kernel, in_use, true, base, copy, is_same(base, base)));
       if (!options.all_shapes) continue;
 
       for (const LaunchShape& shape : kernel.others) {
         if (shape == in_use) continue;
         const Measured other = measure(kernel, shape, options, wait);
-        tell(line_of(kernel, shape, false, other, copy, is_same(other.result, base.result)));
+        tell(line_of(kernel, shape, false, other, copy, is_same(other, base)));
       }
     }
 }

@@ -7,7 +7,8 @@
 //   {"kernel": "ce_rows", "size": "2048 x 151936, bf16", "threads": 512, "share": 7, "least": 0,
 //    "blocks": 0, "in_use": true, "us": 870.1, "gb_s": 3578, "of_copy": 1.189, "right": true}
 //   "in_use" is the table's shape (kernels/launch_shapes.h) for this device, "right" whether the
-//   results are those of that shape; a shape that is not right must not be used.
+//   results are those of that shape, each of them written; a shape that is not right must not be
+//   used.
 // Memory: 12 GiB of the device at the sizes by default, which its caches do not hold.
 #pragma once
 
@@ -57,6 +58,8 @@ struct SweptKernel {
   // Launches it, where it overwrites what it reads in the copy of that number.
   std::function<void(const LaunchShape& shape, int64_t copy)> run;
   std::function<at::Tensor()> result;  // some of what the first copy's launch wrote
+  // All that a launch writes and does not read, contiguous: bytes 0xff before each shape's first.
+  std::function<std::vector<at::Tensor>()> outputs;
   std::function<void()> reset = {};    // all copies; empty: nothing is overwritten
 };
 

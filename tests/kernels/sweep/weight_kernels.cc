@@ -1,5 +1,6 @@
 // The kernels over all weights: AdamW and checksums.
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
@@ -19,7 +20,7 @@
 namespace retort::kernels::sweep {
 namespace {
 
-constexpr int64_t kShown = 4096;  // elements of a result
+constexpr int64_t kShown = 4096;  // elements at each end of a result
 
 // The bytes of a table of the host, on the device.
 template <class T>
@@ -73,6 +74,10 @@ struct Adamw {
     there = table_there(std::move(all), device);
     return there;
   }
+  at::Tensor shown() const {
+    const int64_t some = std::min(kShown, count);
+    return at::cat({master.narrow(0, 0, some), master.narrow(0, count - some, some)});
+  }
   void reset() {
     master.copy_(start);
     exp_avg.zero_();
@@ -106,7 +111,8 @@ SweptKernel adamw(const SweepOptions& options) {
                      {.threads = 512, .share = 16384},
                      {.threads = 128, .share = 4096}},
           .run = run,
-          .result = [x] { return x->master.narrow(0, 0, std::min(kShown, x->count)).clone(); },
+          .result = [x] { return x->shown(); },
+          .outputs = [x] { return std::vector{x->weight}; },
           .reset = [x] { x->reset(); }};
 }
 
@@ -167,6 +173,7 @@ SweptKernel checksum(const SweepOptions& options) {
                      {.threads = 512, .share = 1 << 20}},
           .run = run,
           .result = [x] { return x->sums.clone(); },
+          .outputs = [] { return std::vector<at::Tensor>{}; },  // it adds to them
           .reset = [x] { x->sums.zero_(); }};
 }
 
