@@ -5,11 +5,13 @@
 A mutation takes out a barrier, or lets a bound take one element more. Its kernels are compiled for
 the emulator as the build does it, linked with the objects of kernels_test, and run; a test that
 fails, or a program that dies, has seen it. What nobody sees is told, and the exit code is 1, unless
-`mutations.txt` beside this file names it with a reason. Needs a folder in which kernels_test was
-built; a mutation takes a core half a minute.
+`mutations.txt` beside this file names it with a reason; so are entries there of which the kernels
+have nothing any more. Needs a folder in which kernels_test was built; a mutation takes a core half
+a minute.
 """
 
 import argparse
+import collections
 import pathlib
 import re
 import shlex
@@ -27,14 +29,21 @@ BARRIER = re.compile(r"__syncthreads\(\);")
 BOUND = re.compile(r"(?<![<>=\w] )(\b[\w.+* ]+?) (<) ((?:c\.|t\.|shape\.)?(?:rows|width|packs|count|"
                    r"columns|size|end|left|length|num_ids|vocab_size|heads|n|tasks)\b)")  # fmt: skip
 SECONDS = 240
+SEPARATOR = " ## "  # in mutations.txt; no line of a kernel has it
 
 
 class Mutation:
-    def __init__(self, path, line, what, text):
+    def __init__(self, path, line, what, text, code):
         self.path, self.line, self.what, self.text = path, line, what, text
+        self.code = code  # of the line, as the kernel has it
+        self.nth = 1  # of those in the file with the same change of the same code
 
     def name(self):
         return f"{self.path.name}:{self.line} {self.what}"
+
+    def key(self):
+        """What names it in mutations.txt: lines move, and the reason is one of the code."""
+        return (self.path.name, str(self.nth), self.what, self.code)
 
 
 def lines_of_code(text):
@@ -55,14 +64,17 @@ def places(text):
 
 
 def mutations():
-    found = []
+    found, counts = [], collections.Counter()
     for path in sorted(KERNELS.glob("*.cuh")):
         text = path.read_text()
         for number, what, (begin, end), new in places(text):
             lines = text.splitlines(keepends=True)
             line = lines[number - 1]
             lines[number - 1] = line[:begin] + new + line[end:]
-            found.append(Mutation(path, number, what, "".join(lines)))
+            mutation = Mutation(path, number, what, "".join(lines), line.split("//")[0].strip())
+            counts[path, what, mutation.code] += 1
+            mutation.nth = counts[path, what, mutation.code]
+            found.append(mutation)
     return found
 
 
@@ -121,9 +133,24 @@ def run_mutated(mutation, build, compile_line, link_line, work):
 
 
 def known_survivors():
-    path = HERE / "mutations.txt"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return {line.split(": ")[0] for line in lines if line and not line.startswith("#")}
+    """The keys of mutations.txt."""
+    known = set()
+    for number, line in enumerate((HERE / "mutations.txt").read_text().splitlines(), 1):
+        if not line or line.startswith("#"):
+            continue
+        *key, reason = line.split(SEPARATOR)
+        if len(key) != 4 or not reason:
+            sys.exit(f"error: mutations.txt:{number}: expected FILE, NTH, CHANGE, CODE, REASON")
+        known.add(tuple(key))
+    return known
+
+
+def tell_stale(known, every):
+    """Names the entries that no mutation has; their number."""
+    stale = sorted(known - {mutation.key() for mutation in every})
+    for key in stale:
+        print(f"mutations.txt names what the kernels do not have: {SEPARATOR.join(key)}")
+    return len(stale)
 
 
 def main():
@@ -136,14 +163,16 @@ def main():
     parser.add_argument("--output", type=pathlib.Path, help="gets a line for each")
     options = parser.parse_args()
     parts = [p for p in options.only.split(",") if p]
-    chosen = [m for m in mutations() if not parts or any(p in m.name() for p in parts)]
+    every, known = mutations(), known_survivors()
+    chosen = [m for m in every if not parts or any(p in m.name() for p in parts)]
+    stale = tell_stale(known, every)
     if options.list:
         print(*(m.name() for m in chosen), sep="\n")
-        return 0
+        return 1 if stale else 0
 
     build = options.build.resolve()
     compile_line, link_line = commands(build)
-    survivors, known = [], known_survivors()
+    survivors = []
     with tempfile.TemporaryDirectory(prefix="mutate_kernels-") as folder:
         # Without a mutation all tests pass, or nothing that follows says anything.
         failed = run_mutated(None, build, compile_line, link_line, pathlib.Path(folder))
@@ -156,10 +185,12 @@ def main():
             if options.output:
                 with open(options.output, "a") as file:
                     file.write(line + "\n")
-            if not saw and mutation.name() not in known:
+            if saw and mutation.key() in known:
+                print(f"mutations.txt says that nothing sees {mutation.name()}")
+            if not saw and mutation.key() not in known:
                 survivors.append(mutation.name())
     print(f"{len(chosen)} mutations, {len(survivors)} that no test sees")
-    return 1 if survivors else 0
+    return 1 if survivors or stale else 0
 
 
 if __name__ == "__main__":
