@@ -10,6 +10,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <string>
 #include <utility>
@@ -68,6 +69,13 @@ std::vector<NamedParameter> named(const std::vector<at::Tensor>& weights) {
   return parameters;
 }
 
+// Begins a step with sums that no step may read: its first gradient takes their place.
+void begin_step(GradBuckets& buckets) {
+  for (size_t i = 0; i < buckets.size(); ++i)
+    buckets.main_grad(i).fill_(std::nan(""));
+  buckets.begin_step();
+}
+
 // The input of a micro-batch and the gradients by the outputs.
 struct MicroBatch {
   at::Tensor x;
@@ -102,7 +110,7 @@ TEST_F(MainGradient, OfEveryMicroBatchIsAddedWithoutARounding) {
   GradBuckets buckets(named(weights), world_.dp(), {});
   for (int step = 0; step < kSteps; ++step) {
     std::vector<at::Tensor> expected(kWeights, at::zeros({kOutputs, kWidth}, at::kDouble));
-    buckets.begin_step();
+    begin_step(buckets);
     for (int micro = 0; micro < kMicroBatches; ++micro) {
       buckets.set_last_micro_batch(micro + 1 == kMicroBatches);
       const MicroBatch batch(10 * step + micro);
@@ -148,7 +156,7 @@ TEST_F(MainGradient, IsNoTensorOfItsOwn) {
   for (at::Tensor weight : weights)
     weight.mutable_grad().reset();
   GradBuckets buckets(named(weights), world_.dp(), {});
-  buckets.begin_step();
+  begin_step(buckets);
   for (int micro = 0; micro < kMicroBatches; ++micro) {
     const auto [large_blocks, operators] = backward();
     EXPECT_EQ(large_blocks, 0) << micro;
@@ -169,7 +177,7 @@ TEST_F(MainGradient, OfAWeightThatIsUsedSeveralTimes) {
                                (weight * factor.to(stand_in_device())).sum()},
                               {first.dy_there()[0], second.dy_there()[0], at::Tensor()});
   };
-  buckets.begin_step();
+  begin_step(buckets);
   buckets.set_last_micro_batch(true);
   backward();
   EXPECT_NE(test::message_of(backward).find("second gradient after its bucket was sent"),
@@ -190,7 +198,7 @@ TEST_F(MainGradient, OfALayerThatIsComputedAgain) {
     return row_linear(x, parameters[0], {});
   };
   const at::Tensor x = batch.x.to(stand_in_device()).requires_grad_(true);
-  buckets.begin_step();
+  begin_step(buckets);
   buckets.set_last_micro_batch(true);
   const at::Tensor y = checkpointed(body, x, {weight});
   const at::Tensor dy = batch.dy_there()[0];
@@ -205,9 +213,7 @@ TEST_F(MainGradient, OfALayerThatIsComputedAgain) {
 TEST_F(MainGradient, OfAnEmptyMicroBatchIsZero) {
   const std::vector<at::Tensor> weights = weights_there();
   GradBuckets buckets(named(weights), world_.dp(), {});
-  for (size_t i = 0; i < kWeights; ++i)
-    buckets.main_grad(i).fill_(17.0);
-  buckets.begin_step();
+  begin_step(buckets);
   buckets.set_last_micro_batch(true);
   const at::TensorOptions there = at::TensorOptions(at::kBFloat16).device(stand_in_device());
   const at::Tensor dy = at::zeros({0, kOutputs}, there);
@@ -227,9 +233,13 @@ void sharded_scenario() {
                         {.bucket_bytes = kOutputs * kWidth * 4, .shard = true});
     test::require(buckets.sharded() && buckets.num_buckets() == 3, "a bucket for each weight");
     for (int step = 0; step < kSteps; ++step) {
-      buckets.begin_step();
+      const int64_t before = test::stand_in_collectives(options);
+      begin_step(buckets);
       buckets.set_last_micro_batch(true);
       run(MicroBatch(2 * step + world.rank()), weights);
+      // Backward itself has sent the buckets, though no gradient came to their parameters' hooks.
+      test::require(test::stand_in_collectives(options) - before == buckets.num_buckets(),
+                    "each bucket is sent in backward");
       buckets.end_last_backward();
       buckets.finish();
 
