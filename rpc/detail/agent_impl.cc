@@ -115,7 +115,7 @@ std::function<void()> Agent::Impl::call(std::string_view peer, MethodId method, 
     wire->tensors = std::move(message.tensors);
     detail::address(*wire, state->name(),
                     std::min(options_.rpc.max_message_bytes.bytes, state->max_message_bytes()),
-                    options_.rpc, options_.devices.get());
+                    options_.rpc, options_.devices.get(), state->sees_devices());
     detail::begin_send(wire->tensors, options_.devices.get());
     // On the loop thread a call overdraws: a loop that waits could not take the replies that give
     // credit back.

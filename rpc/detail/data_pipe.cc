@@ -64,10 +64,18 @@ int64_t device_of(const tensorpipe::Descriptor::Tensor& tensor, const DeviceTran
       .with("devices", devices != nullptr ? devices->num_devices() : 0);
 }
 
+Error no_devices_there(const std::string& peer) {
+  return Error(ErrorCode::kUnavailable,
+               "rpc.device_maps." + role_of(peer) +
+                   " has a tensor go to a device of a peer that sees none: its role computes on "
+                   "the CPU, or its module for devices is not loaded; send a copy in host memory")
+      .with("peer", peer);
+}
+
 }  // namespace
 
 void address(WireMessage& message, const std::string& peer, uint64_t max_bytes,
-             const RpcOptions& options, const DeviceTransfer* devices) {
+             const RpcOptions& options, const DeviceTransfer* devices, bool peer_sees_devices) {
   if (message.tensors.size() > kMaxTensors)
     throw Error(ErrorCode::kResourceExhausted,
                 "a message carries too many tensors; concatenate some")
@@ -76,6 +84,7 @@ void address(WireMessage& message, const std::string& peer, uint64_t max_bytes,
   if (message.on_device())
     for (const auto& tensor : message.tensors) {
       const int64_t target = tensor.is_cpu() ? -1 : target_of(tensor, peer, options, devices);
+      if (target >= 0 && tensor.numel() > 0 && !peer_sees_devices) throw no_devices_there(peer);
       // Channels of devices need an address, which a tensor without elements has not.
       message.target_devices.push_back(tensor.numel() == 0 ? -1 : target);
     }

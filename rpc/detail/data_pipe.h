@@ -29,9 +29,11 @@ inline constexpr uint64_t kPipeHelloBytes = 4 << 10;  // the first message of a 
 
 // Checks a message and says for each tensor on a device where it goes. kResourceExhausted above
 // `max_bytes` or 4,096 tensors; kInvalidArgument, naming map and key, for a tensor that is not on
-// the CPU and has no entry there; kUnavailable if `devices` is null or moves no such tensors.
+// the CPU and has no entry there; kUnavailable if `devices` is null or moves no such tensors, or if
+// the peer sees no devices.
 void address(WireMessage& message, const std::string& peer, uint64_t max_bytes,
-             const RpcOptions& options, const DeviceTransfer* devices = nullptr);
+             const RpcOptions& options, const DeviceTransfer* devices = nullptr,
+             bool peer_sees_devices = true);
 // Runs on the thread that gives the tensors away: orders the sending behind its work on the
 // devices.
 void begin_send(const std::vector<at::Tensor>& tensors, DeviceTransfer* devices);

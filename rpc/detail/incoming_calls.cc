@@ -185,7 +185,7 @@ std::shared_ptr<WireMessage> IncomingCalls::answer(uint64_t call_id, Outcome<Mes
       const Agent::Options& options = context_.host().options();
       address(*message, context_.peer(),
               std::min(context_.theirs().max_message_bytes, options.rpc.max_message_bytes.bytes),
-              options.rpc, options.devices.get());
+              options.rpc, options.devices.get(), !context_.theirs().devices.empty());
     } catch (...) {
       outcome.error = std::current_exception();
     }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -57,6 +58,9 @@ class PeerState {
   // The largest message and the number of calls that the peer accepts; known once it is connected.
   void set_limits(uint64_t max_message_bytes, uint64_t max_calls);
   uint64_t max_message_bytes() const;
+  // Whether the peer has said that it sees devices; if not, no tensor can be sent to one of its.
+  void set_sees_devices(bool sees) { sees_devices_ = sees; }
+  bool sees_devices() const { return sees_devices_; }
 
  private:
   bool has_room(uint64_t bytes) const;
@@ -74,6 +78,7 @@ class PeerState {
   uint64_t peers_max_calls_ = kMaxIncomingCalls;
   std::array<float, 1024> latencies_ms_{};
   bool closed_ = false;
+  std::atomic<bool> sees_devices_{false};
   MethodCounters methods_;
 };
 

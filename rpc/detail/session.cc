@@ -71,6 +71,14 @@ void Session::check_devices() const {
   const Agent::Options& options = host().options();
   const auto map = options.rpc.device_maps.find(role_of(peer()));
   if (map == options.rpc.device_maps.end() || !options.devices) return;
+  // A peer without devices may be one whose role turns out to need none. It is refused when a
+  // tensor is to go to a device of its (address()), and the log has said why.
+  if (theirs().devices.empty()) {
+    RETORT_LOG(kWarning) << "rpc.device_maps." << map->first << ": " << peer()
+                         << " sees no devices (its role computes on the CPU, or its module for "
+                            "them is not loaded), so that no tensor can go to one";
+    return;
+  }
   const SeenDevices here{.process = options.name, .ids = options.devices->device_ids()};
   const SeenDevices there{.process = peer(), .ids = theirs().devices};
   check_numbering(map->second, here, there);
@@ -94,6 +102,7 @@ void Session::go_up(Pipes pipes) {
   flow_.open(std::move(pipes));
   enter(Phase::kUp);
   set_peer_state(host().peer_state(peer()));
+  peer_state().set_sees_devices(!theirs().devices.empty());
   peer_state().set_limits(theirs().max_message_bytes, theirs().max_inflight_calls);
   last_heard_ = last_tick_ = Clock::now();
   tick();

@@ -172,6 +172,26 @@ TEST(StandInRpcNumbering, AgentsThatTurnAMapRoundRefuseEachOther) {
                      [&] { absent.connect(); });
 }
 
+// It is no mistake until a tensor is to go there.
+TEST(StandInRpcNumbering, APeerWithoutDevicesIsRefusedWithTheFirstTensorForOne) {
+  ::testing::internal::CaptureStderr();
+  HandlerThread handlers;
+  Agent server(agent_options("teacher/0"));
+  Agent client(device_agent("student/0", "teacher", {{"0", 0}}));
+  serve_echo(server, handlers.queue);
+  client.connect("teacher/0", server.address(), soon());
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find(
+                "rpc.device_maps.teacher: teacher/0 sees no devices"),
+            std::string::npos);
+
+  auto refused = client.call("teacher/0", kEcho, {.text = {}, .tensors = {on_device(10, 0)}});
+  test::expect_error(ErrorCode::kUnavailable, "to a device of a peer that sees none",
+                     [&] { refused.get(soon()); });
+  const EchoReply host =
+      client.call("teacher/0", kEcho, {.text = "host", .tensors = {at::full({3}, 1)}}).get(soon());
+  EXPECT_TRUE(at::equal(host.tensors[0], at::full({3}, 1)));
+}
+
 TEST(StandInRpcNumbering, AgentsThatSeeAPartOfTheDevicesAreJoinedAndTheLogNamesThem) {
   ::testing::internal::CaptureStderr();
   {
