@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <memory>
@@ -54,8 +55,11 @@ struct Connection {
   c10::intrusive_ptr<c10d::Backend> connect(const std::string& group,
                                             std::chrono::milliseconds limit) {
     return detail::connect_in_time(
-        module, {.name = group, .ranks = {0, 1}, .position = 0, .timeout = limit}, {}, limit);
+        module, {.name = group, .ranks = {0, 1}, .position = 0, .timeout = limit}, {}, limit,
+        {.exit_limit = exit_limit, .exit_process = [ended = ended] { *ended = true; }});
   }
+  std::chrono::milliseconds exit_limit = 1h;
+  std::shared_ptr<std::atomic<bool>> ended = std::make_shared<std::atomic<bool>>(false);
   WaitingBackends& backends = *new WaitingBackends;  // the module's
   std::shared_ptr<DeviceModule> module =
       std::make_shared<DeviceModule>(std::unique_ptr<detail::DeviceBackends>(&backends));
@@ -83,6 +87,26 @@ TEST(ConnectInTime, ARankThatDoesNotComeIsATimeout) {
   ASSERT_FALSE(module.expired());
   backends.open();
   EXPECT_TRUE(test::wait_until([&] { return module.expired(); }));
+}
+
+// Who was told would wait for that thread at the end.
+TEST(ConnectInTime, TheProcessEndsWhereTheThreadDoesNotComeBack) {
+  Connection c;
+  c.exit_limit = 50ms;
+  c.backends.shut();
+  test::expect_error(ErrorCode::kTimeout, "timed out", [&] { c.connect("student.dp", 50ms); });
+  EXPECT_TRUE(test::wait_until([&] { return c.ended->load(); }));
+  c.backends.open();
+  EXPECT_TRUE(test::wait_until([&] { return c.module.use_count() == 1; }));
+
+  // One that comes back in time ends nothing.
+  Connection late;
+  late.exit_limit = 500ms;
+  late.backends.shut();
+  test::expect_error(ErrorCode::kTimeout, "timed out", [&] { late.connect("student.dp", 50ms); });
+  late.backends.open();
+  std::this_thread::sleep_for(600ms);
+  EXPECT_FALSE(late.ended->load());
 }
 
 }  // namespace
