@@ -170,17 +170,25 @@ void connect_all(const std::vector<std::shared_ptr<Group::Impl>>& groups, const 
 }
 
 // What is left of the device once NCCL, and whoever else is there, has taken its part.
+// Only told, so that a driver which does not answer ends no world whose groups are connected.
 void log_memory(const World::Options& options, const std::vector<std::string>& connected) {
   constexpr double kGib = 1 << 30;
-  const detail::DeviceMemory memory = options.device_module->backends().memory();
   std::string names;
   for (const std::string& name : connected)
     names += (names.empty() ? " " : ", ") + name;
   std::ostringstream text;
-  text << std::fixed << std::setprecision(1)
-       << "groups connected on the device:" << (names.empty() ? " none" : names) << "; "
-       << static_cast<double>(memory.free) / kGib << " of its "
-       << static_cast<double>(memory.total) / kGib << " GiB are free";
+  text << "groups connected on the device:" << (names.empty() ? " none" : names) << "; ";
+
+  try {
+    const detail::DeviceMemory memory = options.device_module->backends().memory();
+    text << std::fixed << std::setprecision(1) << static_cast<double>(memory.free) / kGib
+         << " of its " << static_cast<double>(memory.total) / kGib << " GiB are free";
+  } catch (const std::exception& e) {
+    RETORT_LOG(kWarning) << text.str()
+                         << "how much of its memory is free is not known: "
+                         << detail::first_line(e);
+    return;
+  }
   RETORT_LOG(kInfo) << text.str();
 }
 
