@@ -231,10 +231,11 @@ void WeightStaging::apply() {
   for (const parallel::NamedParameter& parameter : decoder_.trained_parameters())
     own[parameter.name] = parameter.value;
 
-  // On a device values are copied into the tensors that are in use, which takes it less than a
-  // millisecond for a GB: launches that were recorded with their addresses may be repeated then. On
-  // the CPU nobody records addresses, and the copy would keep a core from drawing for as long as
-  // memory takes, so that a whole parameter takes the place of what was there.
+  // On a device values are copied into the tensors that are in use, which should take it less than
+  // a millisecond for a GB (computed from the rate of its memory, not measured): launches that were
+  // recorded with their addresses may be repeated then. On the CPU nobody records addresses, and
+  // the copy would keep a core from drawing for as long as memory takes, so that a whole parameter
+  // takes the place of what was there.
   const bool takes_memory = decoder_.device().is_cpu();
   for (auto& [key, arrived] : staged)
     for (WeightPart& part : arrived.bucket.parts) {
