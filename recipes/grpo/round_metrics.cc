@@ -13,9 +13,9 @@ namespace {
 
 constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
 
-// Counts samples, their tokens, and those that were cut off.
+// Counts samples; of those that came to an end their tokens, and which of them were cut off.
 struct Lengths {
-  double samples = 0, tokens = 0, clipped = 0;
+  double samples = 0, ended = 0, tokens = 0, clipped = 0;
 };
 // Sums one reward over the samples that it could score.
 struct Component {
@@ -33,8 +33,11 @@ MetricsRow round_metrics(parallel::World& world, const Rollout& rollout,
   for (const RolloutGroup& group : rollout.groups)
     for (const RolloutSample& sample : group.samples) {
       lengths.samples += 1;
-      lengths.tokens += static_cast<double>(models::num_model_tokens(sample.completion));
-      lengths.clipped += sample.completion.finish_reason == models::FinishReason::kLength ? 1 : 0;
+      if (!is_lost(sample)) {
+        lengths.ended += 1;
+        lengths.tokens += static_cast<double>(models::num_model_tokens(sample.completion));
+        lengths.clipped += sample.completion.finish_reason == models::FinishReason::kLength ? 1 : 0;
+      }
       for (size_t r = 0; r < rewards; ++r)
         if (sample.components[r]) {
           components[r].sum += *sample.components[r];
@@ -44,8 +47,13 @@ MetricsRow round_metrics(parallel::World& world, const Rollout& rollout,
 
   // One all-reduce sums all numbers over the dp ranks.
   const RewardKl kl = facts.kl.value_or(RewardKl{});
-  std::vector<double> sums{lengths.samples, lengths.tokens, lengths.clipped,
-                           kl.sum,          kl.tokens,      facts.overlong_penalty_sum.value_or(0)};
+  std::vector<double> sums{lengths.samples,
+                           lengths.tokens,
+                           lengths.clipped,
+                           kl.sum,
+                           kl.tokens,
+                           facts.overlong_penalty_sum.value_or(0),
+                           lengths.ended};
   const size_t first_component = sums.size();
   for (const Component& component : components)
     sums.insert(sums.end(), {component.sum, component.count});
@@ -53,7 +61,7 @@ MetricsRow round_metrics(parallel::World& world, const Rollout& rollout,
   if (world.dp().size() > 1) world.dp().all_reduce(all);
   const double* sum = all.const_data_ptr<double>();
   const double samples = sum[0];
-  const double tokens = sum[1];
+  const double ended = sum[6];
 
   MetricsRow row{.step = step, .values = {}};
   const double scorable = samples - static_cast<double>(advantages.num_unscorable);
@@ -61,8 +69,8 @@ MetricsRow round_metrics(parallel::World& world, const Rollout& rollout,
       .add("reward_std", advantages.reward_std)
       .add("frac_reward_zero_std", advantages.frac_reward_zero_std)
       .add("num_unscorable", advantages.num_unscorable)
-      .add("completions/mean_length", tokens / samples)
-      .add("completions/clipped_ratio", sum[2] / samples);
+      .add("completions/mean_length", ended > 0 ? sum[1] / ended : kNoNumber)
+      .add("completions/clipped_ratio", ended > 0 ? sum[2] / ended : kNoNumber);
   if (facts.kl) row.add("kl", sum[4] > 0 ? sum[3] / sum[4] : kNoNumber);
   if (facts.overlong_penalty_sum)
     row.add("overlong_penalty", scorable > 0 ? sum[5] / scorable : kNoNumber);

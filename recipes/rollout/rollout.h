@@ -57,6 +57,7 @@ struct RolloutSample {
   models::Completion completion;  // of an episode without its prompt (models::take_prompt)
   // Of an episode, whose environment wrote it; else empty: the group's.
   std::vector<int32_t> prompt_ids;
+  std::string prompt_text;  // of prompt_ids
   std::optional<EpisodeRecord> episode;
   uint64_t sample_id = 0;
   uint64_t weight_version = 0;
@@ -77,6 +78,12 @@ RolloutSample sample_of(models::Completion completion);
 inline const std::vector<int32_t>& prompt_ids_of(const data::PromptSample& prompt,
                                                  const RolloutSample& sample) {
   return sample.episode ? sample.prompt_ids : prompt.prompt_ids;
+}
+
+// True for an episode that was given up, mostly as its environment failed: there is no telling what
+// it would have come to.
+inline bool is_lost(const RolloutSample& sample) {
+  return sample.episode && !sample.episode->unscorable.empty();
 }
 
 struct Rollout {

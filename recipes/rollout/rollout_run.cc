@@ -77,8 +77,11 @@ struct EvaluationSums {
     for (const RolloutSample& sample : group.samples) {
       reward += sample.reward.value_or(0);
       scored += sample.reward ? 1 : 0;
-      tokens += static_cast<double>(models::num_model_tokens(sample.completion));
       count += 1;
+      if (!is_lost(sample)) {
+        tokens += static_cast<double>(models::num_model_tokens(sample.completion));
+        ended += 1;
+      }
       passed += sample.reward && *sample.reward >= pass_reward;
     }
     prompts += 1;
@@ -86,13 +89,13 @@ struct EvaluationSums {
       passes[i] += pass_at_k(to_int64(group.samples.size()), passed, ks[i]);
   }
   void reduce(parallel::Group& dp) {
-    for (double* sum : {&reward, &scored, &tokens, &count, &prompts})
+    for (double* sum : {&reward, &scored, &tokens, &count, &ended, &prompts})
       *sum = dp.all_reduce(*sum);
     for (double& sum : passes)
       sum = dp.all_reduce(sum);
   }
 
-  double reward = 0, scored = 0, tokens = 0, count = 0, prompts = 0;
+  double reward = 0, scored = 0, tokens = 0, count = 0, ended = 0, prompts = 0;
   double pass_reward;
   std::vector<int64_t> ks;     // none: a prompt has one completion
   std::vector<double> passes;  // of each k, over prompts
@@ -185,7 +188,7 @@ MetricsRow RolloutRun::evaluate(int64_t step) {
   row.add("eval_reward", sums.reward / sums.scored)
       .add("eval_num_prompts", static_cast<int64_t>(sums.prompts))
       .add("eval_num_unscorable", static_cast<int64_t>(sums.count - sums.scored))
-      .add("eval_completions/mean_length", sums.tokens / sums.count)
+      .add("eval_completions/mean_length", sums.tokens / sums.ended)
       .add("eval_weight_version", static_cast<int64_t>(rollout.weight_version));
   for (size_t i = 0; i < sums.ks.size(); ++i)
     row.add("eval_pass@" + std::to_string(sums.ks[i]), sums.passes[i] / sums.prompts);
