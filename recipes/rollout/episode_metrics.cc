@@ -8,8 +8,11 @@
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "base/sizes.h"
 #include "models/generation/completion_spans.h"
@@ -28,17 +31,31 @@ void add(Sums& sums, const std::string& name, double value, double count = 1) {
   number += count;
 }
 
+// Whether the episodes of a group begin otherwise than each other, as far as they were not lost;
+// nullopt where there are no two.
+std::optional<bool> prompts_differ(const RolloutGroup& group) {
+  const std::vector<int32_t>* first = nullptr;
+  std::optional<bool> differ;
+  for (const RolloutSample& sample : group.samples) {
+    if (is_lost(sample)) continue;
+    if (first) differ = differ.value_or(false) || sample.prompt_ids != *first;
+    first = first ? first : &sample.prompt_ids;
+  }
+  return differ;
+}
+
 Sums sums_of(const Rollout& rollout) {
   // All names but the environment's own stand here, also where a rank has no episode.
   Sums sums;
   for (const char* name : {"calls", "failed_calls", "turns", "environment_tokens", "malformed",
-                           "unscorable"})
+                           "unscorable", "other_prompts"})
     add(sums, name, 0, 0);
 
-  for (const RolloutGroup& group : rollout.groups)
+  for (const RolloutGroup& group : rollout.groups) {
+    if (const auto differ = prompts_differ(group)) add(sums, "other_prompts", *differ ? 1 : 0);
     for (const RolloutSample& sample : group.samples) {
       const EpisodeRecord& episode = *sample.episode;
-      const bool lost = !episode.unscorable.empty();
+      const bool lost = is_lost(sample);
       add(sums, "unscorable", lost ? 1 : 0);
       if (lost) continue;
 
@@ -52,6 +69,7 @@ Sums sums_of(const Rollout& rollout) {
       for (const auto& [name, value] : episode.metrics)
         add(sums, kEnvironment + name, value);
     }
+  }
   return sums;
 }
 
@@ -91,14 +109,22 @@ void add_episode_metrics(const Rollout& rollout, parallel::Group& dp, MetricsRow
   const auto mean_of = [&](double sum) { return episodes > 0 ? sum / episodes : 0; };
 
   const double calls = sum_of("calls");
+  const double groups = sums.at("other_prompts").second;
   row.add("tools/call_frequency", mean_of(calls))
       .add("tools/failure_frequency", calls > 0 ? sum_of("failed_calls") / calls : 0)
       .add("episodes/mean_turns", mean_of(sum_of("turns")))
       .add("episodes/mean_environment_tokens", mean_of(sum_of("environment_tokens")))
       .add("episodes/malformed_ratio", mean_of(sum_of("malformed")))
-      .add("episodes/num_lost", static_cast<int64_t>(sum_of("unscorable")));
+      .add("episodes/num_lost", static_cast<int64_t>(sum_of("unscorable")))
+      .add(kOtherPrompts, groups > 0 ? sum_of("other_prompts") / groups : 0);
   for (const auto& [name, sum] : sums)
     if (name.starts_with(kEnvironment)) row.add(name, sum.first / sum.second);
+}
+
+double frac_groups_with_other_prompts(const MetricsRow& row) {
+  for (const auto& [name, value] : row.values)
+    if (name == kOtherPrompts) return std::get<double>(value);
+  return 0;
 }
 
 }  // namespace retort::recipes

@@ -94,7 +94,7 @@ RolloutSample sample(std::vector<std::pair<std::string, double>> metrics, int64_
                      std::string unscorable = "") {
   RolloutSample sample;
   sample.completion = episode();
-  models::take_prompt(sample.completion);
+  sample.prompt_ids = models::take_prompt(sample.completion);
   sample.episode = {.metrics = std::move(metrics),
                     .turns = 2,
                     .calls = calls,
@@ -123,6 +123,7 @@ TEST(EpisodeMetrics, AreMeansOverTheEpisodesOfAllRanks) {
         {"episodes/mean_environment_tokens", 1},
         {"episodes/malformed_ratio", 0},
         {"episodes/num_lost", 1},
+        {"episodes/frac_groups_with_other_prompts", 0},
         {"environment/moves", 5},
         {"environment/solved", 0.5}};
     ASSERT_EQ(row.values.size(), expected.size());
@@ -133,6 +134,32 @@ TEST(EpisodeMetrics, AreMeansOverTheEpisodesOfAllRanks) {
                 expected[i].second)
           << expected[i].first;
     }
+  });
+  for (const std::optional<Error>& error : errors)
+    EXPECT_FALSE(error) << error->what();
+}
+
+// An environment that does not look at the seed gives each episode of a group a task of its own.
+// One that was lost has begun with nothing, and a group of one has nobody to differ from.
+TEST(EpisodeMetrics, CountGroupsThatBeginWithOtherPrompts) {
+  const auto errors = test::run_rank_threads(2, [](parallel::World& world) {
+    const RolloutSample good = sample({}, 1);
+    RolloutSample other = good, lost = sample({}, 0, "the environment is gone");
+    other.prompt_ids.push_back(9);
+    lost.prompt_ids.clear();
+    Rollout rollout;
+    if (world.rank() == 0)
+      for (const auto& samples : {std::vector{good, good, lost}, std::vector{lost, good, other}})
+        rollout.groups.push_back({.samples = samples});
+    else
+      for (const auto& samples : {std::vector{good, good}, std::vector{other, good, good},
+                                  std::vector{lost, other}})
+        rollout.groups.push_back({.samples = samples});
+
+    MetricsRow row;
+    EXPECT_EQ(frac_groups_with_other_prompts(row), 0);
+    add_episode_metrics(rollout, world.dp(), row);
+    EXPECT_EQ(frac_groups_with_other_prompts(row), 2.0 / 4);
   });
   for (const std::optional<Error>& error : errors)
     EXPECT_FALSE(error) << error->what();
