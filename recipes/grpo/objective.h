@@ -110,6 +110,7 @@ class GrpoObjective : public Objective {
   std::vector<GrpoMicroBatch> make_batches(const Rollout& rollout, int64_t num_prompts,
                                            const at::Tensor& advantages);
   void remember_old_policy();
+  void warn_of_other_prompts();
   GrpoRewards rewards_of(const Rollout& rollout, const Round& round) const;
   GrpoMicroBatch& batch(size_t index) { return batches_.at(first_batch_ + index); }
   const GrpoMicroBatch& batch(size_t index) const { return batches_.at(first_batch_ + index); }
@@ -136,6 +137,7 @@ class GrpoObjective : public Objective {
   data::Cursor before_;                  // where the round began
   int64_t num_resampled_ = 0;            // prompts of the round that others stand in for
   MetricsRow round_metrics_;
+  bool warned_ = false;          // of episodes of a group that begin otherwise than each other
   uint64_t weight_version_ = 0;  // that the round was drawn with
 };
 

@@ -7,9 +7,12 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "tests/recipes/objectives/grpo_loss_fixture.h"
+#include "tests/support/thrown.h"
 
 namespace retort::recipes {
 namespace {
@@ -123,6 +126,63 @@ TEST_F(GrpoObjectiveTest, AnEnvironmentsTokensAreReadButNoTargets) {
     EXPECT_EQ(metric(computed.row, "tools/failure_frequency"), 0.25);
     EXPECT_EQ(metric(computed.row, "environment/solved"), 1);
   }
+}
+
+// The same, given up by its environment before the model said anything.
+models::Completion lost(Known sample, const std::string& why) {
+  models::Completion& completion = sample.completion;
+  completion.token_ids.clear();
+  completion.logps.clear();
+  completion.sampling_logps.clear();
+  completion.spans.clear();
+  completion.finish_reason = models::FinishReason::kLength;
+  completion.episode = R"({"reward": null, "messages": [], "turns": 0, "calls": 0,)"
+                       R"( "failed_calls": 0, "malformed": 0, "unscorable": ")" +
+                       why + "\"}";
+  return completion;
+}
+
+TEST_F(GrpoObjectiveTest, EpisodesThatWereLostAreInNoLength) {
+  std::vector<Known> samples = first_round();
+  const std::vector<int32_t> first = samples.front().prompt;
+  Setting episodes = setting(kStale);
+  episodes.episodes = true;
+  episodes.answer = [this, &first](const data::PromptSample& prompt, uint64_t id, uint64_t) {
+    const Known known = answered(prompt.prompt_ids, id);
+    if (prompt.prompt_ids == first) return lost(known, "the program is gone");
+    return sent(as_episode(known));
+  };
+  const Run run = start(episodes);
+  const Computed computed = compute(*run.objective, 1, student_);
+
+  double tokens = 0, cut = 0, ended = 0;
+  for (const Known& sample : samples)
+    if (sample.prompt != first) {
+      ended += 1;
+      tokens += static_cast<double>(sample.completion.token_ids.size());
+      cut += sample.completion.finish_reason == models::FinishReason::kLength;
+    }
+  EXPECT_EQ(ended, kGenerations);
+  EXPECT_EQ(metric(computed.row, "num_unscorable"), kGenerations);
+  EXPECT_EQ(metric(computed.row, "episodes/num_lost"), kGenerations);
+  EXPECT_NEAR(metric(computed.row, "completions/mean_length"), tokens / ended, 1e-12);
+  EXPECT_NEAR(metric(computed.row, "completions/clipped_ratio"), cut / ended, 1e-12);
+}
+
+// A run that went on would learn nothing, and nobody would see why.
+TEST_F(GrpoObjectiveTest, ARoundWithoutAnEpisodeThatCanBeScoredIsAnError) {
+  Setting episodes = setting(kStale);
+  episodes.episodes = true;
+  episodes.answer = [this](const data::PromptSample& prompt, uint64_t id, uint64_t) {
+    return lost(answered(prompt.prompt_ids, id), "the program is gone");
+  };
+  const Run run = start(episodes);
+  const std::string message = test::message_of([&] { run.objective->next_step(1); },
+                                               ErrorCode::kUnavailable);
+  EXPECT_NE(message.find("not one of the 8 episodes of this round can be scored; the first of this "
+                         "rank: the program is gone"),
+            std::string::npos)
+      << message;
 }
 
 // A generator that reports other log-probabilities by a tenth is seen.
