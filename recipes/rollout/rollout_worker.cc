@@ -76,9 +76,10 @@ void RolloutWorker::send(PendingRollout& pending, uint64_t number) {
     for (size_t p = begin; p < end; ++p) {
       const data::PromptSample& prompt = request.prompts[p];
       if (options_.episodes)
-        episodes.push_back({.seed = episode_seed(options_.seed, request.sample_ids[p * generations]),
-                            .row = prompt.row,
-                            .messages = prompt.messages});
+        episodes.push_back(
+            {.seed = episode_seed(options_.seed, request.sample_ids[p * generations]),
+             .row = prompt.row,
+             .messages = prompt.messages});
       else
         ids.insert(ids.end(), prompt.prompt_ids.begin(), prompt.prompt_ids.end());
       ends.push_back(static_cast<int32_t>(ids.size()));
@@ -160,6 +161,8 @@ Rollout RolloutWorker::finish(PendingRollout pending) {
         RolloutSample sample = sample_of(std::move(drawn[i + g].completion));
         sample.sample_id = request.sample_ids[prompt * generations + g];
         sample.weight_version = answer.weight_version;
+        if (sample.episode)
+          sample.prompt_text = tokenizer_.decode(sample.prompt_ids, /*skip_special_tokens=*/false);
         sample.text = models::completion_text(tokenizer_, models::last_turn(sample.completion),
                                               sample.completion.finish_reason, options_.stops);
         group.samples.push_back(std::move(sample));

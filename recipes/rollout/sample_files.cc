@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/json_text.h"
+#include "models/generation/completion_spans.h"
 
 namespace retort::recipes {
 namespace fs = std::filesystem;
@@ -28,10 +29,15 @@ std::string sample_line(const RolloutGroup& group, const RolloutSample& sample,
   const auto number = [](const std::optional<double>& value) {
     return value ? json_number(*value) : std::string("null");
   };
-  // Log-probabilities that the generator did not say are null.
+  // Log-probabilities that the generator did not say are null, as are those of tokens that no model
+  // drew.
+  const std::vector<uint8_t> drawn = models::model_tokens(sample.completion);
   const auto numbers = [&](const std::vector<float>& values) {
-    if (values.size() != sample.completion.token_ids.size()) return std::string("null");
-    return list(values, [](float value) { return json_number(value); });
+    if (values.size() != drawn.size()) return std::string("null");
+    auto is_drawn = drawn.begin();
+    return list(values, [&](float value) {
+      return *is_drawn++ ? json_number(value) : std::string("null");
+    });
   };
   const auto integer = [](int32_t id) { return std::to_string(id); };
 
@@ -45,7 +51,8 @@ std::string sample_line(const RolloutGroup& group, const RolloutSample& sample,
   const std::string& reference = group.prompt.reference;
 
   JsonLine line;
-  line.add("prompt", std::string_view(group.prompt.prompt_text))
+  line.add("prompt", std::string_view(sample.episode ? sample.prompt_text
+                                                          : group.prompt.prompt_text))
       .add("completion", std::string_view(sample.text))
       .raw("prompt_ids", list(prompt_ids_of(group.prompt, sample), integer))
       .raw("token_ids", list(sample.completion.token_ids, integer))

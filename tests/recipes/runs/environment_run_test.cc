@@ -83,7 +83,8 @@ TEST_F(EnvironmentRun, TrainsOnWhatTheModelSaidInSeveralTurns) {
   size_t answered = 0;  // episodes of several turns
   for (const auto& [key, sample] : samples) {
     const auto ids = sample.at("token_ids").get<std::vector<int32_t>>();
-    const auto logps = sample.at("sampling_logps").get<std::vector<float>>();
+    const auto& logps = sample.at("sampling_logps");
+    EXPECT_EQ(logps.size(), ids.size());
     size_t place = 0;
     std::string last = "environment";
     for (const auto& span : sample.at("spans")) {
@@ -94,11 +95,18 @@ TEST_F(EnvironmentRun, TrainsOnWhatTheModelSaidInSeveralTurns) {
       ASSERT_LE(end, ids.size());
       answered += last == "environment";
       for (; place < end; ++place)
-        EXPECT_EQ(logps.at(place) == 0, last == "environment") << place;
+        EXPECT_EQ(logps.at(place).is_null(), last == "environment") << place;
     }
     EXPECT_EQ(place, ids.size()) << "spans are of all tokens";
     EXPECT_EQ(sample.at("reward"), sample.at("rewards").at("environment"));
     EXPECT_EQ(sample.at("prompt_ids").back(), 60) << "the prompt for the model's first turn";
+
+    // The text is of these: the row's message, the environment's, and the beginning of a turn.
+    const auto prompt = sample.at("prompt").get<std::string>();
+    size_t messages = 0;
+    for (size_t at = prompt.find("w60"); at != std::string::npos; at = prompt.find("w60", at + 1))
+      ++messages;
+    EXPECT_EQ(messages, 3u) << prompt;
   }
   EXPECT_GT(answered, 0u) << "or the test shows nothing";
 
