@@ -66,39 +66,49 @@ std::optional<Behind> behind_turn(const std::string& rendered, const std::string
   return Behind{rendered.substr(first), end};
 }
 
+// What stands behind a turn with one call of a tool.
+Messages one_result() {
+  Messages results = Messages::array();
+  results.push_back({{"role", "tool"},
+                     {"name", "dummy"},
+                     {"tool_call_id", "call00000"},
+                     {"content", std::string(kResult)}});
+  return results;
+}
+
+bool ends_in_thought(std::string_view suffix) {
+  const size_t opened = suffix.rfind("<think>");
+  const size_t closed = suffix.rfind("</think>");
+  return opened != suffix.npos && (closed == suffix.npos || closed < opened);
+}
+
 }  // namespace
 
 struct TurnSuffix::Impl {
   ChatTemplate chat;
   Tokenizer tokenizer;
   int32_t end_of_turn = -1;
-  bool opens_thought = false;
+  bool opens_thought = false;  // without variables
 
-  Behind behind(const Messages& answers, std::string_view tools_json) const;
+  Behind behind(const Messages& answers, std::string_view variables_json) const;
 
  private:
   std::string render(const Messages& turn, const Messages& answers,
-                     std::string_view tools_json) const;
+                     std::string_view variables_json) const;
 };
 
 std::string TurnSuffix::Impl::render(const Messages& turn, const Messages& answers,
-                                     std::string_view tools_json) const {
+                                     std::string_view variables_json) const {
   Messages messages = Messages::array();
   messages.push_back({{"role", "user"}, {"content", "dummy"}});
   messages.push_back(turn);
   for (const Messages& answer : answers)
     messages.push_back(answer);
 
-  // An empty list would pick the template for conversations with tools.
-  const Messages tools = Messages::parse(tools_json, nullptr, /*allow_exceptions=*/false);
-  if (!tools.is_array())
-    throw Error(ErrorCode::kInvalidArgument, "the tools of a conversation are no JSON array");
-  Messages variables = Messages::object();
-  if (!tools.empty()) variables["tools"] = tools;
-  return chat.render(messages.dump(), /*add_generation_prompt=*/true, variables.dump()).text;
+  return chat.render(messages.dump(), /*add_generation_prompt=*/true, variables_json).text;
 }
 
-Behind TurnSuffix::Impl::behind(const Messages& answers, std::string_view tools_json) const {
+Behind TurnSuffix::Impl::behind(const Messages& answers, std::string_view variables_json) const {
   const std::string said(kSaid);
   Messages turn = {{"role", "assistant"}, {"content", said}};
   const bool calls = answers.at(0).value("role", "") == "tool";
@@ -120,14 +130,14 @@ Behind TurnSuffix::Impl::behind(const Messages& answers, std::string_view tools_
 
   std::string rendered;
   try {
-    rendered = render(turn, answers, tools_json);
+    rendered = render(turn, answers, variables_json);
   } catch (const Error& error) {
     if (!calls) throw;
     // DeepSeek V3's writes arguments as a text and takes no object.
     Messages& arguments = turn["tool_calls"][0]["function"]["arguments"];
     arguments = Messages(arguments.dump());
     try {
-      rendered = render(turn, answers, tools_json);
+      rendered = render(turn, answers, variables_json);
     } catch (const Error&) {
       throw Error(error);  // the words of what is asked for
     }
@@ -148,14 +158,9 @@ TurnSuffix::TurnSuffix(ChatTemplate chat, Tokenizer tokenizer) {
                 "the model folder has no chat template, which says what stands between turns");
   auto impl = std::make_shared<Impl>(Impl{std::move(chat), std::move(tokenizer)});
 
-  Messages results = Messages::array();
-  results.push_back({{"role", "tool"},
-                     {"name", "dummy"},
-                     {"tool_call_id", "call00000"},
-                     {"content", std::string(kResult)}});
   std::optional<Behind> behind;
   try {
-    behind = impl->behind(results, "[]");
+    behind = impl->behind(one_result(), "{}");
   } catch (const Error& error) {
     throw Error(ErrorCode::kInvalidArgument,
                 std::string("turns with calls of tools cannot be joined: ") + error.what());
@@ -168,34 +173,34 @@ TurnSuffix::TurnSuffix(ChatTemplate chat, Tokenizer tokenizer) {
   if (impl->end_of_turn < 0)
     refuse("ends turns with \"" + behind->end + "\", which is no token of the tokenizer");
 
-  const std::string_view suffix = behind->suffix();
-  const size_t opened = suffix.rfind("<think>");
-  const size_t closed = suffix.rfind("</think>");
-  impl->opens_thought = opened != suffix.npos && (closed == suffix.npos || closed < opened);
+  impl->opens_thought = ends_in_thought(behind->suffix());
   impl_ = std::move(impl);
 }
 
 int32_t TurnSuffix::end_of_turn() const { return impl_->end_of_turn; }
 
-bool TurnSuffix::opens_thought() const { return impl_->opens_thought; }
+bool TurnSuffix::opens_thought(std::string_view variables_json) const {
+  if (variables_json == "{}") return impl_->opens_thought;
+  return ends_in_thought(impl_->behind(one_result(), variables_json).suffix());
+}
 
 std::vector<int32_t> TurnSuffix::ids(std::string_view messages_json,
-                                     std::string_view tools_json) const {
+                                     std::string_view variables_json) const {
   const bool deep = json_nesting(messages_json) > kMaxJsonNesting;
   const Messages answers =
       deep ? Messages() : Messages::parse(messages_json, nullptr, /*allow_exceptions=*/false);
   bool taken = answers.is_array() && !answers.empty();
   for (const Messages& answer : answers) {
     const auto role = taken && answer.is_object() ? answer.find("role") : answer.end();
-    taken = taken && answer.is_object() && role != answer.end() &&
-            (*role == "tool" || *role == "user");
+    taken =
+        taken && answer.is_object() && role != answer.end() && (*role == "tool" || *role == "user");
   }
   if (!taken)
     throw Error(ErrorCode::kInvalidArgument,
                 "what answers a turn is no JSON array of messages of the roles tool and user");
 
   // Behind its own token, so that the text is split as it is in the whole conversation.
-  const Behind behind = impl_->behind(answers, tools_json);
+  const Behind behind = impl_->behind(answers, variables_json);
   std::vector<int32_t> ids = impl_->tokenizer.encode(behind.text, /*add_special_tokens=*/false);
   const int32_t end = impl_->tokenizer.token_to_id(behind.end);
   if (end < 0 || ids.empty() || ids.front() != end)

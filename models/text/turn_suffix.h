@@ -30,14 +30,17 @@ class TurnSuffix {
 
   // The token that ends a turn with calls.
   int32_t end_of_turn() const;
-  // The prompt for a turn ends inside of a thought, as Qwen3.5's does (parse_tool_calls).
-  bool opens_thought() const;
+  // The prompt for a turn ends inside of a thought, as Qwen3.5's does (parse_tool_calls), in a
+  // conversation with these variables: `enable_thinking` changes it. The errors of ids().
+  bool opens_thought(std::string_view variables_json = "{}") const;
 
   // The ids from behind the end-of-turn token to where the model goes on. `messages_json`: what
   // answers the turn, a JSON array of messages, first those of the role tool if the turn had calls,
-  // of the role user otherwise; `tools_json`: the schemas that the conversation began with, "[]"
-  // for none. kInvalidArgument for other messages, and with the template's own words.
-  std::vector<int32_t> ids(std::string_view messages_json, std::string_view tools_json) const;
+  // of the role user otherwise; `variables_json`: what the template is given besides messages from
+  // the conversation's first prompt on, e.g. {"tools": [...]} (ChatTemplate::render).
+  // kInvalidArgument for other messages, and with the template's own words.
+  std::vector<int32_t> ids(std::string_view messages_json,
+                           std::string_view variables_json = "{}") const;
 
  private:
   struct Impl;

@@ -19,7 +19,7 @@ constexpr const char* kAnswer = R"([{"role": "tool", "name": "add", "content": "
 std::string describe_turns(const models::ChatTemplate& chat, const models::Tokenizer& tokenizer) {
   const models::TurnSuffix suffix(chat, tokenizer);
   const int32_t end = suffix.end_of_turn();
-  const std::vector<int32_t> ids = suffix.ids(kAnswer, /*tools_json=*/"[]");
+  const std::vector<int32_t> ids = suffix.ids(kAnswer);
   std::string list, mask;
   for (const int32_t id : ids) {
     list += " " + std::to_string(id);

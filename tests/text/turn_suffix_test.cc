@@ -68,15 +68,15 @@ class TurnSuffixes : public ::testing::Test {
   // Tools change what stands before the conversation, and nothing between its turns.
   void compare(const TurnSuffix& joined, const Json& messages, const Json& expected) {
     if (expected.is_null()) return;
-    const auto ids = joined.ids(messages.dump(), "[]");
+    const auto ids = joined.ids(messages.dump());
     EXPECT_EQ(ids, expected.get<std::vector<int32_t>>()) << text(ids) << messages.dump();
     EXPECT_EQ(joined.ids(messages.dump(), kTools), ids);
     ++compared_;
   }
 
   static constexpr const char* kTools =
-      R"([{"type": "function", "function": {"name": "weather", "description": "The weather.",
-          "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}])";
+      R"({"tools": [{"type": "function", "function": {"name": "weather", "description": "Weather.",
+          "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}]})";
   const Json golden_ = read_json(golden("turn_suffixes.json"));
   const Tokenizer tokenizer_ = Tokenizer::load(golden("turns"));
   int64_t compared_ = 0;
@@ -125,9 +125,8 @@ TEST_F(TurnSuffixes, StandBehindTheTokenThatEndsATurn) {
   const TurnSuffix joined = suffix(kChatMl);
   EXPECT_EQ(tokenizer_.id_to_token(joined.end_of_turn()), "<|im_end|>");
   EXPECT_FALSE(joined.opens_thought());
-  EXPECT_EQ(text(joined.ids(kRain, "[]")),
-            "\n<|im_start|>tool\nrain<|im_end|>\n<|im_start|>assistant\n");
-  EXPECT_EQ(text(joined.ids(R"([{"role": "user", "content": "and?"}])", "[]")),
+  EXPECT_EQ(text(joined.ids(kRain)), "\n<|im_start|>tool\nrain<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(text(joined.ids(R"([{"role": "user", "content": "and?"}])")),
             "\n<|im_start|>user\nand?<|im_end|>\n<|im_start|>assistant\n");
 
   // What the prompt for a turn begins is the suffix's, a thought or an empty one.
@@ -138,8 +137,24 @@ TEST_F(TurnSuffixes, StandBehindTheTokenThatEndsATurn) {
   EXPECT_TRUE(with_prompt("<think>\\n").opens_thought());
   const TurnSuffix empty_thought = with_prompt("<think>\\n\\n</think>\\n\\n");
   EXPECT_FALSE(empty_thought.opens_thought());
-  EXPECT_EQ(text(empty_thought.ids(kRain, "[]")),
+  EXPECT_EQ(text(empty_thought.ids(kRain)),
             "\n<|im_start|>tool\nrain<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n");
+}
+
+// As Qwen3 has it: without thinking, every turn begins behind an empty thought.
+TEST_F(TurnSuffixes, TakeTheVariablesOfTheConversation) {
+  const std::string prompt = "assistant\\n' -}}{%- endif";
+  const TurnSuffix joined = suffix(
+      replaced(kChatMl, prompt,
+               "assistant\\n' + ('<think>\\n\\n</think>\\n\\n' if enable_thinking is defined "
+               "and not enable_thinking else '<think>\\n') -}}{%- endif"));
+  const char* quiet = R"({"enable_thinking": false})";
+  const std::string before = "\n<|im_start|>tool\nrain<|im_end|>\n<|im_start|>assistant\n";
+  EXPECT_EQ(text(joined.ids(kRain)), before + "<think>\n");
+  EXPECT_EQ(text(joined.ids(kRain, quiet)), before + "<think>\n\n</think>\n\n");
+  EXPECT_TRUE(joined.opens_thought());
+  EXPECT_TRUE(joined.opens_thought(R"({"enable_thinking": true})"));
+  EXPECT_FALSE(joined.opens_thought(quiet));
 }
 
 // What TRL cannot do with this template: it prints the thought of the last turn alone, so that a
@@ -149,7 +164,7 @@ TEST_F(TurnSuffixes, NeedNoTemplateThatKeepsPrefixes) {
       replaced(kChatMl, "(m.content or '')",
                "('<think>\\n\\n</think>' if m.role == 'assistant' and loop.last else '') + "
                "(m.content or '')");
-  EXPECT_EQ(suffix(source).ids(kRain, "[]"), suffix(kChatMl).ids(kRain, "[]"));
+  EXPECT_EQ(suffix(source).ids(kRain), suffix(kChatMl).ids(kRain));
 }
 
 TEST_F(TurnSuffixes, TheResultsNameIsTheCalls) {
@@ -159,15 +174,14 @@ TEST_F(TurnSuffixes, TheResultsNameIsTheCalls) {
                "{{- ' of ' + messages[1].tool_calls[0].function.name + ' ' + "
                "messages[1].tool_calls[0].id -}}{%- endif -%}");
   EXPECT_EQ(text(suffix(source).ids(
-                R"([{"role": "tool", "name": "add", "tool_call_id": "c7", "content": "5"}])",
-                "[]")),
+                R"([{"role": "tool", "name": "add", "tool_call_id": "c7", "content": "5"}])")),
             "\n<|im_start|>tool\n5 of add c7<|im_end|>\n<|im_start|>assistant\n");
 }
 
 TEST_F(TurnSuffixes, ATemplateThatTakesNoObjectForArgumentsIsGivenATextOfThem) {
   const std::string source =
       replaced(kChatMl, "c.function.arguments | tojson", "'x' + c.function.arguments");
-  EXPECT_EQ(suffix(source).ids(kRain, "[]"), suffix(kChatMl).ids(kRain, "[]"));
+  EXPECT_EQ(suffix(source).ids(kRain), suffix(kChatMl).ids(kRain));
 }
 
 TEST_F(TurnSuffixes, TemplatesThatJoinNoTurnsAreRefusedByReason) {
@@ -192,13 +206,13 @@ TEST_F(TurnSuffixes, TemplatesThatJoinNoTurnsAreRefusedByReason) {
 
 TEST_F(TurnSuffixes, OtherMessagesAreRefused) {
   const TurnSuffix joined = suffix(kChatMl);
-  for (const char* messages : {"", "[]", "{}", "[1]", R"([{"content": "x"}])",
-                               R"([{"role": "assistant", "content": "x"}])",
-                               R"([{"role": 5, "content": "x"}])"})
-    test::expect_refused("no JSON array of messages", [&] { joined.ids(messages, "[]"); });
-  test::expect_refused("tools", [&] { joined.ids(kRain, "{}"); });
+  for (const char* messages :
+       {"", "[]", "{}", "[1]", R"([{"content": "x"}])",
+        R"([{"role": "assistant", "content": "x"}])", R"([{"role": 5, "content": "x"}])"})
+    test::expect_refused("no JSON array of messages", [&] { joined.ids(messages); });
+  EXPECT_EQ(test::code_of([&] { joined.ids(kRain, "[]"); }), ErrorCode::kInvalidArgument);
   const std::string deep = std::string(300, '[') + std::string(300, ']');
-  test::expect_refused("no JSON array of messages", [&] { joined.ids(deep, "[]"); });
+  test::expect_refused("no JSON array of messages", [&] { joined.ids(deep); });
 }
 
 }  // namespace retort::models
