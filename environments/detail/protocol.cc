@@ -47,12 +47,33 @@ Json parse_text(std::string_view text) {
   return Json::parse(text.begin(), text.end(), nullptr, false);
 }
 
-std::string line_of(const Json& object, const std::string& what) {
-  std::string line = object.dump(-1, ' ', false, Json::error_handler_t::replace);
+std::string fitting(std::string line, const std::string& what) {
   if (line.size() <= kMaxLineBytes) return line;
   throw Error(ErrorCode::kInvalidArgument,
               what + " has " + std::to_string(line.size()) + " bytes as a line of JSON; at most " +
                   std::to_string(kMaxLineBytes) + " are sent to an environment");
+}
+
+std::string line_of(const Json& object, const std::string& what) {
+  return fitting(object.dump(-1, ' ', false, Json::error_handler_t::replace), what);
+}
+
+// JSON text on one line, its numbers with all the digits that were written: a parser's double has
+// not all of those that a row or a model has.
+std::string one_line(std::string_view json) {
+  std::string line;
+  line.reserve(json.size());
+  bool quoted = false;
+  for (size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (!quoted && (c == ' ' || c == '\t' || c == '\n' || c == '\r')) continue;
+    line += c;
+    if (quoted && c == '\\' && i + 1 < json.size())
+      line += json[++i];
+    else if (c == '"')
+      quoted = !quoted;
+  }
+  return line;
 }
 
 // Its keys are those: a misspelt one would be taken for left out.
@@ -106,8 +127,8 @@ void check_message(const Json& message, const std::string& name,
   bool known = false;
   for (const std::string_view one : roles) {
     names += (names.empty() ? "" : " or ") + std::string(one);
-    known = known || (role != nullptr && role->is_string() &&
-                      role->get_ref<const std::string&>() == one);
+    known = known ||
+            (role != nullptr && role->is_string() && role->get_ref<const std::string&>() == one);
   }
   if (!known) wrong(name + ".role is not " + names);
 
@@ -239,28 +260,26 @@ std::string hello_line(int64_t episodes) {
 }
 
 std::string open_line(uint64_t number, const roles::OpenEpisode& request) {
-  Json row = Json::parse(request.row, nullptr, false);
-  if (!row.is_object())
+  if (!Json::parse(request.row, nullptr, false).is_object())
     throw Error(ErrorCode::kInvalidArgument,
                 "the row of an episode is no JSON object: " + quoted_line(request.row));
-  Json line;
-  line["open"] = number;
-  line["row"] = std::move(row);
-  line["seed"] = request.seed;
-  return line_of(line, "the row of an episode");
+  JsonLine line;
+  line.raw("open", std::to_string(number))
+      .raw("row", request.row)
+      .raw("seed", std::to_string(request.seed));
+  return fitting(one_line(line.str()), "the row of an episode");
 }
 
 std::string step_line(uint64_t number, const roles::EpisodeTurn& turn) {
-  Json calls = Json::parse(turn.calls, nullptr, false);
-  if (!calls.is_array())
+  if (!Json::parse(turn.calls, nullptr, false).is_array())
     throw Error(ErrorCode::kInvalidArgument,
                 "the calls of a turn are no JSON array: " + quoted_line(turn.calls));
-  Json line;
-  line["step"] = number;
-  line["turn"] = turn.turn;
-  line["text"] = turn.text;
-  line["calls"] = std::move(calls);
-  return line_of(line, "a turn of the model");
+  JsonLine line;
+  line.raw("step", std::to_string(number))
+      .add("turn", turn.turn)
+      .raw("text", Json(turn.text).dump(-1, ' ', false, Json::error_handler_t::replace))
+      .raw("calls", turn.calls);
+  return fitting(one_line(line.str()), "a turn of the model");
 }
 
 std::string close_line(uint64_t number) {

@@ -30,6 +30,17 @@ TEST(Protocol, WritesRequests) {
   EXPECT_EQ(close_line(7), R"({"close":7})");
 }
 
+TEST(Protocol, RequestsKeepTheDigitsOfNumbers) {
+  const std::string long_one = "123456789012345678901234567890";
+  EXPECT_EQ(open_line(1, {.episode = 1, .seed = 2, .row = "{\"a b\" : " + long_one + " }"}),
+            "{\"open\":1,\"row\":{\"a b\":" + long_one + "},\"seed\":2}");
+  const std::string calls =
+      R"([{"id":"c0","name":"f","arguments":{"q":"\" [ \\","a":1.50,"n":)" + long_one + "}}]";
+  EXPECT_NE(
+      step_line(1, {.episode = 1, .turn = 1, .calls = calls}).find("\"calls\":" + calls + "}"),
+      std::string::npos);
+}
+
 TEST(Protocol, ReadsAnswers) {
   const AnswerLine opened = read_answer(
       R"({"open": 1, "tools": [{"name": "f"}], "append": " go",)"
@@ -55,8 +66,8 @@ TEST(Protocol, ReadsAnswers) {
       read_answer(R"({"close": 3, "reward": -1, "metrics": {"b": 2, "a": 0.5}})").reply);
   EXPECT_EQ(close.reward, -1.0);
   EXPECT_EQ(close.metrics, R"({"b":2,"a":0.5})");
-  const auto bare = std::get<roles::ClosedEpisode>(
-      read_answer(R"({"close": 3, "reward": null})").reply);
+  const auto bare =
+      std::get<roles::ClosedEpisode>(read_answer(R"({"close": 3, "reward": null})").reply);
   EXPECT_EQ(bare.reward, std::nullopt);
   EXPECT_EQ(bare.metrics, "{}");
 
