@@ -135,6 +135,17 @@ void check_indices(std::span<const int32_t> indices, int64_t completions) {
   }
 }
 
+// An episode begins with its prompt, then the model speaks; nobody answers before it has.
+void check_speaker(models::SpanSource source, int32_t place, models::SpanSource before) {
+  using models::SpanSource;
+  if (place == 0 && source != SpanSource::kPrompt)
+    corrupt("an episode does not begin with a prompt");
+  if (place == 1 && source != SpanSource::kModel)
+    corrupt("the model does not speak first in an episode");
+  if (place > 1 && source == SpanSource::kEnvironment && before == source)
+    corrupt("an environment answers twice, though the model has said nothing between");
+}
+
 // A span of a completion, which is its `place`-th.
 void check_span(const models::Span& span, int32_t place, const ExpectedSamples& expected) {
   using models::SpanSource;
@@ -162,7 +173,8 @@ void check_spans(const Samples& samples, std::span<const int32_t> ends,
       !is_vector(samples.span_sources, at::kByte, spans) ||
       !is_vector(samples.span_versions, at::kLong, spans))
     corrupt("spans do not fit together");
-  if (spans == 0) return;
+  if (spans == 0 && !(expected.episodes && ends.back() > 0)) return;
+  if (spans == 0) corrupt("episodes do not say whose their tokens are");
 
   const auto lengths = values_of<int32_t>(samples.span_lengths);
   const auto sources = values_of<uint8_t>(samples.span_sources);
@@ -174,15 +186,19 @@ void check_spans(const Samples& samples, std::span<const int32_t> ends,
 
     // The spans of a completion have all its tokens; a completion without spans is the model's.
     int64_t tokens = 0;
+    auto before = models::SpanSource::kPrompt;
     for (int32_t place = 0; place < of_this; ++place, ++next) {
       const auto at = static_cast<size_t>(next);
-      check_span({.source = static_cast<models::SpanSource>(sources[at]),
+      const auto source = static_cast<models::SpanSource>(sources[at]);
+      check_span({.source = source,
                   .weight_version = static_cast<uint64_t>(versions[at]),
                   .tokens = lengths[at]},
                  place, expected);
+      if (expected.episodes) check_speaker(source, place, before);
+      before = source;
       tokens += lengths[at];
     }
-    if (of_this > 0 && tokens != ends[i + 1] - ends[i])
+    if ((of_this > 0 || expected.episodes) && tokens != ends[i + 1] - ends[i])
       corrupt("the spans of a completion do not add up to its tokens");
   }
   if (next != spans) corrupt("other spans than their number says");

@@ -182,7 +182,40 @@ TEST(Samples, OfEpisodesSayOfEachWhatItCameTo) {
   EXPECT_EQ(refused(true, [](Samples& s) { s.episodes[0].clear(); }), ErrorCode::kCorrupt);
   EXPECT_EQ(refused(false, [](Samples&) {}), ErrorCode::kCorrupt);
 
-  // The prompt stands before all others.
+  // The prompt stands before all others, and is there; then the model speaks, and an environment
+  // answers it once.
+  using models::SpanSource;
+  const auto spoken = [&](const std::vector<SpanSource>& sources) {
+    models::Completion one = of_an_episode();
+    one.token_ids.assign(sources.size(), 5);
+    one.logps.assign(sources.size(), 0);
+    one.sampling_logps.assign(sources.size(), 0);
+    one.spans.clear();
+    for (const SpanSource source : sources)
+      one.spans.push_back({.source = source, .tokens = 1});
+    const Samples samples = labelled({{1, one}});
+    ExpectedSamples expected = of_version_7(true);
+    expected.max_new_tokens = 9;
+    return test::thrown([&] { check_samples(samples, expected, "generator/0"); });
+  };
+  constexpr SpanSource kP = SpanSource::kPrompt, kM = SpanSource::kModel,
+                       kE = SpanSource::kEnvironment;
+  for (const auto& fine : std::vector<std::vector<SpanSource>>{
+           {}, {kP}, {kP, kM}, {kP, kM, kE}, {kP, kM, kE, kM}, {kP, kM, kM, kE, kM}})
+    EXPECT_FALSE(spoken(fine)) << spoken(fine)->what();
+  for (const auto& wrong : std::vector<std::vector<SpanSource>>{
+           {kM}, {kE}, {kM, kE}, {kP, kE}, {kP, kM, kE, kE}, {kE, kM}}) {
+    const auto error = spoken(wrong);
+    EXPECT_TRUE(error && error->code() == ErrorCode::kCorrupt) << wrong.size();
+  }
+  EXPECT_EQ(refused(true,
+                    [](Samples& s) {
+                      s.span_counts = at::tensor(std::vector<int32_t>(), at::kInt);
+                      s.span_lengths = at::tensor(std::vector<int32_t>(), at::kInt);
+                      s.span_sources = at::tensor(std::vector<int32_t>(), at::kByte);
+                      s.span_versions = at::tensor(std::vector<int64_t>(), at::kLong);
+                    }),
+            ErrorCode::kCorrupt);
   EXPECT_EQ(refused(true,
                     [](Samples& s) {
                       s.span_sources = at::tensor({0, 2}, at::kByte);
