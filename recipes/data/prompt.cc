@@ -147,11 +147,21 @@ Json set_row(PromptSample& sample, const Row& row, Format format,
   return Json();
 }
 
+// Half of what a line of the protocol of environments has (docs/environments.md): texts may be
+// twice as long where a program on the way escapes them.
+constexpr size_t kMaxEpisodeRow = size_t{1} << 19;
+
 void set_episode(PromptSample& sample, const Row& row, const Json& conversation) {
   if (!conversation.is_array())
-    bad_row("the prompt is a text; an episode begins with a conversation: expected 'messages', or "
-            "a 'prompt' of messages");
+    bad_row(
+        "the prompt is a text; an episode begins with a conversation: expected 'messages', or "
+        "a 'prompt' of messages");
   sample.row = row.columns().dump();
+  if (sample.row.size() > kMaxEpisodeRow)
+    bad_row("it has " + std::to_string(sample.row.size()) + " bytes as JSON; at most " +
+            std::to_string(kMaxEpisodeRow) +
+            " are taken for an episode, since its environment gets all columns in one line of at "
+            "most 1 MiB; leave out columns that it does not need");
   sample.messages = conversation.dump();
 }
 

@@ -50,13 +50,19 @@ TEST_F(PromptTest, ARowForEpisodesHasItsConversation) {
   EXPECT_EQ(episode(prompted).row, prompted);
   EXPECT_EQ(episode(prompted).messages, said);
 
-  const PromptSample answered =
-      episode(R"({"messages":[{"role":"user","content":"w1"},)"
-              R"({"role":"assistant","content":"w2"}],"level":3})");
+  const PromptSample answered = episode(R"({"messages":[{"role":"user","content":"w1"},)"
+                                        R"({"role":"assistant","content":"w2"}],"level":3})");
   EXPECT_EQ(answered.messages, said) << "the last answer is the reference";
   EXPECT_EQ(answered.reference, "w2");
 
   EXPECT_EQ(make(prompted).row, "") << "not asked for";
+
+  const std::string long_row =
+      R"({"prompt":)" + said + R"(,"book":")" + std::string(600'000, 'x') + R"("})";
+  EXPECT_NO_THROW(make(long_row));
+  const std::string refusal = test::message_of([&] { episode(long_row); });
+  EXPECT_NE(refusal.find("f.jsonl:7: it has 6000"), std::string::npos) << refusal;
+  EXPECT_NE(refusal.find("at most 524288 are taken for an episode"), std::string::npos) << refusal;
   const std::string message = test::message_of([&] { episode(R"({"prompt":"w1"})"); });
   EXPECT_NE(message.find("f.jsonl:7: the prompt is a text; an episode begins with"),
             std::string::npos)
