@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "base/deadline.h"
@@ -147,8 +148,9 @@ std::function<void()> RemoteEnvironment::Impl::call(size_t replica,
                                                     const Request& request, Then then) {
   Future<Reply> reply;
   try {
-    reply =
-        agent_->call(options_.replicas[replica], method, request, {.timeout = options_.timeout});
+    const bool opens = std::is_same_v<Request, OpenEpisode>;
+    reply = agent_->call(options_.replicas[replica], method, request,
+                         {.timeout = opens ? options_.open_timeout : options_.timeout});
   } catch (...) {
     then(Outcome<Reply>{std::nullopt, std::current_exception()});
     return [] {};

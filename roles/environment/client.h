@@ -34,6 +34,8 @@ class RemoteEnvironment final : public Environment {
     // Of a call. The environment has a timeout of its own, and says more when it is over: this one
     // is longer.
     std::chrono::milliseconds timeout{120'000};
+    // Of an open, which also waits while the environment's program starts again, or for room there.
+    std::chrono::milliseconds open_timeout{120'000};
     std::chrono::milliseconds patience{0};
   };
   explicit RemoteEnvironment(Options options);

@@ -297,6 +297,22 @@ TEST_F(RemoteEnvironmentTest, SharesEpisodesOutAndKeepsEachWhereItIs) {
             ErrorCode::kInvalidArgument);
 }
 
+// Its program may have to start again, which takes longer than an answer.
+TEST_F(RemoteEnvironmentTest, AnOpenHasATimeoutOfItsOwn) {
+  RemoteEnvironment::Options both = options(60s);
+  both.timeout = 500ms;
+  both.open_timeout = 60s;
+  RemoteEnvironment remote(both);
+  remote.attach(agent, /*links=*/nullptr);
+  remote.info();
+  auto opened = remote.open({.episode = 1, .seed = 3, .row = "hang"});
+  EXPECT_FALSE(opened.wait(Deadline::after(800ms)));
+  fake(0).release();
+  EXPECT_EQ(opened.get(soon()).messages, R"(["tools/0 1 3"])");
+  auto answer = remote.step(turn_of(1, 1, "hang"));
+  EXPECT_EQ(code_of([&] { answer.get(soon()); }), ErrorCode::kTimeout);
+}
+
 TEST_F(RemoteEnvironmentTest, AnEpisodeWaitsForRoom) {
   const auto remote = attached();
   for (uint64_t episode = 1; episode <= 4; ++episode)

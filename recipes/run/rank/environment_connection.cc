@@ -18,12 +18,13 @@ std::shared_ptr<roles::RemoteEnvironment> remote_environment(const RankContext& 
   std::vector<std::string> replicas;
   for (int64_t rank = 0; rank < recipe.roles.at(role).world.world_size(); ++rank)
     replicas.push_back(process_name(role, rank));
-  return std::make_shared<roles::RemoteEnvironment>(
-      roles::RemoteEnvironment::Options{.role = role,
-                                        .replicas = std::move(replicas),
-                                        // The environment's own time is over first, and says more.
-                                        .timeout = recipe.environment->timeout + recipe.rpc.timeout,
-                                        .patience = load_timeout_of(recipe, role)});
+  return std::make_shared<roles::RemoteEnvironment>(roles::RemoteEnvironment::Options{
+      .role = role,
+      .replicas = std::move(replicas),
+      // The environment's own time is over first, and says more.
+      .timeout = recipe.environment->timeout + recipe.rpc.timeout,
+      .open_timeout = recipe.environment->episode_timeout + recipe.rpc.timeout,
+      .patience = load_timeout_of(recipe, role)});
 }
 
 EnvironmentConnection::EnvironmentConnection(const RankContext& context, rpc::Agent& agent,
