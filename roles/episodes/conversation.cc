@@ -73,18 +73,19 @@ Conversation::Conversation(std::string_view row, std::string_view given) {
   };
   const Json columns = json_of(row);
   if (!columns.is_object()) refuse("is no JSON object");
-  Json messages = given.empty() ? columns.value("messages", Json()) : json_of(given);
+  const bool of_the_row = given.empty();
+  Json messages = of_the_row ? columns.value("messages", Json()) : json_of(given);
   if (!messages.is_array() || messages.empty())
     refuse("has no messages, with which its prompt begins");
   for (const Json& message : messages)
     if (!is_message(message)) refuse("has an entry in messages without a role");
-  if (messages.size() > 1 && has_role(messages.back(), "assistant"))
+  if (of_the_row && messages.size() > 1 && has_role(messages.back(), "assistant"))
     messages.erase(messages.size() - 1);
   for (const Json& message : messages)
     messages_.push_back(dumped(message));
 
   const auto kwargs = columns.find("chat_template_kwargs");
-  if (kwargs == columns.end()) return;
+  if (kwargs == columns.end() || kwargs->is_null()) return;
   if (!kwargs->is_object()) refuse("has chat_template_kwargs that are no object");
   kwargs_ = dumped(*kwargs);
 }
@@ -108,20 +109,29 @@ void Conversation::open(const OpenedEpisode& opened) {
 void Conversation::add_turn(const models::ParsedTurn& turn) {
   text_ = turn.content;
   num_calls_ = static_cast<int64_t>(turn.calls.size());
-  Json message{{"role", "assistant"}, {"content", turn.content}};
-  if (!turn.thought.empty()) message["reasoning_content"] = turn.thought;
-  Json calls = Json::array();
+  JsonLine message;
+  message.add("role", "assistant").raw("content", dumped(turn.content));
+  if (!turn.thought.empty()) message.raw("reasoning_content", dumped(turn.thought));
+
+  // Arguments stay the text that they are: a parser's double has not all digits of a number.
+  std::vector<std::string> calls, said;
   for (const models::ToolCall& call : turn.calls) {
     const std::string id = "c" + std::to_string(next_call_++);
-    const Json arguments = json_of(call.arguments);
-    calls.push_back({{"id", id}, {"name", call.name}, {"arguments", arguments}});
-    message["tool_calls"].push_back(
-        {{"type", "function"},
-         {"id", id},
-         {"function", {{"name", call.name}, {"arguments", arguments}}}});
+    const std::string name = dumped(call.name);
+    calls.push_back(
+        JsonLine().add("id", id).raw("name", name).raw("arguments", call.arguments).str());
+    said.push_back(
+        JsonLine()
+            .add("type", "function")
+            .add("id", id)
+            .raw("function", JsonLine().raw("name", name).raw("arguments", call.arguments).str())
+            .str());
   }
-  calls_ = dumped(calls);
-  messages_.push_back(dumped(message));
+
+  const auto as_it_is = [](const std::string& json) { return json; };
+  calls_ = json_array(calls, as_it_is);
+  if (!said.empty()) message.raw("tool_calls", json_array(said, as_it_is));
+  messages_.push_back(message.str());
 }
 
 void Conversation::add_answers(std::string_view messages_json) {
@@ -146,6 +156,19 @@ bool has_readable_calls(const models::ParsedTurn& turn) {
   });
 }
 
-size_t count_answers(std::string_view messages_json) { return parse_answers(messages_json).size(); }
+void check_answers(std::string_view messages_json, int64_t num_calls) {
+  const Json messages = parse_answers(messages_json);
+  if (messages.empty())
+    refuse_words("a turn was answered with no message, though the episode goes on");
+
+  const auto is_result = [](const Json& message) { return has_role(message, "tool"); };
+  const int64_t tools = std::count_if(messages.begin(), messages.end(), is_result);
+  const int64_t leading =
+      std::find_if_not(messages.begin(), messages.end(), is_result) - messages.begin();
+  if (leading != num_calls || tools != num_calls)
+    refuse_words("a turn with " + std::to_string(num_calls) + " calls was answered with " +
+                 std::to_string(tools) + " messages of the role tool, " + std::to_string(leading) +
+                 " of them first; expected one for each call, before any others");
+}
 
 }  // namespace retort::roles

@@ -2,7 +2,6 @@
 // says.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -16,8 +15,8 @@ namespace retort::roles {
 // Keys keep their order, since templates print schemas and arguments as they come.
 class Conversation {
  public:
-  // `messages`, a JSON array; empty: those of the row. A last one of the assistant is what the row
-  // would have it say, and left out. kInvalidArgument unless the row is an object, and there are
+  // `messages`, a JSON array; empty: those of the row, but for a last one of the assistant, which is
+  // what the row would have it say. kInvalidArgument unless the row is an object, and there are
   // some.
   explicit Conversation(std::string_view row, std::string_view messages = {});
 
@@ -25,7 +24,8 @@ class Conversation {
   // row's last one. kCorrupt for what cannot be that.
   void open(const OpenedEpisode& opened);
   // A turn of the model, whose calls are readable. They are named c0, c1, ... through the whole
-  // conversation; a thought is its reasoning_content, as Qwen's templates have it.
+  // conversation, their arguments passed on as they are; a thought is its reasoning_content, as
+  // Qwen's templates have it.
   void add_turn(const models::ParsedTurn& turn);
   // What answers it. kCorrupt unless these are messages of the roles tool and user.
   void add_answers(std::string_view messages_json);
@@ -52,7 +52,9 @@ class Conversation {
 
 // False where a call's arguments are no JSON object that a parser should go through.
 bool has_readable_calls(const models::ParsedTurn& turn);
-// How many messages a JSON array of answers has. kCorrupt as Conversation::add_answers.
-size_t count_answers(std::string_view messages_json);
+// kCorrupt unless a JSON array of messages answers a turn of so many calls, so that the model can
+// say something to them: first one of the role tool for each call, then others of the role user;
+// one at least.
+void check_answers(std::string_view messages_json, int64_t num_calls);
 
 }  // namespace retort::roles

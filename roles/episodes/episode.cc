@@ -43,25 +43,42 @@ void EpisodeOptions::validate() const {
   };
   expect(max_turns >= 1, "max_turns", max_turns, "at least 1");
   expect(max_tokens >= 1, "max_tokens", max_tokens, "at least 1");
+  expect(max_prompt_tokens >= 0, "max_prompt_tokens", max_prompt_tokens, "0 or positive");
   expect(timeout.count() >= 1, "timeout", timeout.count(), "at least 1ms");
   expect(episode_timeout >= timeout, "episode_timeout", episode_timeout.count(),
          "at least environment.timeout");
   expect(restarts >= 0, "restarts", restarts, "0 or positive");
 }
 
+Duration EpisodeOptions::patience() const {
+  constexpr Duration kGrace{10'000};
+  return timeout + std::min(timeout, kGrace);
+}
+
+Duration pause_before(int64_t restarts) {
+  constexpr Duration kFirst{1000}, kLongest{30'000};
+  const int64_t doublings = std::clamp<int64_t>(restarts - 1, 0, 10);
+  return std::min(kFirst * (int64_t{1} << doublings), kLongest);
+}
+
 Episode::Episode(const Setting& setting, EpisodeStart start)
     : setting_(&setting), start_(std::move(start)), conversation_(start_.row, start_.messages) {}
 
-// Forgets an attempt: the next one begins from the row.
-void Episode::begin() {
-  next_ = Next::kOpen;
-  conversation_ = Conversation(start_.row, start_.messages);
+void Episode::forget_tokens() {
   ids_.clear();
   spans_.clear();
   logps_.clear();
   sampling_logps_.clear();
   knows_logps_ = knows_sampling_logps_ = true;
   prompt_tokens_ = 0;
+}
+
+// Forgets an attempt: the next one begins from the row.
+void Episode::begin() {
+  next_ = Next::kOpen;
+  unscorable_.clear();
+  conversation_ = Conversation(start_.row, start_.messages);
+  forget_tokens();
   turns_ = calls_ = failed_calls_ = malformed_ = 0;
 }
 
@@ -101,25 +118,58 @@ OpenEpisode Episode::to_open(uint64_t number) const {
   return {.episode = number, .seed = start_.seed, .row = start_.row};
 }
 
+// An environment writes a part of the prompt, so that only now it is seen how long that is. True
+// for one that no row has room for: nothing is drawn, and its tokens are left out.
+bool Episode::refuse_long_prompt() {
+  const int64_t most = setting_->options->max_prompt_tokens;
+  if (most <= 0 || prompt_tokens_ <= most) return false;
+  unscorable_ = "the prompt has " + std::to_string(prompt_tokens_) +
+                " tokens with what the environment adds, and data.max_length leaves it " +
+                std::to_string(most) +
+                " beside environment.max_tokens; raise data.max_length, or lower the other";
+  forget_tokens();
+  finish(models::FinishReason::kLength);
+  return true;
+}
+
+// Renders a conversation that a model can answer.
+std::vector<int32_t> Episode::prompt_of(const Conversation& conversation) const {
+  const TurnWords& words = *setting_->words;
+  const std::string text =
+      words.chat
+          .render(conversation.messages(), /*add_generation_prompt=*/true, conversation.variables())
+          .text;
+  std::vector<int32_t> ids = words.tokenizer.encode(text, /*add_special_tokens=*/false);
+  const auto tokens = static_cast<int64_t>(ids.size());
+  if (tokens == 0 || (setting_->positions > 0 && tokens >= setting_->positions))
+    throw Error(ErrorCode::kInvalidArgument,
+                tokens == 0 ? "the prompt of an episode has no tokens"
+                            : "the prompt of an episode leaves the model no position for an answer")
+        .with("prompt_tokens", tokens)
+        .with("max_position_embeddings", setting_->positions);
+  return ids;
+}
+
 void Episode::opened(const OpenedEpisode& opened) {
   RETORT_CHECK(next_ == Next::kOpen) << "an episode is opened twice";
   conversation_.open(opened);
-  const TurnWords& words = *setting_->words;
-  const std::string text = words.chat
-                               .render(conversation_.messages(), /*add_generation_prompt=*/true,
-                                       conversation_.variables())
-                               .text;
-  append(models::SpanSource::kPrompt, words.tokenizer.encode(text, /*add_special_tokens=*/false));
+  std::vector<int32_t> prompt;
+  try {
+    prompt = prompt_of(conversation_);
+    opens_thought_ = setting_->words->suffix.opens_thought(conversation_.variables());
+  } catch (const Error& error) {
+    // A row that makes no prompt by itself is the one to blame.
+    prompt_of(Conversation(start_.row, start_.messages));
+    throw Error(ErrorCode::kMismatch,
+                "environment " + setting_->environment +
+                    ": with the tools, messages and append that it begins an episode with, " +
+                    error.what() +
+                    "; the row alone makes a prompt. Let it begin with less, or with what the "
+                    "chat template takes");
+  }
+  append(models::SpanSource::kPrompt, prompt);
   prompt_tokens_ = static_cast<int64_t>(ids_.size());
-
-  if (prompt_tokens_ == 0 || room() < 1)
-    throw Error(ErrorCode::kInvalidArgument,
-                prompt_tokens_ == 0
-                    ? "the prompt of an episode has no tokens"
-                    : "the prompt of an episode leaves the model no position for an answer")
-        .with("prompt_tokens", prompt_tokens_)
-        .with("max_position_embeddings", setting_->positions);
-  next_ = Next::kDraw;
+  if (!refuse_long_prompt()) next_ = Next::kDraw;
 }
 
 // A turn ends where the draw says, and with the token that ends a turn of the template, which an
@@ -142,9 +192,8 @@ models::ParsedTurn Episode::parse(const models::Completion& turn) const {
   std::string text = setting_->words->tokenizer.decode(ids, /*skip_special_tokens=*/false);
   if (cut) return {.content = std::move(text)};
 
-  const bool in_thought = setting_->words->suffix.opens_thought();
-  models::ParsedTurn parsed =
-      models::parse_tool_calls(setting_->options->format, text, conversation_.tools(), in_thought);
+  models::ParsedTurn parsed = models::parse_tool_calls(setting_->options->format, text,
+                                                       conversation_.tools(), opens_thought_);
   if (!has_readable_calls(parsed)) return {.content = std::move(text), .malformed = true};
   return parsed;
 }
@@ -181,7 +230,7 @@ std::vector<int32_t> Episode::answer_ids(const EpisodeAnswer& answer) const {
   const models::TurnSuffix& suffix = setting_->words->suffix;
   std::vector<int32_t> ids;
   if (ids_.back() != suffix.end_of_turn()) ids.push_back(suffix.end_of_turn());
-  const std::vector<int32_t> rest = suffix.ids(answer.messages, conversation_.tools());
+  const std::vector<int32_t> rest = suffix.ids(answer.messages, conversation_.variables());
   ids.insert(ids.end(), rest.begin(), rest.end());
   return ids;
 }
@@ -191,8 +240,7 @@ void Episode::answered(const EpisodeAnswer& answer) {
   if (answer.failed_calls < 0 || answer.failed_calls > conversation_.num_calls())
     refuse_reply(std::to_string(answer.failed_calls) + " calls failed of " +
                  std::to_string(conversation_.num_calls()));
-  if (count_answers(answer.messages) == 0 && !answer.done)
-    refuse_reply("a turn was answered with no message, though the episode goes on");
+  if (!answer.done) check_answers(answer.messages, conversation_.num_calls());
   calls_ += conversation_.num_calls();
   failed_calls_ += answer.failed_calls;
 
@@ -232,8 +280,8 @@ void Episode::closed(const ClosedEpisode& closed) {
   next_ = Next::kEnd;
 }
 
-void Episode::failed(const std::string& why) {
-  if (restarts_ < setting_->options->restarts) {
+void Episode::failed(const std::string& why, bool again) {
+  if (again && restarts_ < setting_->options->restarts) {
     ++restarts_;
     return begin();
   }

@@ -19,16 +19,23 @@
 namespace retort::roles {
 
 struct EpisodeOptions {
-  int64_t max_turns = 8;      // of the model; calls of the last one are not asked
-  int64_t max_tokens = 4096;  // behind the prompt, those of the environment included
-  Duration timeout{60'000};   // of a step, and of a close
+  int64_t max_turns = 8;          // of the model; calls of the last one are not asked
+  int64_t max_tokens = 4096;      // behind the prompt, those of the environment included
+  int64_t max_prompt_tokens = 0;  // with what the environment adds to it; 0: the positions' bound
+  Duration timeout{60'000};       // of a step, and of a close
   // that an episode may wait for its environment in all; of an open, which may wait for room
   Duration episode_timeout{600'000};
   int64_t restarts = 2;  // of an episode whose environment fails
   models::ToolFormat format = models::ToolFormat::kHermes;
 
   void validate() const;  // kInvalidArgument naming the field
+  // For how long whoever asks waits for a step or a close: a little longer than the environment
+  // itself, which says more about a timeout of its own.
+  Duration patience() const;
 };
+
+// How long an episode waits before it begins anew, this often: its environment may need a moment.
+Duration pause_before(int64_t restarts);
 
 // How a model's turns become text, and answers tokens.
 struct TurnWords {
@@ -61,6 +68,7 @@ class Episode {
     uint64_t weight_version = 0;  // that all turns are drawn with
     int64_t positions = 0;        // of the model; 0: it does not say
     bool answers_turns = false;   // without calls (EnvironmentInfo::user_turns)
+    std::string environment;      // its name, for errors
   };
 
   // kInvalidArgument for a row without messages.
@@ -76,14 +84,17 @@ class Episode {
   int64_t continues() const { return static_cast<int64_t>(ids_.size()) - prompt_tokens_; }
 
   // These throw kCorrupt for what no environment may say, and failed() is what follows. opened()
-  // also throws kInvalidArgument for a prompt that the template refuses or that leaves no room for
-  // an answer, and then the episode is of no use.
+  // also throws kInvalidArgument for a row of which the template makes no prompt that leaves room
+  // for an answer, and then the episode is of no use; and kMismatch where the row alone would make
+  // one, but not with what the environment begins with, which it would do the next time, too.
+  // An episode whose prompt is too long for a row is closed at once, and there is no telling its
+  // reward.
   void opened(const OpenedEpisode& opened);
   void answered(const EpisodeAnswer& answer);
   void closed(const ClosedEpisode& closed);
   void drawn(const models::Completion& turn);
-  // What the environment was asked came to nothing.
-  void failed(const std::string& why);
+  // What the environment was asked came to nothing; `again`: another attempt may come to more.
+  void failed(const std::string& why, bool again = true);
 
   int64_t restarts() const { return restarts_; }
   // Once next() is kEnd: all tokens with their spans, and a JSON object of "reward" (null without
@@ -93,7 +104,10 @@ class Episode {
 
  private:
   void begin();
+  void forget_tokens();
+  bool refuse_long_prompt();
   int64_t room() const;
+  std::vector<int32_t> prompt_of(const Conversation& conversation) const;
   void append(models::SpanSource source, const std::vector<int32_t>& ids);
   void append_numbers(const models::Completion& turn);
   models::ParsedTurn parse(const models::Completion& turn) const;
@@ -113,6 +127,7 @@ class Episode {
   std::vector<models::Span> spans_;
   std::vector<float> logps_, sampling_logps_;
   bool knows_logps_ = true, knows_sampling_logps_ = true;
+  bool opens_thought_ = false;  // the prompt of each turn
   int64_t prompt_tokens_ = 0;
   int64_t turns_ = 0, calls_ = 0, failed_calls_ = 0, malformed_ = 0;
   models::FinishReason finish_reason_ = models::FinishReason::kLength;

@@ -7,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "base/error.h"
 #include "base/log.h"
 #include "roles/generator/requests.h"
 
@@ -24,21 +23,15 @@ bool has_no_room(const std::exception_ptr& error) {
   }
 }
 
-// A future that has failed already, for a call that could not be made.
-template <class T>
-Future<T> failed_future(std::exception_ptr error) {
-  Promise<T> promise;
-  promise.set_error(std::move(error));
-  return promise.future();
-}
-
+// A call that cannot be made is one that has failed already.
 template <class Call>
 auto called(const Call& call) -> decltype(call()) {
-  using T = decltype(call().get());
   try {
     return call();
   } catch (...) {
-    return failed_future<T>(std::current_exception());
+    Promise<decltype(call().get())> promise;
+    promise.set_error(std::current_exception());
+    return promise.future();
   }
 }
 
@@ -91,7 +84,7 @@ uint64_t EpisodeBackend::submit_episodes(const GenerateRequest& request) {
     throw Error(ErrorCode::kInvalidArgument,
                 "generator.submit: stop texts with episodes; a turn ends at the template's end "
                 "token");
-  const bool answers_turns = environment_info().user_turns;
+  const EnvironmentInfo& info = environment_info();
 
   // Rows are read before anything is begun, so that one that cannot be leaves nothing behind.
   const uint64_t number = last_request_ + 1;
@@ -102,7 +95,8 @@ uint64_t EpisodeBackend::submit_episodes(const GenerateRequest& request) {
                                             .draw = request.draw,
                                             .weight_version = inner_->weight_version(),
                                             .positions = positions_,
-                                            .answers_turns = answers_turns},
+                                            .answers_turns = info.user_turns,
+                                            .environment = info.name},
                                 .step = request.step,
                                 .num_generations = request.num_generations,
                                 .unfinished = request.sample_ids.numel()})
@@ -187,9 +181,9 @@ void EpisodeBackend::take(Answer answer) {
                             running.episode.next() == Episode::Next::kOpen &&
                             std::get_if<Outcome<OpenedEpisode>>(&answer.outcome)->error == nullptr;
     if (of_the_row) return fail_request(place.first, std::current_exception());
-    return lose(place, running, error.what());
+    return lose(place, running, error);
   } catch (const std::exception& error) {
-    return lose(place, running, error.what());
+    return lose(place, running, Error(ErrorCode::kRemote, error.what()));
   }
   go_on(place);
 }
@@ -228,11 +222,12 @@ void EpisodeBackend::expire() {
     Running& running = found->second;
     running.waited += Clock::now() - running.asked;
     lose(place, running,
-         running.waited >= options_.episode_timeout
-             ? "its environment took longer than environment.episode_timeout, " +
-                   format_duration(options_.episode_timeout)
-             : "its environment did not answer within environment.timeout, " +
-                   format_duration(options_.timeout));
+         Error(ErrorCode::kTimeout,
+               running.waited >= options_.episode_timeout
+                   ? "its environment took longer than environment.episode_timeout, " +
+                         format_duration(options_.episode_timeout)
+                   : "its environment did not answer within environment.timeout, " +
+                         format_duration(options_.timeout)));
   }
   std::erase_if(unheard_, [](const auto& one) { return one.second.expired(); });
 }
@@ -245,6 +240,10 @@ int64_t EpisodeBackend::num_open() const {
 }
 
 void EpisodeBackend::open_waiting() {
+  const auto over = paused_.upper_bound(Clock::now());
+  for (auto paused = paused_.begin(); paused != over; ++paused)
+    waiting_.push_back(paused->second);
+  paused_.erase(paused_.begin(), over);
   if (waiting_.empty()) return;
   const int64_t most = std::max<int64_t>(1, environment_info_->episodes);
   for (int64_t room = most - num_open(); room > 0; --room) {
@@ -297,8 +296,8 @@ void EpisodeBackend::wait_for(const Place& place, Running& running, Future<T> an
   // An open may wait until the environment has room; the other calls are answered at once, or not.
   const auto left = std::max(options_.episode_timeout - running.waited, Clock::duration::zero());
   const bool opens = running.episode.next() == Episode::Next::kOpen;
-  running.deadline =
-      Deadline(running.asked + (opens ? left : std::min<Clock::duration>(left, options_.timeout)));
+  running.deadline = Deadline(
+      running.asked + (opens ? left : std::min<Clock::duration>(left, options_.patience())));
   running.cancel_call = answer.canceller();
   answer.on_outcome([inbox = inbox_, call](Outcome<T> outcome) {
     {
@@ -428,15 +427,21 @@ void EpisodeBackend::end(const Place& place, Running& running) {
   if (--work->second.unfinished == 0) works_.erase(work);
 }
 
-// The environment has failed the episode: it begins anew, or ends without a reward.
-void EpisodeBackend::lose(const Place& place, Running& running, const std::string& why) {
+// The environment has failed the episode: it begins anew, or ends without a reward. What one says
+// no to in words of its own, or what cannot go on from what it says, would end so again.
+void EpisodeBackend::lose(const Place& place, Running& running, const Error& error) {
+  const bool refused =
+      error.code() == ErrorCode::kInvalidArgument && running.episode.next() != Episode::Next::kStep;
+  const bool again = !refused && error.code() != ErrorCode::kMismatch;
   leave(running);
   running.waited = {};
-  running.episode.failed(why);
+  running.episode.failed(error.what(), again);
   const bool ends = running.episode.next() == Episode::Next::kEnd;
   RETORT_LOG(kWarning) << "an episode of sample " << running.sample_id
-                       << (ends ? " has no reward: " : " begins anew: ") << why;
-  go_on(place);
+                       << (ends ? " has no reward: " : " begins anew: ") << error.what();
+  // A replica that is lost is away anyway, and others may have room.
+  if (ends || error.code() == ErrorCode::kPeerLost) return go_on(place);
+  paused_.emplace(Clock::now() + pause_before(running.episode.restarts()), place);
 }
 
 // Nothing of this attempt comes any more, wherever it is.
@@ -455,7 +460,7 @@ void EpisodeBackend::leave(Running& running) {
 // that has failed it may have forgotten it already.
 void EpisodeBackend::close_unheard(uint64_t number) {
   const uint64_t call = ++last_call_;
-  unheard_.emplace(call, Deadline::after(options_.timeout));
+  unheard_.emplace(call, Deadline::after(options_.patience()));
   called([&] {
     return environment_->close({.episode = number});
   }).on_outcome([inbox = inbox_, call](Outcome<ClosedEpisode> outcome) {

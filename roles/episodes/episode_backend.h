@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/deadline.h"
+#include "base/error.h"
 #include "base/future.h"
 #include "models/text/chat_template.h"
 #include "models/text/tokenizer.h"
@@ -40,8 +41,9 @@ namespace retort::roles {
 // What an episode waits for: its environment, `timeout` for a step or a close and `episode_timeout`
 //   for all of them, of an open too; room at the environment (EnvironmentInfo::episodes); and the
 //   engine, which has deadlines of its own. An environment that fails an episode, or is late, loses
-//   it: it begins anew with the same seed, and after `restarts` of these it ends without a reward
-//   (Episode::take).
+//   it: it begins anew with the same seed, after a pause that grows, and after `restarts` of these
+//   it ends without a reward (Episode::take); at once where the environment refuses to open or to
+//   close it in words of its own, which it would do again.
 // Turns: each is a request of its own to the inner backend, with all tokens so far as its prompt
 //   and the sample's id, so that it draws what the sample would draw at that place; the engine
 //   finds what it computed before in its blocks. The first turns of a prompt's episodes, which
@@ -165,7 +167,7 @@ class EpisodeBackend final : public SampleBackend {
   void take_drawn();
   void take_turn(FinishedSample sample);
   void end(const Place& place, Running& running);
-  void lose(const Place& place, Running& running, const std::string& why);
+  void lose(const Place& place, Running& running, const Error& error);
   void leave(Running& running);
   void close_unheard(uint64_t number);
   void fail_request(uint64_t request, std::exception_ptr error);
@@ -182,9 +184,10 @@ class EpisodeBackend final : public SampleBackend {
 
   std::map<uint64_t, Work> works_;  // by request
   std::map<Place, Running> running_;
-  std::deque<Place> waiting_;             // to be opened, in order
-  std::set<Place> first_;                 // whose first turn is to be drawn
-  std::map<uint64_t, Place> calls_;       // by call
+  std::deque<Place> waiting_;                       // to be opened, in order
+  std::multimap<Clock::time_point, Place> paused_;  // to wait so from then on
+  std::set<Place> first_;                           // whose first turn is to be drawn
+  std::map<uint64_t, Place> calls_;                 // by call
   std::map<uint64_t, Deadline> unheard_;  // calls that close episodes which nobody has any more
   std::map<uint64_t, Drawing> turns_;     // by the inner backend's number
   std::map<uint64_t, Passed> passed_;     // by the inner backend's number

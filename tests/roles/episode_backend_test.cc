@@ -294,6 +294,76 @@ TEST_F(EpisodeBackendTest, APromptWithoutRoomForAnAnswerFailsItsRequest) {
   EXPECT_EQ(environment->closed.size(), 2u);
 }
 
+// What an environment begins with may be too much for the model: no other row suffers for it.
+TEST_F(EpisodeBackendTest, AnOpeningWithoutRoomForAnAnswerIsTheEnvironmentsFailure) {
+  std::string said(2000, 'x');
+  environment->opening = R"([{"role": "user", "content": ")" + said + R"("}])";
+  const auto backend = make({}, /*positions=*/500);
+  backend->submit(episode_request(1, 1, 1));
+  const Json record = record_of(all_of(*backend).at(0).completion);
+  EXPECT_TRUE(record["reward"].is_null());
+  const auto why = record["unscorable"].get<std::string>();
+  EXPECT_NE(why.find("environment tools/0: with the tools, messages and append"), why.npos) << why;
+  EXPECT_NE(why.find("Let it begin with less"), why.npos) << why;
+  EXPECT_EQ(environment->opened.size(), 1u) << "it would be so again";
+  EXPECT_EQ(environment->closed.size(), 1u);
+}
+
+TEST_F(EpisodeBackendTest, WhatAnEnvironmentRefusesIsNotAskedAgain) {
+  for (const std::string_view refused : {"open", "close"}) {
+    environment = std::make_shared<ScriptedEnvironment>();
+    environment->fails = [&](const std::string& verb, uint64_t) -> std::optional<Error> {
+      if (verb != refused) return std::nullopt;
+      return Error(ErrorCode::kInvalidArgument, "tools/0: no such task");
+    };
+    const auto backend = make({.restarts = 2});
+    engine->say = call_then_end;
+    backend->submit(episode_request(1, 1, 1));
+    const Json record = record_of(all_of(*backend).at(0).completion);
+    EXPECT_NE(record["unscorable"].get<std::string>().find("no such task"), std::string::npos);
+    EXPECT_EQ(record["restarts"], 0);
+    EXPECT_EQ(environment->opened.size(), 1u) << refused;
+  }
+}
+
+// What is down for a moment does not cost all attempts at once, nor hold up other episodes.
+TEST_F(EpisodeBackendTest, AFailedEpisodeBeginsAnewAfterAPause) {
+  environment->fails = [](const std::string& verb, uint64_t episode) -> std::optional<Error> {
+    if (verb != "step" || episode != 1) return std::nullopt;
+    return Error(ErrorCode::kCorrupt, "tools/0: half a line");
+  };
+  const auto backend = make({.restarts = 1});
+  engine->say = call_then_end;
+  const auto begin = std::chrono::steady_clock::now();
+  backend->submit(episode_request(1, 2, 1));
+  std::vector<FinishedSample> samples;
+  const Deadline deadline = Deadline::after(60s);
+  while (samples.empty() && !deadline.expired()) {
+    ASSERT_TRUE(backend->step());
+    samples = backend->finished();
+  }
+  ASSERT_EQ(samples.size(), 1u);
+  EXPECT_EQ(samples[0].index, 1) << "while the other one waits";
+  EXPECT_EQ(all_of(*backend).size(), 1u);
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, 1s);
+
+  // A lost replica is away by itself.
+  EXPECT_EQ(pause_before(1), 1s);
+  EXPECT_EQ(pause_before(2), 2s);
+  EXPECT_EQ(pause_before(60), 30s);
+}
+
+// The environment's own words about its timeout come a little after that.
+TEST_F(EpisodeBackendTest, AnAnswerMayComeALittleAfterTheTimeout) {
+  environment->delay = 120ms;
+  const auto backend = make({.timeout = Duration(100), .restarts = 0});
+  engine->say = call_then_end;
+  backend->submit(episode_request(1, 1, 1));
+  const Json record = record_of(all_of(*backend).at(0).completion);
+  EXPECT_FALSE(record.contains("unscorable")) << record;
+  EXPECT_EQ(EpisodeOptions{}.patience(), 70s);
+}
+
 TEST_F(EpisodeBackendTest, AnEnvironmentThatDoesNotStartIsNamed) {
   environment->not_ready = true;
   const auto backend = make();

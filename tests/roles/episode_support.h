@@ -143,7 +143,8 @@ class ScriptedEnvironment : public Environment {
     turns.push_back(turn);
     return answer<EpisodeAnswer>("step", turn.episode, [this, turn] {
       if (on_step) return on_step(turn);
-      const std::string text = answer_text(open_.at(turn.episode), turn.turn);
+      // It may have been closed meanwhile, and then nobody reads this.
+      const std::string text = answer_text(open_[turn.episode], turn.turn);
       return EpisodeAnswer{.messages = std::string(R"([{"role": ")") +
                                        (user_turns ? "user" : "tool") + R"(", "content": ")" +
                                        text + R"("}])",

@@ -157,6 +157,57 @@ TEST_F(EpisodeTest, AThoughtIsNoAnswer) {
   EXPECT_FALSE(record["messages"][3].contains("reasoning_content"));
 }
 
+// As Qwen3's enable_thinking: what a row says to the template holds for each turn.
+TEST_F(EpisodeTest, TheRowsVariablesAreThoseOfEachTurn) {
+  std::string source = kToolTemplate;
+  const std::string prompt = "{{- '<|im_start|>assistant\\n' }}";
+  source.insert(source.rfind(prompt) + prompt.size(),
+                "{{- '<think>\\n\\n</think>\\n\\n' if enable_thinking is defined and not "
+                "enable_thinking else '<think>\\n' }}");
+  const auto chat = models::ChatTemplate::from_source(source, "", "<|im_end|>");
+  const TurnWords thinking{chat, tool_tokenizer(), models::TurnSuffix(chat, tool_tokenizer())};
+  setting.words = &thinking;
+  const auto play = [&](const std::string& more) {
+    Episode episode = make(R"({"messages": [{"role": "user", "content": "Add"}])" + more + "}");
+    episode.opened({.tools = kAddTool});
+    episode.drawn(TalkingBackend::turn_of(add_call(1)));
+    if (episode.next() == Next::kStep) {
+      episode.answered(answer_of("2"));
+      episode.drawn(TalkingBackend::turn_of("Done."));
+    }
+    return ended(episode);
+  };
+  const auto count = [](const models::Completion& whole, const std::string& part) {
+    const std::string text = tool_tokenizer().decode(whole.token_ids, false);
+    int found = 0;
+    for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1))
+      ++found;
+    return found;
+  };
+
+  const models::Completion quiet = play(R"(, "chat_template_kwargs": {"enable_thinking": false})");
+  EXPECT_EQ(count(quiet, "assistant\n<think>\n\n</think>\n\n"), 2) << "one before each turn";
+  EXPECT_EQ(record_of(quiet)["calls"], 1) << "the call stands behind the thought";
+  for (const char* more : {"", R"(, "chat_template_kwargs": null)"}) {
+    const models::Completion loud = play(more);
+    EXPECT_EQ(count(loud, "assistant\n<think>\n"), 2);
+    EXPECT_EQ(count(loud, "</think>"), 0);
+  }
+}
+
+TEST_F(EpisodeTest, NumbersOfACallKeepTheirDigits) {
+  const std::string number = "123456789012345678901234567890";
+  Episode episode = open();
+  episode.drawn(TalkingBackend::turn_of(
+      "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": " + number + "}}\n</tool_call>"));
+  ASSERT_EQ(episode.next(), Next::kStep);
+  EXPECT_NE(episode.to_step(1).calls.find(number + "}"), std::string::npos)
+      << episode.to_step(1).calls;
+  episode.answered(answer_of("2"));
+  episode.drawn(TalkingBackend::turn_of("Done."));
+  EXPECT_NE(ended(episode).episode.find(number + "}"), std::string::npos);
+}
+
 TEST_F(EpisodeTest, ATurnWithoutCallsEndsIt) {
   Episode episode = open();
   episode.drawn(TalkingBackend::turn_of("No tools."));
@@ -288,7 +339,12 @@ TEST_F(EpisodeTest, TheModelsPositionsAreABound) {
   setting.draw.min_new_tokens = 7;
   EXPECT_EQ(open().draw().max_new_tokens, 3);
   EXPECT_EQ(open().draw().min_new_tokens, 3);
+
+  // The row alone leaves no position; or it does, and the environment's tools take it.
+  setting.environment = "tools/0";
   setting.positions = prompt;
+  test::expect_error(ErrorCode::kMismatch, "environment tools/0", [&] { open(); });
+  setting.positions = 3;
   EXPECT_EQ(test::code_of([&] { open(); }), ErrorCode::kInvalidArgument);
 }
 
@@ -316,6 +372,34 @@ TEST_F(EpisodeTest, TheEnvironmentsWordsStandBehindTheRows) {
   const std::string solved = R"({"messages": [{"role": "user", "content": "Add"},
                                               {"role": "assistant", "content": "3"}]})";
   EXPECT_EQ(prompt(solved, {}), "<|im_start|>user\nAdd<|im_end|>\n<|im_start|>assistant\n");
+
+  // Whoever gives the messages has left out what it wants to be left out.
+  Episode given(
+      setting, {.seed = 4, .row = row_of("Add"), .messages = R"([{"role": "user", "content": "Add"},
+                                          {"role": "assistant", "content": "3"}])"});
+  given.opened({});
+  EXPECT_EQ(tool_tokenizer().decode(given.ids(), false),
+            "<|im_start|>user\nAdd<|im_end|>\n<|im_start|>assistant\n3<|im_end|>\n"
+            "<|im_start|>assistant\n");
+}
+
+// Rows of training have a bound, which the environment's part of the prompt may pass.
+TEST_F(EpisodeTest, APromptThatNoRowHasRoomForCannotBeScored) {
+  Episode fits = open();
+  options.max_prompt_tokens = static_cast<int64_t>(fits.ids().size());
+  EXPECT_EQ(open().next(), Next::kDraw) << "as long as it may be";
+
+  options.max_prompt_tokens -= 1;
+  Episode episode = open();
+  const models::Completion whole = ended(episode, {.reward = 1});
+  EXPECT_TRUE(whole.token_ids.empty());
+  EXPECT_TRUE(whole.spans.empty());
+  const std::string why = record_of(whole).at("unscorable");
+  EXPECT_NE(why.find("data.max_length leaves it " + std::to_string(options.max_prompt_tokens)),
+            std::string::npos)
+      << why;
+  EXPECT_NE(why.find("environment.max_tokens"), std::string::npos) << why;
+  EXPECT_EQ(record_of(whole).at("turns"), 0);
 }
 
 TEST_F(EpisodeTest, ItBeginsAnewAsOftenAsItMay) {
@@ -367,6 +451,20 @@ TEST_F(EpisodeTest, WhatNoEnvironmentMaySayIsRefused) {
   corrupt([&] { answered({.messages = R"([{"role": "assistant", "content": "x"}])"}); });
   corrupt([&] { answered({}); });
   corrupt([&] { answered(answer_of("2", 2)); });
+  const std::string tool = R"({"role": "tool", "content": "2"})",
+                    user = R"({"role": "user", "content": "And?"})";
+  corrupt([&] { answered({.messages = "[" + tool + "," + tool + "]"}); });
+  corrupt([&] { answered({.messages = "[" + user + "]"}); });
+  corrupt([&] { answered({.messages = "[" + user + "," + tool + "]"}); });
+  EXPECT_NO_THROW(answered({.messages = "[" + tool + "," + user + "]"}));
+  EXPECT_NO_THROW(answered({.messages = "[" + user + "]", .done = true}));
+  corrupt([&] {
+    setting.answers_turns = true;
+    Episode episode = open();
+    episode.drawn(TalkingBackend::turn_of("Hello."));
+    episode.answered({.messages = "[" + tool + "]"});
+  });
+  setting.answers_turns = false;
   corrupt([&] { answered(answer_of("2", -1)); });
 
   const auto closed = [&](const ClosedEpisode& end) {
@@ -406,6 +504,7 @@ TEST(EpisodeOptions, AreChecked) {
   };
   refused({.max_turns = 0}, "max_turns");
   refused({.max_tokens = 0}, "max_tokens");
+  refused({.max_prompt_tokens = -1}, "max_prompt_tokens");
   refused({.timeout = Duration(0)}, "timeout");
   refused({.timeout = Duration(100), .episode_timeout = Duration(99)}, "episode_timeout");
   refused({.restarts = -1}, "restarts");
