@@ -32,6 +32,7 @@ bool decode(std::string_view bytes) {
   const std::string_view turn = source.rest();
   const auto parsed = models::parse_tool_calls(format, turn, kTools, (kind & 4) != 0);
   expect(!parsed.malformed || parsed.calls.empty(), "half of a turn");
+  if (parsed.malformed) return false;
 
   bool has_tag = false;  // in a text of the calls, where the hermes format cannot have it
   for (const auto& call : parsed.calls) {
