@@ -15,7 +15,7 @@ namespace retort::roles {
 // Keys keep their order, since templates print schemas and arguments as they come.
 class Conversation {
  public:
-  // `messages`, a JSON array; empty: those of the row, but for a last one of the assistant, which is
+  // `messages`, a JSON array; empty: those of the row without a last one of the assistant, which is
   // what the row would have it say. kInvalidArgument unless the row is an object, and there are
   // some.
   explicit Conversation(std::string_view row, std::string_view messages = {});
