@@ -96,6 +96,16 @@ TEST_F(CommandEnvironmentTest, PlaysAnEpisode) {
   EXPECT_TRUE(start("talks")->info().user_turns);
 }
 
+TEST_F(CommandEnvironmentTest, NumbersOfACallKeepTheirDigits) {
+  const auto environment = start("honest");
+  environment->info();
+  open_episode(*environment, 1);
+  const std::string number = "123456789012345678901234567890";
+  const auto answer = step_episode(
+      *environment, 1, 1, R"([{"id": "c0", "name": "echo", "arguments": {"a": )" + number + "}}]");
+  EXPECT_NE(answer.messages.find(number), std::string::npos) << answer.messages;
+}
+
 TEST_F(CommandEnvironmentTest, HasManyEpisodesAtOnce) {
   EnvironmentOptions options = player("honest");
   options.episodes = 200;
