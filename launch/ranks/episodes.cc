@@ -15,6 +15,7 @@ std::unique_ptr<roles::SampleBackend> with_episodes(const RankContext& context, 
                                                     models::Tokenizer tokenizer,
                                                     std::unique_ptr<roles::SampleBackend> backend) {
   if (!context.recipe.environment || !backend->leads()) return backend;
+  // Whatever day this is: a template that prints one is refused without data.template_date.
   const models::ChatTemplate chat = recipes::load_chat(context.recipe);
   const std::shared_ptr<roles::RemoteEnvironment> environment =
       recipes::remote_environment(context);

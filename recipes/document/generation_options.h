@@ -43,7 +43,9 @@ struct GenerationOptions {
     visit("kv_cache", kv_cache, "memory of a generator's key-value cache");
     visit("max_tokens_per_step", max_tokens_per_step, "tokens of one forward pass of a generator");
     visit("max_sequences", max_sequences, "completions that a generator works on at once");
-    visit("timeout", timeout, "samples that take longer are an error");
+    visit("timeout", timeout,
+          "a request whose samples take longer is an error; with environment the default is longer "
+          "by three times episode_timeout, as often as a round fills the environment");
     visit("save_samples", save_samples,
           "write every sample with its rewards to samples/step-<step>-rank-<rank>.jsonl of the "
           "run's folder");

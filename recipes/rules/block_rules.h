@@ -32,7 +32,7 @@ void check_environment_role(const std::string& name, const RoleOptions& role,
 // Rewards of type: environment need it.
 void check_environment(const Recipe& recipe, const RecipePlaces& places);
 // The chat template joins turns without tokenising again (models::TurnSuffix), and teaches one
-// format of calls. Opens template and tokenizer.
+// format of calls; one that prints the day needs data.template_date. Opens template and tokenizer.
 void check_turns(const Recipe& recipe, const RecipePlaces& places);
 
 // devices.cc: refuses lists that have no effect, that no host can have, or that have fewer devices

@@ -51,24 +51,45 @@ void check_lengths(const Recipe& recipe, const RecipePlaces& places) {
                             ", the tokens of one turn");
 }
 
+// A request whose episodes may still begin anew must not end the run.
 void check_times(const Recipe& recipe, const RecipePlaces& places) {
-  if (recipe.environment->episode_timeout >= recipe.generation->timeout)
+  const Duration wait = longest_wait(*recipe.environment);
+  if (recipe.generation->timeout < wait)
     places.refuse(
-        {"environment", "episode_timeout"},
-        "must be below generation.timeout = " + format_duration(recipe.generation->timeout) +
-            ", after which a sample is an error");
+        {"generation", "timeout"},
+        "is below the " + format_duration(wait) +
+            " that an episode may wait for its environment: environment.episode_timeout = " +
+            format_duration(recipe.environment->episode_timeout) +
+            " for each of its attempts; raise this, or lower that");
 }
 
-// Episodes begin with the messages of a row.
+// Episodes begin with the conversation of a row. Whether a prompt is one of messages, the row says.
 void check_rows(const data::DataOptions& data, const RecipePlaces& places) {
+  using data::Format;
   const auto check = [&](const char* block, const std::vector<data::Source>& sources) {
-    for (size_t i = 0; i < sources.size(); ++i)
-      if (sources[i].format != data::Format::kAuto && sources[i].format != data::Format::kMessages)
+    for (size_t i = 0; i < sources.size(); ++i) {
+      const Format format = sources[i].format;
+      if (format == Format::kText || format == Format::kAlpaca || format == Format::kInputIds)
         places.refuse({"data", block, std::to_string(i), "format"},
-                      "an episode begins with the messages of its row; expected format: messages");
+                      "has no conversation, with which an episode begins; expected messages, "
+                      "sharegpt, or one whose prompt is an array of messages");
+    }
   };
   check("train", data.train);
   check("eval", data.eval);
+}
+
+// Generators render episodes, and do not know on which day the run began.
+void check_day(const data::DataOptions& data, const models::ChatTemplate& chat,
+               const RecipePlaces& places) {
+  const auto prints_day = [](const std::string& source) {
+    return source.find("strftime_now") != std::string::npos;
+  };
+  if (data.template_date || !(prints_day(chat.source()) || prints_day(chat.tool_use_source())))
+    return;
+  places.refuse({"data", "template_date"},
+                "is missing: the chat template prints the day (strftime_now), and generators must "
+                "print the same one in every episode; write a day, like 2026-11-23");
 }
 
 // An episode has one call open at a time, which must not wait for those of others.
@@ -153,6 +174,7 @@ void check_turns(const Recipe& recipe, const RecipePlaces& places) {
   const std::filesystem::path folder = recipe.student().model;
   if (!recipe.environment || !std::filesystem::exists(folder / "tokenizer.json")) return;
   const models::ChatTemplate chat = load_chat(recipe);
+  check_day(recipe.data, chat, places);
   try {
     tool_format(*recipe.environment, chat);
   } catch (const Error& error) {

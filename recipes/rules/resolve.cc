@@ -2,10 +2,12 @@
 #include "recipes/rules/rules.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <string>
 
+#include "recipes/run/inputs/episode_options.h"
 #include "recipes/type/registry.h"
-#include "roles/episodes/episode.h"
 
 namespace retort::recipes {
 namespace {
@@ -49,14 +51,34 @@ void resolve_sampling_correction(Recipe& recipe) {
       external ? CorrectionChoice::kSequenceMask : CorrectionChoice::kNone;
 }
 
-// An episode may begin anew after it has waited for as long as it may, so a sample takes longer
-// than one that is drawn at a stretch.
+// Counts how often the environment is full before a round is drawn: all generators together have
+// its episodes of one time. At least 1, also for numbers that are refused later.
+double fillings_of_environment(const Recipe& recipe) {
+  const std::string& name = recipe.environment->role;
+  const TrainOptions& train = recipe.train;
+  if (!recipe.roles.contains(name) || !recipe.roles.at(name).environment || !recipe.grpo ||
+      !train.per_device_train_batch_size || !recipe.roles.contains(Recipe::kDrivingRole))
+    return 1;
+  const auto number = [](int64_t value) { return static_cast<double>(value); };
+  const double episodes = number(*train.per_device_train_batch_size) *
+                          number(train.gradient_accumulation_steps) *
+                          number(recipe.student().world.dp) *
+                          number(recipe.grpo->num_mini_batches);
+  const RoleOptions& role = recipe.roles.at(name);
+  const double room = number(role.environment->episodes) * number(role.world.dp);
+  return room > 0 ? std::max(1.0, std::ceil(episodes / room)) : 1;
+}
+
+// A request is answered once all of its episodes have ended. Those that find no room wait for
+// others, and each may begin anew after it has waited for as long as it may.
 void resolve_generation_timeout(Recipe& recipe, const RecipePlaces& places) {
   if (!recipe.environment || !recipe.generation || places.written({"generation", "timeout"}))
     return;
-  const int64_t attempts = 1 + roles::EpisodeOptions().restarts;
+  constexpr double kLongest = 1e15;  // ms; above it nothing is a time
+  const auto wait = static_cast<double>(longest_wait(*recipe.environment).count());
+  const double waits = std::min(kLongest, fillings_of_environment(recipe) * wait);
   recipe.generation->timeout =
-      GenerationOptions().timeout + attempts * recipe.environment->episode_timeout;
+      GenerationOptions().timeout + Duration(static_cast<Duration::rep>(waits));
 }
 
 // With launch.backend: kubernetes, keys that are not written fit a cluster: launch.stop_timeout

@@ -27,11 +27,16 @@ models::ToolFormat tool_format(const EnvironmentOptions& environment,
               "auto finds " + names + " in the chat template; write one of them");
 }
 
+Duration longest_wait(const EnvironmentOptions& environment) {
+  return (1 + roles::EpisodeOptions().restarts) * environment.episode_timeout;
+}
+
 roles::EpisodeOptions episode_options(const Recipe& recipe, const models::ChatTemplate& chat) {
   const EnvironmentOptions& environment = *recipe.environment;
   roles::EpisodeOptions options;
   options.max_turns = environment.max_turns;
   options.max_tokens = environment.max_tokens;
+  options.max_prompt_tokens = recipe.data.max_length - environment.max_tokens;
   options.timeout = environment.timeout;
   options.episode_timeout = environment.episode_timeout;
   options.format = tool_format(environment, chat);

@@ -1,6 +1,7 @@
 // How samples become episodes, by the recipe and its chat template.
 #pragma once
 
+#include "base/units.h"
 #include "models/text/chat_template.h"
 #include "models/text/tool_calls.h"
 #include "recipes/document/recipe.h"
@@ -12,6 +13,9 @@ namespace retort::recipes {
 // teaches. kInvalidArgument where that is none of the known ones, or several.
 models::ToolFormat tool_format(const EnvironmentOptions& environment,
                                const models::ChatTemplate& chat);
+
+// How long an episode may wait for its environment in all of its attempts.
+Duration longest_wait(const EnvironmentOptions& environment);
 
 // Of a recipe with `environment`.
 roles::EpisodeOptions episode_options(const Recipe& recipe, const models::ChatTemplate& chat);

@@ -136,6 +136,8 @@ void write_template(const fs::path& folder) {
   // What a recipe may put in its place: another one, and one that teaches calls of tools.
   std::ofstream(folder.parent_path() / "other.jinja") << "w8 " << kMarkedTemplate;
   std::ofstream(folder.parent_path() / "tools.jinja") << kToolsTemplate;
+  std::ofstream(folder.parent_path() / "dated.jinja")
+      << "{{ strftime_now('w%d') }} " << kToolsTemplate;
 }
 
 // Two words of the prompt, three of the completion: seven tokens.

@@ -76,15 +76,14 @@ std::vector<KeyRow> block_rows() {
       refused(kToolsBase, "environment.timeout=0s", "timeout must be positive"),
       acts(kToolsBase, "environment.episode_timeout=5m", episodes),
       refused(kToolsBase, "environment.episode_timeout=5s", "must be at least timeout"),
-      refused(kToolsBase, "generation.timeout=10m", "must be below generation.timeout"),
+      refused(kToolsBase, "generation.timeout=29m", "is below the 30m that an episode may wait"),
       acts(kToolsBase, "environment.tool_format=pythonic", episodes),
-      refused(kToolsBase, "data.chat_template=FOLDER/other.jinja",
-              "auto finds no tool format in the chat template"),
 
       // What other keys may say beside it.
       refused(kToolsBase, "generation.stop=[w3]", "a turn ends at the template's end token"),
-      refused(kToolsBase, "data.train.0.format=prompt_completion",
-              "an episode begins with the messages of its row"),
+      refused(kToolsBase, "data.train.0.format=alpaca", "has no conversation, with which an"),
+      refused(kToolsBase, "data.train.0.format=input_ids", "has no conversation, with which an"),
+      acts(kToolsBase, "environment.max_turns=4", episodes, {"data.train.0.format=sharegpt"}),
       refused(kToolsBase, "grpo.overlong_penalty_tokens=9",
               "must be at most environment.max_tokens = 8"),
   };

@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "environments/options.h"
+#include "launch/document/recipe_file.h"
 #include "launch/plan/role_plan.h"
 #include "recipes/roles/external_roles.h"
 #include "recipes/roles/input_paths.h"
 #include "recipes/roles/serving_roles.h"
 #include "tests/launch/keys/key_bases.h"
 #include "tests/launch/recipe/recipe_fixture.h"
+#include "tests/support/thrown.h"
 
 namespace retort::test {
 namespace {
@@ -45,7 +47,22 @@ TEST_F(EnvironmentRecipe, SamplesHaveTheTimeOfTheirEpisodes) {
   EXPECT_EQ(load(kGrpoBase).generation->timeout, 10min);
   EXPECT_EQ(load(kToolsBase).generation->timeout, 40min);
   EXPECT_EQ(load(kToolsBase, {"environment.episode_timeout=2m"}).generation->timeout, 16min);
-  EXPECT_EQ(load(kToolsBase, {"generation.timeout=15m"}).generation->timeout, 15min);
+  EXPECT_EQ(load(kToolsBase, {"generation.timeout=30m"}).generation->timeout, 30min);
+}
+
+// Of a round's episodes those that find no room wait for others to end.
+TEST_F(EnvironmentRecipe, SamplesHaveTheTimeOfTheEpisodesBeforeThem) {
+  const auto timeout = [&](std::vector<std::string> overrides) {
+    overrides.push_back("train.per_device_train_batch_size=12");
+    return load(kToolsBase, overrides).generation->timeout;
+  };
+  const std::string five = "roles.tools.environment.episodes=5";
+  EXPECT_EQ(timeout({}), 40min) << "12 of 32";
+  EXPECT_EQ(timeout({five}), 100min) << "12 of 5 at a time";
+  EXPECT_EQ(timeout({five, "roles.tools.world.dp=2"}), 70min);
+  EXPECT_EQ(timeout({five, "train.gradient_accumulation_steps=2"}), 160min);
+  EXPECT_EQ(timeout({five, "roles.student.world.dp=2"}), 160min);
+  EXPECT_EQ(timeout({five, "grpo.num_mini_batches=2"}), 160min);
 }
 
 // A generator serves once its episodes can begin.
@@ -92,6 +109,30 @@ TEST_F(EnvironmentRecipe, AnEnvironmentDrawsNothing) {
   EXPECT_NE(message.find("generation.role: 'tools' is an environment; give the generator a role"),
             std::string::npos)
       << message;
+}
+
+// Rules open the template: generators render with it what the student learns from.
+TEST_F(EnvironmentRecipe, TheTemplateTeachesCallsAndPrintsNoOtherDay) {
+  load(kToolsBase);
+  const auto open = [&](std::vector<std::string> overrides) {
+    for (std::string& one : overrides)
+      one = with_folder(one);
+    return launch::load_recipe(folder_ / "r.yaml", overrides);
+  };
+  const auto refusal = [&](const std::string& change) {
+    return message_of([&] { open({change}); });
+  };
+  EXPECT_NO_THROW(open({}));
+  const std::string without = refusal("data.chat_template=FOLDER/other.jinja");
+  EXPECT_NE(without.find("environment.tool_format: auto finds no tool format"), std::string::npos)
+      << without;
+
+  const std::string dated = refusal("data.chat_template=FOLDER/dated.jinja");
+  EXPECT_NE(dated.find("data.template_date: is missing: the chat template prints the day"),
+            std::string::npos)
+      << dated;
+  EXPECT_NO_THROW(
+      open({"data.chat_template=FOLDER/dated.jinja", "data.template_date=2026-11-23"}));
 }
 
 TEST_F(EnvironmentRecipe, LoadsAsSaved) {
