@@ -22,7 +22,7 @@ struct EnvironmentOptions {
     visit("command", command,
           "program and arguments of an environment that each rank of the role starts and speaks "
           "with over its stdin and stdout");
-    visit("url", url, "where an environment that is there already listens; one of the two");
+    visit("url", url, "instead: where one that is there already listens; empty: the command");
     visit("api_key_env", api_key_env,
           "the environment variable that holds the service's key; empty: none");
     visit("api_key_file", api_key_file, "a file that holds it; empty: none");

@@ -31,14 +31,15 @@ struct EnvironmentOptions {
     visit("role", role, "the role that answers turns; it has an `environment`");
     visit("max_turns", max_turns,
           "turns of the student in an episode, at most; each has up to generation.max_new_tokens "
-          "tokens");
+          "tokens. An episode whose last one still calls tools counts as cut");
     visit("max_tokens", max_tokens,
           "tokens of an episode behind its prompt, those of the environment's answers too; an "
-          "answer that would pass it is dropped, and the episode ends before it");
+          "answer that would pass it is dropped, and the episode ends before it, as one that was "
+          "cut. The prompt, with what the environment adds, has data.max_length less this");
     visit("timeout", timeout, "of each answer of the environment");
     visit("episode_timeout", episode_timeout,
           "that an episode waits for its environment in all; after it, as after a lost "
-          "environment, the episode begins anew");
+          "environment, the episode begins anew, twice at most; then it cannot be scored");
     visit("tool_format", tool_format,
           "how the student writes calls of tools; auto: as its chat template teaches them");
   }

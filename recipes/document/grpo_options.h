@@ -133,12 +133,14 @@ struct GrpoOptions {
           "how often other prompts are drawn in the place of those whose completions score alike");
     visit(
         "mask_truncated_completions", mask_truncated_completions,
-        "completions cut off at generation.max_new_tokens have no loss; their rewards are compared "
-        "with the others'");
+        "completions cut off at generation.max_new_tokens, and episodes that came to an end by "
+        "environment.max_turns or max_tokens, have no loss; their rewards are compared with the "
+        "others'");
     visit(
         "overlong_penalty_tokens", overlong_penalty_tokens,
         "the last tokens before generation.max_new_tokens, over which a completion's reward falls "
-        "by up to 1; 0: none");
+        "by up to 1; 0: none. Of an episode before environment.max_tokens: all tokens behind its "
+        "prompt count, the environment's too");
     visit(
         "kl_in_reward", kl_in_reward,
         "beta weighs the k1 KL of the whole completion, taken from its reward, instead of a k3 KL "
