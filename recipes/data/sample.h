@@ -76,7 +76,8 @@ struct PromptSample {
   // and the prompt's conversation as a JSON array.
   std::string row, messages;
 };
-// `for_episodes`: PromptSample::row and messages are set; kInvalidArgument for a prompt that is no conversation.
+// `for_episodes`: PromptSample::row and messages are set; kInvalidArgument for a prompt that is no
+// conversation.
 PromptSample make_prompt(std::string_view json_line, const std::string& origin,
                          const Source& source, const models::Tokenizer& tokenizer,
                          const models::ChatTemplate& chat, bool for_episodes = false);

@@ -12,9 +12,9 @@
 
 namespace retort::recipes {
 
-// `sources`: data.train or data.eval. A prompt that leaves no room for generation.max_new_tokens, or
-// for an episode's environment.max_tokens, within data.max_length is a bad row. `cache`, and errors:
-// as data::RowSet.
+// `sources`: data.train or data.eval. A prompt that leaves no room for generation.max_new_tokens,
+// or for an episode's environment.max_tokens, within data.max_length is a bad row. `cache`, and
+// errors: as data::RowSet.
 std::shared_ptr<data::PromptDataset> open_prompts(const Recipe& recipe,
                                                   const std::vector<data::Source>& sources,
                                                   const models::Tokenizer& tokenizer,

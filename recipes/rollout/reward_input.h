@@ -20,8 +20,8 @@ rewards::RewardInput reward_input(const data::PromptSample& prompt);
 void add_completion(rewards::RewardInput& input, const models::Tokenizer& tokenizer,
                     std::span<const int32_t> token_ids, models::FinishReason reason,
                     const models::StopRule& stops);
-// Adds what an episode came to: the text of the model's last turn, the tokens that the model drew as
-// their number, all ids, and its own prompt. `completion`: without that prompt.
+// Adds what an episode came to: the text of the model's last turn, the number of tokens that the
+// model drew, all ids, and its own prompt. `completion`: without that prompt.
 void add_episode(rewards::RewardInput& input, const models::Tokenizer& tokenizer,
                  const models::Completion& completion, std::span<const int32_t> prompt_ids,
                  const models::StopRule& stops);
