@@ -26,8 +26,10 @@ KERNELS = ROOT / "kernels"
 BARRIER = re.compile(r"__syncthreads\(\);")
 # Comparisons with what a thread may not pass; those of loops over a thread's own registers and of
 # warps are not among them.
-BOUND = re.compile(r"(?<![<>=\w] )(\b[\w.+* ]+?) (<) ((?:c\.|t\.|shape\.)?(?:rows|width|packs|count|"
-                   r"columns|size|end|left|length|num_ids|vocab_size|heads|n|tasks)\b)")  # fmt: skip
+BOUND = re.compile(
+    r"(?<![<>=\w] )(\b[\w.+* ]+?) (<) ((?:c\.|t\.|shape\.)?(?:rows|width|packs|count|columns|"
+    r"size|end|left|length|num_ids|vocab_size|heads|n|tasks)\b)"
+)
 SECONDS = 240
 SEPARATOR = " ## "  # in mutations.txt; no line of a kernel has it
 

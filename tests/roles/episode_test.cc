@@ -52,6 +52,43 @@ class EpisodeTest : public testing::Test {
                            .weight_version = 9};
 };
 
+// The tokens of a prompt, a turn, what answers it and another turn, with the numbers of those that
+// the model drew.
+void expect_joined(const models::Completion& whole, const std::vector<int32_t>& prompt,
+                   const models::Completion& first, const std::vector<int32_t>& suffix,
+                   const models::Completion& second) {
+  std::vector<int32_t> ids;
+  std::vector<float> logps, sampling_logps;
+  const auto add = [](auto& to, const auto& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  const auto add_turn = [&](const models::Completion& turn) {
+    add(ids, turn.token_ids);
+    add(logps, turn.logps);
+    add(sampling_logps, turn.sampling_logps);
+  };
+  const auto add_others = [&](const std::vector<int32_t>& tokens) {
+    add(ids, tokens);
+    logps.resize(ids.size());
+    sampling_logps.resize(ids.size());
+  };
+  add_others(prompt);
+  add_turn(first);
+  add_others(suffix);
+  add_turn(second);
+
+  EXPECT_EQ(whole.token_ids, ids);
+  EXPECT_EQ(whole.logps, logps);
+  EXPECT_EQ(whole.sampling_logps, sampling_logps);
+  EXPECT_EQ(whole.finish_reason, FinishReason::kEos);
+  const auto size = [](const auto& of) { return static_cast<int64_t>(of.size()); };
+  EXPECT_EQ(whole.spans,
+            (std::vector<models::Span>{{SpanSource::kPrompt, 0, size(prompt)},
+                                       {SpanSource::kModel, 9, size(first.token_ids)},
+                                       {SpanSource::kEnvironment, 0, size(suffix)},
+                                       {SpanSource::kModel, 9, size(second.token_ids)}}));
+}
+
 TEST_F(EpisodeTest, ATurnWithACallIsAnswered) {
   Episode episode = make();
   EXPECT_EQ(episode.next(), Next::kOpen);
@@ -89,26 +126,7 @@ TEST_F(EpisodeTest, ATurnWithACallIsAnswered) {
   episode.drawn(second);
 
   const models::Completion whole = ended(episode, {.reward = 0.5, .metrics = R"({"solved": 1})"});
-  std::vector<int32_t> ids = prompt_ids;
-  std::vector<float> logps(prompt_ids.size()), sampling_logps(prompt_ids.size());
-  const auto add = [](auto& to, const auto& from) {
-    to.insert(to.end(), from.begin(), from.end());
-  };
-  add(ids, first.token_ids), add(ids, suffix), add(ids, second.token_ids);
-  add(logps, first.logps), add(logps, std::vector<float>(suffix.size())), add(logps, second.logps);
-  add(sampling_logps, first.sampling_logps);
-  add(sampling_logps, std::vector<float>(suffix.size()));
-  add(sampling_logps, second.sampling_logps);
-  EXPECT_EQ(whole.token_ids, ids);
-  EXPECT_EQ(whole.logps, logps);
-  EXPECT_EQ(whole.sampling_logps, sampling_logps);
-  EXPECT_EQ(whole.finish_reason, FinishReason::kEos);
-  const auto size = [](const auto& of) { return static_cast<int64_t>(of.size()); };
-  EXPECT_EQ(whole.spans,
-            (std::vector<models::Span>{{SpanSource::kPrompt, 0, size(prompt_ids)},
-                                       {SpanSource::kModel, 9, size(first.token_ids)},
-                                       {SpanSource::kEnvironment, 0, size(suffix)},
-                                       {SpanSource::kModel, 9, size(second.token_ids)}}));
+  expect_joined(whole, prompt_ids, first, suffix, second);
 
   EXPECT_EQ(record_of(whole), Json::parse(R"({
       "reward": 0.5, "metrics": {"solved": 1},
