@@ -113,21 +113,22 @@ TEST_F(RoleDevices, NcclIsToldWhatTheRunIs) {
       if (name.starts_with("NCCL_")) nccl.emplace(name, value);
     return nccl;
   };
-  const std::string student = "roles.student.world={tp: 2, dp: 2, device: cuda}";
-  const std::string teacher = "roles.teacher.world={tp: 2, dp: 2, device: cuda}";
-  const recipes::Recipe recipe = load(kDistill, {student, teacher}, {.cuda = true});
+  // Of one rank in tp, then of two, which the models of these tests do not have.
+  recipes::Recipe recipe = on_devices();
+  EXPECT_EQ(told(recipe, "student"), Variables{});
+  for (const char* role : {"student", "teacher"})
+    recipe.roles.at(role).world.tp = 2;
   EXPECT_EQ(told(recipe, "student"), (Variables{{"NCCL_LAUNCH_ORDER_IMPLICIT", "1"}}));
   EXPECT_EQ(told(recipe, "teacher"), Variables{});
-  EXPECT_EQ(told(on_devices(), "student"), Variables{});
 
-  const recipes::Recipe same =
-      load(kDistill, {student, "deterministic=true", "roles.student.env={NCCL_PROTO: LL}"},
-           {.cuda = true});
+  recipe.deterministic = true;
+  recipe.roles.at("student").env["NCCL_PROTO"] = "LL";
+  recipe.roles.at("teacher").world.device = parallel::Device::kCpu;
   EXPECT_EQ(
-      told(same, "student"),
+      told(recipe, "student"),
       (Variables{{"NCCL_ALGO", "Ring"}, {"NCCL_LAUNCH_ORDER_IMPLICIT", "1"}, {"NCCL_PROTO", "LL"}}))
       << "what the recipe sets stays";
-  EXPECT_EQ(told(same, "teacher"), Variables{}) << "it is on the CPU";
+  EXPECT_EQ(told(recipe, "teacher"), Variables{}) << "it is on the CPU";
 }
 
 }  // namespace
