@@ -8,7 +8,7 @@ namespace {
 
 using namespace observed;
 
-std::vector<KeyRow> role_rows() {
+std::vector<KeyRow> environment_role_rows() {
   const std::string role = "roles.<name>.environment", tools = "roles.tools.environment";
   const std::string calls = "tests/roles/environment_test.cc";
   const std::string served = tools + "={url: 'http://127.0.0.1:9'}";
@@ -92,7 +92,7 @@ std::vector<KeyRow> block_rows() {
 }  // namespace
 
 std::vector<KeyRow> episode_rows() {
-  std::vector<KeyRow> all = role_rows();
+  std::vector<KeyRow> all = environment_role_rows();
   for (KeyRow& row : block_rows())
     all.push_back(std::move(row));
   return all;
