@@ -3,12 +3,8 @@
 //   before    without checksums, as it was read before there were any: a map copied by LibTorch
 //   without   as it is read now, of a checkpoint that has none
 //   with      as it is read now, compared
-// and where weights are of another dtype than the file, what converts them, alone:
-//   unsummed  a MiB after the other
-//   by MiB    each MiB summed before it is converted, as it was once
-//   by parts  as it is read now
-// Seconds a GiB of the file, and what the last takes more than the two: medians over the rounds.
-// Wall time, and the time of all threads together, which other work on the machine changes less.
+// Seconds a GiB of the file, and what `with` takes more than the two: medians over the rounds. Wall
+// time, and the time of all threads together, which other work on the machine changes less.
 //   checkpoint_bench MODEL_FOLDER [THREADS [ROUNDS]]
 // MODEL_FOLDER is copied to the system's folder for temporary files; some GiB say most:
 //   retort model init --arch qwen3 --tokenizer DIR --hidden-size 2048 --output MODEL_FOLDER
@@ -33,7 +29,6 @@
 #include "models/checkpoint/checkpoint.h"
 #include "models/safetensors/file_checksums.h"
 #include "models/safetensors/safetensors.h"
-#include "models/safetensors/shard.h"
 #include "parallel/adamw.h"
 
 namespace {
@@ -137,24 +132,16 @@ void load_state_now(const fs::path& file, parallel::AdamW& optimizer) {
   optimizer.load_state(1, [&](parallel::TensorPiece& piece) { reader.read_piece(piece); });
 }
 
-// One of the ways in which the same is read.
-struct Way {
-  const char* name;
-  bool with_checksums;
-  std::function<void()> read;
-};
-
-// Prints what each way takes, and what the last takes more than each of the others.
 void compare(const char* what, const Checkpoint& checkpoint, double gib, int rounds,
-             const std::array<Way, 3>& ways) {
+             const std::function<void()>& before, const std::function<void()>& now) {
   std::array<std::vector<double>, 3> wall, threads;
   std::array<std::vector<double>, 2> wall_more, threads_more;
   // In turn, so that whatever else the machine does meets all; the first round fills the caches.
   for (int round = -1; round < rounds; ++round) {
     std::array<Seconds, 3> taken;
     for (size_t i = 0; i < taken.size(); ++i) {
-      checkpoint.with_checksums(ways[i].with_checksums);
-      taken[i] = time_of(ways[i].read);
+      checkpoint.with_checksums(i == 2);
+      taken[i] = time_of(i == 0 ? before : now);
     }
     if (round < 0) continue;
     for (size_t i = 0; i < taken.size(); ++i) {
@@ -168,81 +155,30 @@ void compare(const char* what, const Checkpoint& checkpoint, double gib, int rou
   }
 
   std::printf("%s, %.2f GiB, %d threads\n", what, gib, at::get_num_threads());
-  std::printf("%-8s %9s %9s %9s   %s: %% more than %s, than %s\n", "", ways[0].name, ways[1].name,
-              ways[2].name, ways[2].name, ways[0].name, ways[1].name);
+  std::printf("           before  without     with   with: %% more than before, than without\n");
   const auto row = [](const char* name, const auto& seconds, const auto& more) {
-    std::printf("%-8s %9.3f %9.3f %9.3f   %+.1f %%  %+.1f %%\n", name, median(seconds[0]),
+    std::printf("%-8s %8.3f %8.3f %8.3f   %+.1f %%  %+.1f %%\n", name, median(seconds[0]),
                 median(seconds[1]), median(seconds[2]), median(more[0]), median(more[1]));
   };
   row("wall", wall, wall_more);
   row("threads", threads, threads_more);
 }
 
-// Converts a file's tensors, each MiB after it was summed as a whole, as they were converted before
-// a MiB was summed and converted in parts; or without summing them.
-void convert_by_blocks(const fs::path& file, at::ScalarType dtype, bool is_summed) {
-  constexpr uint64_t kBlock = models::FileChecksum::kBlockBytes;
-  const models::SafetensorsShard shard(file);
-  for (const auto& named : shard.header.tensors) {
-    const models::TensorEntry& entry = named.second;
-    const at::Tensor to = at::empty(entry.shape, dtype).view({-1});
-    const uint64_t size = c10::elementSize(entry.dtype);
-    const uint64_t past = (entry.end + kBlock - 1) / kBlock;
-    const auto first = static_cast<int64_t>(entry.begin / kBlock);
-    at::parallel_for(first, static_cast<int64_t>(past), 1, [&](int64_t begin, int64_t end) {
-      const at::NoGradGuard no_grad;
-      for (auto block = static_cast<uint64_t>(begin); block < static_cast<uint64_t>(end); ++block) {
-        const uint64_t from = std::max(entry.begin, block * kBlock);
-        const uint64_t until = std::min(entry.end, (block + 1) * kBlock);
-        if (is_summed) shard.saved->check_block(block);
-        const auto count = static_cast<int64_t>((until - from) / size);
-        to.narrow(0, static_cast<int64_t>((from - entry.begin) / size), count)
-            .copy_(shard.view(entry.dtype, {count}, from, until));
-      }
-    });
-  }
-}
-
-void convert_all_by_blocks(const fs::path& folder, at::ScalarType dtype, bool is_summed) {
-  for (const auto& entry : fs::directory_iterator(folder))
-    if (entry.path().extension() == ".safetensors")
-      convert_by_blocks(entry.path(), dtype, is_summed);
-}
-
-void convert_by_parts(const fs::path& folder, at::ScalarType dtype) {
-  const models::SafetensorsReader reader(folder);
-  for (const std::string& name : reader.names())
-    reader.copy_rows(name, 0, at::empty(reader.shape(name), dtype));
-}
-
 void measure(const Checkpoint& checkpoint, int rounds) {
   const fs::path& folder = checkpoint.folder();
-  const models::SafetensorsReader reader(folder);
-  const at::ScalarType in_files = reader.dtype(reader.names().front());
   for (const auto& [what, dtype] :
        {std::pair("weights into float32", at::kFloat), {"weights into bfloat16", at::kBFloat16}}) {
-    const auto load = [&folder, dtype = dtype] { models::load_decoder(folder, dtype); };
-    const auto before = [&folder, dtype = dtype] { load_weights_before(folder, dtype); };
-    compare(what, checkpoint, checkpoint.weights_gib(), rounds,
-            {{{"before", false, before}, {"without", false, load}, {"with", true, load}}});
-
-    // What summing costs alone: without the decoder that load() makes.
-    if (dtype == in_files) continue;
-    const auto convert = [&folder, dtype = dtype](bool is_summed) {
-      return [&folder, dtype, is_summed] { convert_all_by_blocks(folder, dtype, is_summed); };
-    };
-    const auto parts = [&folder, dtype = dtype] { convert_by_parts(folder, dtype); };
-    compare("the same, converted alone", checkpoint, checkpoint.weights_gib(), rounds,
-            {{{"unsummed", false, convert(false)},
-              {"by MiB", true, convert(true)},
-              {"by parts", true, parts}}});
+    compare(
+        what, checkpoint, checkpoint.weights_gib(), rounds,
+        [&, dtype = dtype] { load_weights_before(folder, dtype); },
+        [&, dtype = dtype] { models::load_decoder(folder, dtype); });
   }
 
   parallel::AdamW optimizer(checkpoint.parameters(), {});
-  const auto load = [&] { load_state_now(folder / kStateFile, optimizer); };
-  const auto before = [&] { load_state_before(folder / kStateFile, optimizer); };
-  compare("an optimizer's state", checkpoint, checkpoint.state_gib(), rounds,
-          {{{"before", false, before}, {"without", false, load}, {"with", true, load}}});
+  compare(
+      "an optimizer's state", checkpoint, checkpoint.state_gib(), rounds,
+      [&] { load_state_before(folder / kStateFile, optimizer); },
+      [&] { load_state_now(folder / kStateFile, optimizer); });
 }
 
 }  // namespace

@@ -272,24 +272,6 @@ void BlockCheck::check_block(uint64_t block) {
     throw wrong_block(file_.path(), begin, saved_);
 }
 
-void BlockCheck::check_parts(uint64_t block,
-                             const std::function<void(uint64_t begin, uint64_t end)>& use) {
-  // With what is made of it a part fits a core's second cache, half of which others may have.
-  constexpr uint64_t kPartBytes = 128 << 10;
-  const std::span<const std::byte> bytes = bytes_of(block);
-  const uint64_t begin = block * FileChecksum::kBlockBytes;
-  if (knows(block)) return use(begin, begin + bytes.size());
-
-  // The checksum of a block is the sum of those of its parts.
-  uint64_t sum = 0;
-  for (uint64_t done = 0; done < bytes.size(); done += kPartBytes) {
-    const auto part = bytes.subspan(done, std::min<uint64_t>(kPartBytes, bytes.size() - done));
-    sum += placed_checksum64(part, begin + done);
-    use(begin + done, begin + done + part.size());
-  }
-  if (!compare(block, sum)) throw wrong_block(file_.path(), begin, saved_);
-}
-
 void BlockCheck::copy_block(uint64_t block, std::byte* to, CopyTo kind) {
   const uint64_t begin = block * FileChecksum::kBlockBytes;
   if (!compare(block, copy_with_placed_checksum64(to, bytes_of(block), begin, kind)))

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -72,11 +71,6 @@ class BlockCheck {
   void check(uint64_t begin, uint64_t end);
   // One block, in this thread. damage() of it.
   void check_block(uint64_t block);
-  // One block, in this thread, for whoever reads it a second time: use(begin, end) is called for
-  // parts of its bytes that follow one another, each right after it was summed, while it is in a
-  // cache. So it is called before the block is compared. damage() as above. A block that was found
-  // right before is one part.
-  void check_parts(uint64_t block, const std::function<void(uint64_t begin, uint64_t end)>& use);
   // Copies a block of kBlockBytes to `to`, and compares it in the same pass over its bytes: after
   // an error they have been written.
   void copy_block(uint64_t block, std::byte* to, CopyTo kind);

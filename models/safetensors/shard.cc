@@ -71,20 +71,10 @@ void SafetensorsShard::convert(at::ScalarType dtype, uint64_t begin, uint64_t en
   }
 
   for_blocks(begin, end, [&](uint64_t block, uint64_t from, uint64_t until) {
+    if (saved) saved->check_block(block);
     const at::NoGradGuard no_grad;
-    // Of a block of which only some bytes are asked for, the others are summed alone.
-    const auto convert_part = [&](uint64_t part_begin, uint64_t part_end) {
-      const uint64_t first = std::max(part_begin, from);
-      const uint64_t past = std::min(part_end, until);
-      if (first >= past) return;
-      const int64_t count = to_int64((past - first) / size);
-      flat.narrow(0, to_int64((first - begin) / size), count)
-          .copy_(view(dtype, {count}, first, past));
-    };
-    if (saved)
-      saved->check_parts(block, convert_part);
-    else
-      convert_part(from, until);
+    const int64_t count = to_int64((until - from) / size);
+    flat.narrow(0, to_int64((from - begin) / size), count).copy_(view(dtype, {count}, from, until));
   });
 }
 

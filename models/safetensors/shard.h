@@ -26,8 +26,7 @@ struct SafetensorsShard {
   // Copies them, and compares each MiB while the thread that copies it has it in its cache. After
   // an error some of `to` has been written.
   void copy(uint64_t begin, uint64_t end, std::byte* to, CopyTo kind) const;
-  // The same by LibTorch, for elements of `dtype`, which fill the contiguous tensor `to`: each part
-  // of a MiB is converted while the thread that summed it has it in its cache.
+  // The same by LibTorch, for elements of `dtype`, which fill the contiguous tensor `to`.
   void convert(at::ScalarType dtype, uint64_t begin, uint64_t end, const at::Tensor& to) const;
   // A tensor that keeps the file mapped, or a copy where they are not aligned. Compares nothing.
   at::Tensor view(at::ScalarType dtype, const std::vector<int64_t>& shape, uint64_t begin,

@@ -176,46 +176,6 @@ TEST_F(FileChecksumsTest, AreComparedWhereverACopyBeginsAndEnds) {
   }
 }
 
-// Whoever converts a block reads each part of it right after it was summed.
-TEST_F(FileChecksumsTest, GiveABlockInPartsThatStayInACache) {
-  const FileChecksum saved = checksum_of_file(weights_);
-  using Range = std::pair<uint64_t, uint64_t>;
-  std::vector<Range> parts;
-  const auto note = [&](uint64_t begin, uint64_t end) { parts.emplace_back(begin, end); };
-
-  // A whole block, and the last one, which is short. They are cut once.
-  const MappedFile file(weights_);
-  BlockCheck check(file, saved);
-  for (const auto& [block, end] : {Range(1, 2 * kChecksumMiB), Range(4, saved.bytes)}) {
-    parts.clear();
-    check.check_parts(block, note);
-    uint64_t at = block * kChecksumMiB;
-    for (const Range& part : parts) {
-      EXPECT_EQ(part.first, at);
-      EXPECT_GT(part.second, part.first);
-      EXPECT_LE(part.second - part.first, kChecksumMiB / 4) << "it would not stay in a cache";
-      at = part.second;
-    }
-    EXPECT_EQ(at, end);
-    EXPECT_GE(parts.size(), block == 1 ? 4U : 1U);
-    parts.clear();
-    check.check_parts(block, note);
-    EXPECT_EQ(parts, std::vector<Range>(1, Range(block * kChecksumMiB, end)));
-  }
-
-  // A byte of any part shows.
-  for (uint64_t offset = 2 * kChecksumMiB; offset < 3 * kChecksumMiB; offset += kChecksumMiB / 8) {
-    flip(weights_, offset);
-    const MappedFile damaged(weights_);
-    BlockCheck again(damaged, saved);
-    parts.clear();
-    const Error error = test::error_of([&] { again.check_parts(2, note); });
-    EXPECT_TRUE(is_damage(error)) << error.message();
-    EXPECT_EQ(parts.back().second, 3 * kChecksumMiB);
-    flip(weights_, offset);
-  }
-}
-
 TEST_F(FileChecksumsTest, TellOfHeadersCutFilesAndMissingOnes) {
   const auto damaged = [&](const fs::path& file, const auto& work) {
     const Error error = test::error_of(work);
