@@ -187,6 +187,7 @@ void CommandEnvironment::exchange() {
 
 void CommandEnvironment::take_line(const detail::Program::Line& line) {
   last_heard_ = Deadline::Clock::now();
+  program_->check_length(line);
   if (!is_ready_) return take_hello(line);
   const auto wrong = [&](ErrorCode code, const std::string& what) {
     return program_->wrong(code, line, what + ": " + detail::quoted_line(line.text));

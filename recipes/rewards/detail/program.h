@@ -4,19 +4,16 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "base/deadline.h"
-#include "base/process/child.h"
+#include "base/process/line_program.h"
 #include "base/units.h"
 #include "recipes/rewards/detail/messages.h"
 #include "recipes/rewards/detail/scorer.h"
 
 namespace retort::rewards::detail {
 
-// The protocol is in docs/rewards.md. One thread. The destructor closes the program's stdin; if it
-// has not ended two seconds later, its process group is killed.
+// The protocol is in docs/rewards.md. Threads and the end of the program: those of LineProgram.
 class Program {
  public:
   // Starts it. `name` is the reward's, for errors; `timeout` is for a whole batch. kInvalidArgument
@@ -32,8 +29,8 @@ class Program {
   // batches that follow each other.
   enum class Late { kFails, kUnscored };
 
-  // A score for each question, to which an `id` is added. After an error the program is killed and
-  // not started again.
+  // A score for each question, to which an `id` is added. After one of these errors the program is
+  // killed and not started again.
   //
   // Errors: kTimeout; kPeerLost if it ended or closed a pipe; kCorrupt for what is no answer;
   //   kClosed if it failed before.
@@ -44,26 +41,21 @@ class Program {
 
  private:
   struct Batch;
-  Batch start_batch(const std::vector<Json>& questions);
-  bool wait(const Batch& batch, const Deadline& deadline);
-  void send(Batch& batch);
-  bool read_answers(Batch& batch);  // false if there was nothing to read
-  void read_stderr();
-  void take_line(Batch& batch, std::string_view line);
+  void start();
+  Batch send_batch(const std::vector<Json>& questions);
+  void take(Batch& batch, const LineProgram::Heard& heard);
+  void take_line(Batch& batch, const LineProgram::Line& line);
   bool begin_again(const Batch& batch);
-  [[noreturn]] void lost(const Batch& batch, const std::string& what);
+  [[noreturn]] void lost(const Batch& batch);
 
-  std::string name_;
-  std::vector<std::string> argv_;
-  Duration timeout_;
-  std::unique_ptr<Child> child_;  // null after a failure
-  bool deaf_ = false;             // whether it has closed its stdin
+  const std::string name_;
+  const std::vector<std::string> argv_;
+  const Duration timeout_;
+  std::unique_ptr<LineProgram> program_;  // killed after a failure
   int64_t next_id_ = 0;
   bool has_answered_ = false;   // ever
   int64_t silent_batches_ = 0;  // in which nothing was answered, since the last answer
   int64_t unscored_ = 0;        // questions of all batches that were out of time
-  std::string pending_;         // of stdout: a line without its end
-  std::string stderr_;          // its last bytes
 };
 
 }  // namespace retort::rewards::detail
