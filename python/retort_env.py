@@ -184,6 +184,8 @@ def schema_of(function):
         raise Refused(f"{function.__qualname__}: {error}") from error
 
 
+# retort/reward.py loads a function by its name alike. Nothing is shared with it: this file runs
+# alone, with nothing but Python, wherever it is copied to.
 def load_module(name):
     if name.endswith(".py"):
         folder, file = os.path.split(os.path.abspath(name))
