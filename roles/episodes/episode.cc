@@ -1,5 +1,8 @@
 #include "roles/episodes/episode.h"
 
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -181,6 +184,20 @@ models::DrawOptions Episode::draw() const {
   draw.max_new_tokens = std::min(draw.max_new_tokens, room());
   draw.min_new_tokens = std::min(draw.min_new_tokens, draw.max_new_tokens);
   return draw;
+}
+
+GenerateRequest Episode::to_draw(uint64_t request, int64_t step,
+                                 const std::vector<int64_t>& sample_ids) const {
+  const auto tokens = static_cast<int64_t>(ids_.size());
+  return {.request_id = request,
+          .step = step,
+          .weight_version = setting_->weight_version,
+          .prompt_ids = at::tensor(ids_, at::kInt),
+          .cu_seqlens = at::tensor({int64_t{0}, tokens}, at::kInt),
+          .num_generations = static_cast<int64_t>(sample_ids.size()),
+          .sample_ids = at::tensor(sample_ids, at::kLong),
+          .draw = draw(),
+          .continues = continues()};
 }
 
 // Reads a turn without the token that ended it. One that was cut is text, whatever is in it.

@@ -78,7 +78,11 @@ class Episode {
   // For kOpen, kStep and kClose; `number` is the environment's for this attempt.
   OpenEpisode to_open(uint64_t number) const;
   EpisodeTurn to_step(uint64_t number) const;
-  // For kDraw: all tokens, how to go on, and how many of them stand behind the prompt.
+  // For kDraw: the next turn of all episodes that have these tokens so far, one for each sample;
+  // `request` is the generator's number of it.
+  GenerateRequest to_draw(uint64_t request, int64_t step,
+                          const std::vector<int64_t>& sample_ids) const;
+  // Its parts: all tokens, how to go on, and how many of them stand behind the prompt.
   const std::vector<int32_t>& ids() const { return ids_; }
   models::DrawOptions draw() const;
   int64_t continues() const { return static_cast<int64_t>(ids_.size()) - prompt_tokens_; }

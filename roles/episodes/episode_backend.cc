@@ -1,7 +1,6 @@
 #include "roles/episodes/episode_backend.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <string>
@@ -361,23 +360,14 @@ void EpisodeBackend::draw_together(std::vector<Place> group) {
 
 // Asks the engine for a turn of each of these, which have the same tokens so far.
 void EpisodeBackend::draw(std::vector<Place> places) {
-  const Place first = places.front();
-  const Work& work = works_.at(first.first);
-  const Episode& episode = running_.at(first).episode;
-  const std::vector<int32_t>& ids = episode.ids();
+  const uint64_t request = places.front().first;
+  const Episode& episode = running_.at(places.front()).episode;
   std::vector<int64_t> sample_ids;
   for (const Place& place : places)
     sample_ids.push_back(static_cast<int64_t>(running_.at(place).sample_id));
-  const GenerateRequest turn{
-      .request_id = first.first,
-      .step = work.step,
-      .weight_version = work.setting.weight_version,
-      .prompt_ids = at::tensor(ids, at::kInt),
-      .cu_seqlens = at::tensor({int64_t{0}, static_cast<int64_t>(ids.size())}, at::kInt),
-      .num_generations = static_cast<int64_t>(places.size()),
-      .sample_ids = at::tensor(sample_ids, at::kLong),
-      .draw = episode.draw(),
-      .continues = episode.continues()};
+  const GenerateRequest turn = episode.to_draw(request, works_.at(request).step, sample_ids);
+
+  // The turn has the inner backend's number, by which its completions come back.
   try {
     const uint64_t number = inner_->submit(turn);
     for (const Place& place : places)
@@ -387,7 +377,7 @@ void EpisodeBackend::draw(std::vector<Place> places) {
   } catch (const Error& error) {
     // These say that the engine is of no use any more; others that it does not take this request.
     if (error.code() == ErrorCode::kCollective || error.code() == ErrorCode::kTimeout) throw;
-    fail_request(first.first, std::current_exception());
+    fail_request(request, std::current_exception());
   }
 }
 
