@@ -21,7 +21,8 @@ constexpr int64_t kKiB = 1 << 10;
 // Cards for which nothing else was measured. The numbers are those of an H100 on 2026-11-26; the
 // head of each .cuh file says what they gave.
 constexpr std::array<Row, kNumShapedKernels> kRows{{
-    // share: pieces of a row that stay in shared memory, as far as it holds them
+    // A block has a row, as long as the vocabulary. share: pieces of it that stay in shared memory,
+    // as far as that holds them.
     {ShapedKernel::kCeRows, "ce_rows", {.threads = 512, .share = 7}},
     {ShapedKernel::kCeStatistics, "ce_rows_statistics", {.threads = 512}},
     {ShapedKernel::kCeGradient, "ce_rows_gradient", {.threads = 512}},
@@ -31,6 +32,7 @@ constexpr std::array<Row, kNumShapedKernels> kRows{{
     {ShapedKernel::kTopK, "top_k_rows", {.threads = 512}},
     {ShapedKernel::kSampleFew, "sample_rows_few", {.threads = 1024}},
     {ShapedKernel::kSampleMany, "sample_rows_many", {.threads = 512}},
+
     // share: bytes of a row in a thread. The gradients hold no less in theirs (norm_backward.cuh),
     // and each of their blocks writes partial sums, so that there are few.
     {ShapedKernel::kAddRmsNorm,
@@ -43,18 +45,23 @@ constexpr std::array<Row, kNumShapedKernels> kRows{{
      "rms_norm_backward_f32",
      {.threads = 512, .share = 64, .least = 256, .blocks = 528}},
     {ShapedKernel::kColumnSum, "column_sum", {.threads = 512}},
-    // share: rows of a block
+
+    // A head is the work of some lanes, so that a block has several rows. share: how many.
     {ShapedKernel::kHeads, "qk_norm_rope", {.threads = 128, .share = 2, .blocks = 1 << 20}},
     {ShapedKernel::kHeadsBackward,
      "qk_norm_rope_backward",
      {.threads = 128, .share = 2, .blocks = 528}},
+
+    // The grid covers all elements, each of which is by itself: there is nothing to share out.
     {ShapedKernel::kGated, "gated_silu", {.threads = 256}},
     {ShapedKernel::kGatedBackward, "gated_silu_backward", {.threads = 256}},
-    // share: elements of a block
+
+    // What goes through all of the memory takes a piece for each block. share: elements of it for
+    // adamw, bytes for checksum.
     {ShapedKernel::kAdamw, "adamw", {.threads = 512, .share = 4 * kKiB}},
-    // share: bytes of a block
     {ShapedKernel::kChecksum, "checksum", {.threads = 512, .share = 256 * kKiB}},
-    // share: keys of a block, the most
+
+    // A long sequence is cut, and a second kernel joins the pieces. share: keys of one, the most.
     {ShapedKernel::kPagedDecode, "paged_decode", {.threads = 128, .share = 256}},
     {ShapedKernel::kPagedDecodeJoin, "paged_decode_join", {.threads = 128}},
 }};
