@@ -96,8 +96,11 @@ TEST(GpuLosses, CrossEntropyAndLogProbabilities) {
   const at::Tensor scale = at::sin(at::arange(700, at::kFloat));
   for (const Precision& precision : kPrecisions)
     for (const bool host_targets : {true, false}) {
+      // Targets may come from the host, as they do in a run, or lie on the device.
       const Head host(p, precision.dtype, false), device(p, precision.dtype, true);
       const at::Tensor targets = host_targets ? p.targets : there(p.targets);
+
+      // In rows whose two best logits are nearly equal, rounding may choose another one.
       const CrossEntropyResult expected =
           linear_cross_entropy(host.hidden, host.weight, host.bias, p.targets);
       const CrossEntropyResult got =
@@ -106,6 +109,8 @@ TEST(GpuLosses, CrossEntropyAndLogProbabilities) {
                 precision.tolerance);
       EXPECT_NEAR(static_cast<double>(got.num_correct), static_cast<double>(expected.num_correct),
                   2);
+
+      // The same rows as a policy asks for them: at a temperature, and with their entropy.
       const LogProbsOptions options{.temperature = 0.7, .entropy = true};
       const LogProbs rows =
           linear_log_probs(host.hidden, host.weight, host.bias, p.targets, options);
@@ -114,6 +119,8 @@ TEST(GpuLosses, CrossEntropyAndLogProbabilities) {
       EXPECT_LT(relative_difference(mine.log_probs, rows.log_probs, kMayBeZero),
                 precision.tolerance);
       EXPECT_LT(relative_difference(mine.entropy, rows.entropy, kMayBeZero), precision.tolerance);
+
+      // One backward for both, each row with a weight of its own.
       (expected.loss_sum + (rows.log_probs * scale).sum()).backward();
       (got.loss_sum + (mine.log_probs * there(scale)).sum()).backward();
       expect_gradients(device, host, precision.tolerance);
@@ -149,6 +156,7 @@ TEST(GpuLosses, PreferencesAndPolicyGradients) {
     return at::cat({chosen.grad(), rejected.grad()}).cpu();
   };
   EXPECT_TRUE(at::equal(preference(true), preference(false)));
+
   const auto policy = [&](bool device) {
     const auto put = [&](const at::Tensor& t) { return device ? there(t) : t; };
     PolicyInputs in;
@@ -180,6 +188,8 @@ TEST_P(GpuPayload, AgreesWithTheCpu) {
     SCOPED_TRACE(std::string(enum_name(spec.kind)));
     const roles::Payload expected = make_payload(hidden, weight, spec, p.targets);
     const roles::Payload got = make_payload(there(hidden), there(weight), spec, p.targets);
+
+    // A payload goes over the wire, so that all of it is on the host.
     const auto compare = [](const at::Tensor& a, const at::Tensor& b) {
       ASSERT_EQ(a.defined(), b.defined());
       if (!a.defined()) return;
@@ -189,6 +199,7 @@ TEST_P(GpuPayload, AgreesWithTheCpu) {
     compare(got.hidden, expected.hidden);
     compare(got.logps, expected.logps);
     compare(got.log_tail, expected.log_tail);
+
     // Neighbours whose logits differ by rounding may change places.
     if (got.ids.defined()) {
       EXPECT_GT((got.ids == expected.ids).to(at::kFloat).mean().item<float>(), 0.99f);
