@@ -16,8 +16,9 @@ struct DeviceCase {
   std::string golden, changes;     // files of goldens/
   std::string name;                // of the case there
   std::vector<std::string> roles;  // those on the device
-  // Those whose tensors stay on devices, as `rpc.device_maps` names them: empty, all is copied.
-  std::string maps;
+  // A run on the device for each: roles whose tensors stay on devices, as `rpc.device_maps` names
+  // them; empty: all is copied.
+  std::vector<std::string> maps;
   std::vector<std::string> metrics;
   std::string model = "qwen3";  // that the student begins with, of goldens/
 };
@@ -36,8 +37,9 @@ struct DeviceBounds {
   double metrics = 1e-6;     // absolute for values below 1, else relative
   double parameters = 1e-6;  // the 2-norm of the difference from those of the CPU by theirs
 };
-// Runs the case on the CPU and with its roles on the device, whose name each must log ("cuda:0"):
-// the metrics and the parameters at the end of the golden and of the CPU, the same samples.
+// Runs the case on the CPU, and with its roles on the device, whose name each must log ("cuda:0"),
+// for each of its device maps: the metrics and the parameters at the end of the golden and of the
+// CPU, the same samples.
 void expect_trains_as_on_the_cpu(const DeviceCase& c, const std::string& device,
                                  const DeviceBounds& bounds);
 

@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <numeric>
-#include <sstream>
 
 #include "base/file.h"
+#include "base/sizes.h"
 #include "models/safetensors/safetensors.h"
+#include "tests/recipes/run_support/on_policy_support.h"
 
 namespace retort::test {
 namespace {
@@ -60,20 +62,24 @@ void expect_columns(const fs::path& run, const nlohmann::json& golden,
 }
 
 void expect_recorded_samples(const fs::path& run, const nlohmann::json& golden) {
+  const auto drawn = read_samples(run);
   for (const auto& [step, samples] : golden.at("samples").items()) {
-    std::istringstream lines(read_file(run / "samples" / ("step-" + step + "-rank-0.jsonl")));
-    size_t count = 0;
-    for (std::string line; std::getline(lines, line); ++count) {
-      ASSERT_LT(count, samples.size()) << "step " << step;
-      const nlohmann::json got = nlohmann::json::parse(line), &want = samples[count];
-      ASSERT_EQ(got.at("prompt_ids"), want[0]) << "step " << step << ", sample " << count;
-      ASSERT_EQ(got.at("token_ids"), want[1]) << "step " << step << ", sample " << count;
-      ASSERT_EQ(got.at("reward"), want[2]) << "step " << step << ", sample " << count;
+    const int64_t number = std::stoll(step);
+    auto next = drawn.lower_bound({number, 0});
+    const auto end = drawn.lower_bound({number + 1, 0});
+    ASSERT_EQ(std::distance(next, end), to_int64(samples.size())) << "step " << step;
+
+    // In the order of their ids, in which one rank writes them.
+    for (const nlohmann::json& want : samples) {
+      const auto& [key, got] = *next++;
+      const std::string what = "step " + step + ", sample " + std::to_string(key.second);
+      ASSERT_EQ(got.at("prompt_ids"), want[0]) << what;
+      ASSERT_EQ(got.at("token_ids"), want[1]) << what;
+      ASSERT_EQ(got.at("reward"), want[2]) << what;
       const auto logps = got.at("sampling_logps").get<std::vector<double>>();
       ASSERT_NEAR(std::accumulate(logps.begin(), logps.end(), 0.0), want[3].get<double>(), 5e-5)
-          << "step " << step << ", sample " << count;
+          << what;
     }
-    ASSERT_EQ(count, samples.size()) << "step " << step;
   }
 }
 

@@ -26,8 +26,8 @@ void expect_close(const std::vector<double>& got, const nlohmann::json& want,
 void expect_columns(const fs::path& run, const nlohmann::json& golden,
                     const std::vector<std::string>& keys, double absolute);
 
-// Every sample of the run is the golden's recorded one (its `samples`), and has the log-probability
-// that PyTorch gives it at that step's weights.
+// Every sample of the run, whichever rank of the student has it, is the golden's recorded one (its
+// `samples`), and has the log-probability that PyTorch gives it at that step's weights.
 void expect_recorded_samples(const fs::path& run, const nlohmann::json& golden);
 
 // The parameters of run/final against those that `model` of goldens/ has after the case's changes,

@@ -21,61 +21,8 @@
 namespace retort::test {
 namespace {
 
-// Which device each process of a run with a student and two replicas of a teacher computes on, as
-// their logs say, and those logs.
-struct Whereabouts {
-  std::string student, teachers, logs;
-};
-
-Whereabouts where(const fs::path& folder, int64_t devices,
-                  const std::vector<std::string>& more = {}) {
-  const StandInModule module(devices);
-  std::vector<std::string> settings{"roles.student.world.device=cuda",
-                                    "roles.teacher.world.device=cuda", "roles.teacher.world.dp=2",
-                                    "train.max_steps=1"};
-  settings.insert(settings.end(), more.begin(), more.end());
-  const fs::path run =
-      run_recipe_text(folder, recipe_of(golden_cases("expected").at("jsd_topk_bucket")), settings);
-
-  Whereabouts found;
-  const auto device_of = [&](const std::string& process) -> std::string {
-    const std::string log = read_file(run / "logs" / (process + ".log"));
-    const std::string before = "computes on stand_in:";
-    const size_t at = log.find(before);
-    found.logs += log;
-    return at == std::string::npos ? "-" : log.substr(at + before.size(), 1);
-  };
-  found.student = device_of("student-0");
-  found.teachers = device_of("teacher-0") + device_of("teacher-1");
-  return found;
-}
-
-TEST(DevicesOfRoles, EachRankHasItsOwn) {
-  const TemporaryFolder folder;
-  const Whereabouts found = where(folder / "free", 3);
-  EXPECT_EQ(found.student, "0") << found.logs;
-  EXPECT_EQ(found.teachers, "12") << found.logs;
-  EXPECT_EQ(found.logs.find(" shares stand_in"), std::string::npos) << found.logs;
-}
-
-TEST(DevicesOfRoles, AreThoseThatTheRecipeNames) {
-  const TemporaryFolder folder;
-  const Whereabouts found = where(folder / "named", 3, {"roles.student.devices=[2]"});
-  EXPECT_EQ(found.student, "2") << found.logs;
-  EXPECT_EQ(found.teachers, "01") << found.logs;
-}
-
-TEST(DevicesOfRoles, AreSharedWithAWarningWhereThereAreFewer) {
-  const TemporaryFolder folder;
-  const Whereabouts found = where(folder / "few", 2);
-  EXPECT_EQ(found.student, "0") << found.logs;
-  EXPECT_EQ(found.teachers, "10") << found.logs;
-  EXPECT_NE(found.logs.find("student shares stand_in:0 with teacher"), std::string::npos)
-      << found.logs;
-}
-
 // Nothing falls back, neither to operators nor to the CPU.
-TEST(DevicesOfRoles, ACardWithoutKernelsIsRefusedByName) {
+TEST(DeviceOfARun, ACardWithoutKernelsIsRefusedByName) {
   const StandInModule module;
   const Setting capability("STAND_IN_CAPABILITY", "75");
   const TemporaryFolder folder;
