@@ -2,9 +2,10 @@
 // turn of the model as a user would, as a function of its seed and of what was said.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <fstream>
+#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tests/recipes/run_support/disturbed_run.h"
@@ -47,38 +48,49 @@ for line in sys.stdin:
              "metrics": {"turns": episode["turns"]}})
 )";
 
+// Both kills come while the run has steps to go.
+constexpr int64_t kSteps = 16;
+const std::vector<RoleSignal> kLosses{{.rows = 2, .role = "tools"},
+                                      {.rows = 6, .role = "generator"}};
+
+// The run that nothing disturbs is made once, for all tests.
 class EnvironmentRun : public testing::Test {
  protected:
-  void SetUp() override {
-    fs::copy(goldens() / "qwen3", folder_ / "model", fs::copy_options::recursive);
-    std::ofstream(folder_ / "model/chat_template.jinja") << kTemplate;
-    std::ofstream(folder_ / "environment.py") << kEnvironment;
-    std::ofstream prompts(folder_ / "prompts.jsonl");
+  static void SetUpTestSuite() {
+    folder_.emplace();
+    fs::copy(goldens() / "qwen3", *folder_ / "model", fs::copy_options::recursive);
+    std::ofstream(*folder_ / "model/chat_template.jinja") << kTemplate;
+    std::ofstream(*folder_ / "environment.py") << kEnvironment;
+    std::ofstream prompts(*folder_ / "prompts.jsonl");
     for (int i = 0; i < 10; ++i)
       prompts << R"({"messages": [{"role": "user", "content": "w)" << 10 + 3 * i << "\"}]}\n";
+    prompts.close();
+    undisturbed_ = retort(launch(*folder_ / "undisturbed"), std::chrono::seconds(120));
   }
+  static void TearDownTestSuite() { folder_.reset(); }
+  void SetUp() override { ASSERT_EQ(undisturbed_.exit_code, 0) << undisturbed_.output; }
 
-  std::vector<std::string> launch(const fs::path& folder, int64_t steps) const {
-    OnPolicyRecipe recipe{.steps = steps};
-    recipe.data = folder_ / "prompts.jsonl";
-    recipe.student_model = recipe.generator_model = (folder_ / "model").string();
+  static std::vector<std::string> launch(const fs::path& folder) {
+    OnPolicyRecipe recipe{.steps = kSteps};
+    recipe.data = *folder_ / "prompts.jsonl";
+    recipe.student_model = recipe.generator_model = (*folder_ / "model").string();
     recipe.rewards = "[{type: environment}]";
     recipe.generation["save_samples"] = "true";
     recipe.generation["max_new_tokens"] = "5";
     return {"launch", write_on_policy(folder, recipe).string(),
             "roles.tools={environment: {command: [python3, " +
-                (folder_ / "environment.py").string() + "]}}",
+                (*folder_ / "environment.py").string() + "]}}",
             "environment={role: tools, max_turns: 4, max_tokens: 40}"};
   }
+  static fs::path undisturbed_run() { return *folder_ / "undisturbed/run"; }
 
-  TemporaryFolder folder_;
+  static inline std::optional<TemporaryFolder> folder_;
+  static inline CommandResult undisturbed_;
 };
 
 TEST_F(EnvironmentRun, TrainsOnWhatTheModelSaidInSeveralTurns) {
-  const auto result = retort(launch(folder_ / "a", 3));
-  ASSERT_EQ(result.exit_code, 0) << result.output;
-  const auto samples = read_samples(folder_ / "a/run");
-  ASSERT_EQ(samples.size(), 3u * 8u);
+  const auto samples = read_samples(undisturbed_run());
+  ASSERT_EQ(samples.size(), static_cast<size_t>(kSteps) * 8);
 
   size_t answered = 0;  // episodes of several turns
   for (const auto& [key, sample] : samples) {
@@ -110,25 +122,20 @@ TEST_F(EnvironmentRun, TrainsOnWhatTheModelSaidInSeveralTurns) {
   }
   EXPECT_GT(answered, 0u) << "or the test shows nothing";
 
-  for (const double turns : column(folder_ / "a/run", "episodes/mean_turns")) {
+  for (const double turns : column(undisturbed_run(), "episodes/mean_turns")) {
     EXPECT_GE(turns, 1);
     EXPECT_LE(turns, 3);
   }
-  EXPECT_EQ(column(folder_ / "a/run", "environment/turns").size(), 3u);
+  EXPECT_EQ(column(undisturbed_run(), "environment/turns").size(), static_cast<size_t>(kSteps));
 }
 
 // The environment is a function of its seed, so that what is begun anew is what was lost.
 TEST_F(EnvironmentRun, IsTheSameWhoeverIsLost) {
-  const auto undisturbed = retort(launch(folder_ / "undisturbed", 30), std::chrono::seconds(120));
-  ASSERT_EQ(undisturbed.exit_code, 0) << undisturbed.output;
-  const DisturbedRun run =
-      disturb(folder_ / "disturbed", 30,
-              {{.rows = 3, .role = "tools"}, {.rows = 10, .role = "generator"}},
-              [&](const fs::path& folder) { return launch(folder, 30); });
+  const DisturbedRun run = disturb(*folder_ / "disturbed", kSteps, kLosses, launch);
   ASSERT_EQ(run.result.exit_code, 0) << run.result.output;
 
-  EXPECT_EQ(timeless_metrics(run.folder / "run"), timeless_metrics(folder_ / "undisturbed/run"));
-  EXPECT_EQ(read_samples(run.folder / "run"), read_samples(folder_ / "undisturbed/run"));
+  EXPECT_EQ(timeless_metrics(run.folder / "run"), timeless_metrics(undisturbed_run()));
+  EXPECT_EQ(read_samples(run.folder / "run"), read_samples(undisturbed_run()));
 }
 
 }  // namespace
