@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 
 #include "base/error.h"
@@ -20,6 +21,7 @@
 #include "recipes/losses/detail/aten_losses.h"
 #include "recipes/losses/policy.h"
 #include "recipes/losses/preference.h"
+#include "tests/losses/device_vocab.h"
 #include "tests/losses/distill_cases.h"
 #include "tests/losses/stand_in_device.h"
 #include "tests/losses/vocab_ranks.h"
@@ -151,7 +153,6 @@ TEST(AnyDevice, CrossEntropyAndLogProbabilities) {
 
 // The whole loss and this rank's part of it; what the ranks put together goes through host memory.
 void split_scenario(parallel::Group& group) {
-  test::stand_in_device();
   const DistillCases all = distill_cases();
   const Problem& p = all.problems[0];  // the teacher has as many ids
   const parallel::VocabShard vocab = shard_of(group, p.weight.size(0));
@@ -174,7 +175,15 @@ void split_scenario(parallel::Group& group) {
       linear_log_probs(there(p.hidden), there(own_rows(p.weight, vocab)), {}, p.targets, {}, vocab);
   require_near(mine.log_probs.cpu(), rows.log_probs, 1e-7, "log-probabilities");
 }
-TEST(AnyDevice, ASplitVocabulary) { expect_ranks_succeed("split", 2); }
+
+// The same two ranks do both; where each has a device of its own, that is known first.
+void two_ways_scenario(parallel::Group& group) {
+  ::setenv("STAND_IN_DEVICES", "2", 1);
+  test::stand_in_device();
+  device_vocab_scenario();
+  split_scenario(group);
+}
+TEST(AnyDevice, ASplitVocabularyThroughTheHostAndOnDevices) { expect_ranks_succeed("two_ways", 2); }
 
 TEST(AnyDevice, DamagedPayloadsNameTheRow) {
   const Problem p = random_problem(
@@ -287,6 +296,6 @@ TEST(StandInDevice, PunishesWhatADeviceWould) {
 
 }  // namespace
 
-std::map<std::string, Scenario> scenarios() { return {{"split", split_scenario}}; }
+std::map<std::string, Scenario> scenarios() { return {{"two_ways", two_ways_scenario}}; }
 
 }  // namespace retort::losses::testing

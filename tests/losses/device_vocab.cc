@@ -1,12 +1,10 @@
-// A vocabulary that two ranks on devices share: what they put together of a row stays on the
-// devices, and the losses are those of one rank on the CPU.
+#include "tests/losses/device_vocab.h"
+
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/sin.h>
-#include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <functional>
 #include <string>
 #include <vector>
@@ -20,7 +18,7 @@
 #include "tests/parallel/stand_in/backends.h"
 #include "tests/support/require.h"
 
-namespace retort::losses {
+namespace retort::losses::testing {
 namespace {
 
 using parallel::VocabShard;
@@ -85,8 +83,8 @@ void require_close(const at::Tensor& got, const at::Tensor& expected, const std:
 }
 
 // `sums`: all-reduces of a chunk.
-void compare(const std::string& name, const Loss& loss, int64_t sums, World& world,
-             const World::Options& options) {
+void compare_on_device(const std::string& name, const Loss& loss, int64_t sums, World& world,
+                       const World::Options& options) {
   const Problem p = random_problem(
       {.rows = kRows, .vocab = kVocab, .width = 12, .teacher_vocab = kVocab, .teacher_width = 10},
       41);
@@ -116,31 +114,20 @@ void compare(const std::string& name, const Loss& loss, int64_t sums, World& wor
   require_close(mine.weight.grad(), mine.rows_of(whole.weight.grad()), name + " dW");
 }
 
-void vocab_scenario() {
-  const World::Options options = test::on_stand_in(parallel::testing::child_world_options());
+}  // namespace
+
+void device_vocab_scenario() {
+  World::Options options = test::on_stand_in(parallel::testing::child_world_options());
+  options.store_prefix += "devices/";  // the ranks may have met before
   {
     World world(options);
-    compare("cross_entropy", cross_entropy, 2, world, options);
-    compare("log_probs", log_probs, 2, world, options);
-    compare("forward_kl", distill(DivergenceType::kForwardKl), 2, world, options);
-    compare("jsd", distill(DivergenceType::kJsd), 3, world, options);
+    compare_on_device("cross_entropy", cross_entropy, 2, world, options);
+    compare_on_device("log_probs", log_probs, 2, world, options);
+    compare_on_device("forward_kl", distill(DivergenceType::kForwardKl), 2, world, options);
+    compare_on_device("jsd", distill(DivergenceType::kJsd), 3, world, options);
   }
   const auto failure = test::stand_in_failure(options);
   require(!failure, failure.value_or(""));
 }
 
-TEST(DeviceVocab, RanksPutRowsTogetherWithoutTheHost) {
-  const parallel::StoreServer store("127.0.0.1");
-  parallel::testing::expect_success(parallel::testing::spawn_ranks(
-      store, {.scenario = "vocab", .layout = {.tp = kRanks}}, kRanks));
-}
-
-}  // namespace
-}  // namespace retort::losses
-
-int main(int argc, char** argv) {
-  ::setenv("STAND_IN_DEVICES", "2", 1);  // also for the children
-  retort::test::stand_in_device();
-  return retort::parallel::testing::ranks_or_tests(argc, argv,
-                                                   {{"vocab", retort::losses::vocab_scenario}});
-}
+}  // namespace retort::losses::testing

@@ -167,20 +167,28 @@ void missing_part_scenario(parallel::Group& group) {
           "a missing part of the teacher changes the loss");
 }
 
-TEST(VocabDistill, TwoRanks) { expect_ranks_succeed("cases", 2); }
-TEST(VocabDistill, ThreeRanks) { expect_ranks_succeed("cases", 3); }
+// Ranks do all that their number is good for one after the other, as to start them takes longer.
+void two_ranks_of_distill(parallel::Group& group) {
+  cases_scenario(group);
+  missing_part_scenario(group);
+}
+
+void three_ranks_of_distill(parallel::Group& group) {
+  cases_scenario(group);
+  no_rows_scenario(group);
+  refusals_scenario(group);
+}
+
+TEST(VocabDistill, TwoRanksAlsoWithAMissingPart) { expect_ranks_succeed("two_ranks", 2); }
+TEST(VocabDistill, ThreeRanksAlsoWithoutRowsAndRefusals) { expect_ranks_succeed("three_ranks", 3); }
 TEST(VocabDistill, FourRanksOneOfThemEmpty) { expect_ranks_succeed("cases", 4); }
-TEST(VocabDistill, NoRows) { expect_ranks_succeed("no_rows", 3); }
-TEST(VocabDistill, WhatOneRankFindsIsThrownOnAll) { expect_ranks_succeed("refusals", 3); }
-TEST(VocabDistill, AMissingPartIsDetected) { expect_ranks_succeed("missing_part", 2); }
 
 }  // namespace
 
 std::map<std::string, Scenario> scenarios() {
   return {{"cases", cases_scenario},
-          {"no_rows", no_rows_scenario},
-          {"refusals", refusals_scenario},
-          {"missing_part", missing_part_scenario}};
+          {"two_ranks", two_ranks_of_distill},
+          {"three_ranks", three_ranks_of_distill}};
 }
 
 }  // namespace retort::losses::testing
