@@ -260,7 +260,9 @@ void sharded_scenario() {
 
 // Sequence parallelism's sum of two parts in bfloat16: the bits of the sum that is rounded once.
 void rows_scenario() {
-  const World::Options options = test::on_stand_in(parallel::testing::child_world_options());
+  World::Options options = test::on_stand_in(parallel::testing::child_world_options());
+  options.store_prefix += "rows/";
+  options.layout.tp = std::exchange(options.layout.dp, 1);
   {
     World world(options);
     const at::Tensor first = numbers({kRows, kWidth}, 1), second = numbers({kRows, kWidth}, 2);
@@ -275,16 +277,16 @@ void rows_scenario() {
   test::require(!failure, failure.value_or(""));
 }
 
-TEST(RowsOfTwoRanks, AreSummedAsIfRoundedOnce) {
-  const parallel::StoreServer store("127.0.0.1");
-  parallel::testing::expect_success(
-      parallel::testing::spawn_ranks(store, {.scenario = "rows", .layout = {.tp = 2}}, 2));
+// In one pair of processes, a world after the other.
+void two_ranks_scenario() {
+  sharded_scenario();
+  rows_scenario();
 }
 
-TEST(ShardedMainGradient, IsSummedOverTheRanks) {
+TEST(TwoRanks, SumShardedMainGradientsAndRowsAsIfRoundedOnce) {
   const parallel::StoreServer store("127.0.0.1");
   parallel::testing::expect_success(
-      parallel::testing::spawn_ranks(store, {.scenario = "sharded", .layout = {.dp = 2}}, 2));
+      parallel::testing::spawn_ranks(store, {.scenario = "two_ranks", .layout = {.dp = 2}}, 2));
 }
 
 }  // namespace
@@ -294,6 +296,5 @@ int main(int argc, char** argv) {
   ::setenv("STAND_IN_DEVICES", "2", 1);  // also for the children
   retort::test::stand_in_device();       // before the first backward pass
   return retort::parallel::testing::ranks_or_tests(
-      argc, argv,
-      {{"rows", retort::models::rows_scenario}, {"sharded", retort::models::sharded_scenario}});
+      argc, argv, {{"two_ranks", retort::models::two_ranks_scenario}});
 }
