@@ -5,10 +5,8 @@
 
 namespace retort::test {
 
-void collectives_scenario();
-void carriers_scenario();
+void sound_scenario();
 void told_scenario();
-void missing_gradients_scenario();
 // The mistakes are shared out to series, which run side by side: most of their time is waits.
 constexpr int64_t kMistakeSeries = 5;
 void mistakes_scenario(int64_t series);
