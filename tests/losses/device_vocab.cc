@@ -117,8 +117,8 @@ void compare_on_device(const std::string& name, const Loss& loss, int64_t sums, 
 }  // namespace
 
 void device_vocab_scenario() {
-  World::Options options = test::on_stand_in(parallel::testing::child_world_options());
-  options.store_prefix += "devices/";  // the ranks may have met before
+  const World::Options options =
+      test::on_stand_in(parallel::testing::child_world_options("devices", {.tp = kRanks}));
   {
     World world(options);
     compare_on_device("cross_entropy", cross_entropy, 2, world, options);

@@ -260,9 +260,8 @@ void sharded_scenario() {
 
 // Sequence parallelism's sum of two parts in bfloat16: the bits of the sum that is rounded once.
 void rows_scenario() {
-  World::Options options = test::on_stand_in(parallel::testing::child_world_options());
-  options.store_prefix += "rows/";
-  options.layout.tp = std::exchange(options.layout.dp, 1);
+  const World::Options options =
+      test::on_stand_in(parallel::testing::child_world_options("rows", {.tp = 2}));
   {
     World world(options);
     const at::Tensor first = numbers({kRows, kWidth}, 1), second = numbers({kRows, kWidth}, 2);

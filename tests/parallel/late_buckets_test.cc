@@ -91,12 +91,10 @@ at::Tensor expected_gradient(size_t i, int64_t rank, int64_t numel) {
   return sum;
 }
 
-}  // namespace
-
 // Layout tp 4. Of the parameters w is split, k has two copies of each of two slices, norm four
 // copies with a part of the gradient each, and replica four copies that have all of it.
-void partial_copies_scenario() {
-  World world(child_world_options());
+void check_partial_copies() {
+  World world(child_world_options("copies", {.tp = 4}));
   const int64_t rank = world.rank();
   for (const bool overlap : {true, false}) {
     const std::vector<NamedParameter> parameters = parameters_of_four_ranks(rank);
@@ -135,8 +133,8 @@ void partial_copies_scenario() {
 }
 
 // Layout pp 2, dp 2. Both stages hold the embedding; it counts on the first one.
-void tied_stages_scenario() {
-  World world(child_world_options());
+void check_tied_stages() {
+  World world(child_world_options("stages", {.pp = 2, .dp = 2}));
   const Coordinate c = world.coordinate();
   for (const bool shard : {false, true}) {
     const std::vector<NamedParameter> parameters{
@@ -172,16 +170,17 @@ void tied_stages_scenario() {
   }
 }
 
-TEST(LateBuckets, CopiesOfASliceSumTheirGradients) {
-  StoreServer store("127.0.0.1");
-  auto ranks = spawn_ranks(store, {.scenario = "partial_copies", .layout = {.tp = 4}}, 4);
-  expect_success(std::move(ranks));
+}  // namespace
+
+void late_buckets_scenario() {
+  check_partial_copies();
+  check_tied_stages();
 }
 
-TEST(LateBuckets, StagesOfATiedEmbeddingSumTheirGradients) {
+// The same four ranks, in a world after the other.
+TEST(LateBuckets, CopiesOfASliceAndStagesOfATiedEmbeddingSumTheirGradients) {
   StoreServer store("127.0.0.1");
-  auto ranks = spawn_ranks(store, {.scenario = "tied_stages", .layout = {.pp = 2, .dp = 2}}, 4);
-  expect_success(std::move(ranks));
+  expect_success(spawn_ranks(store, {.scenario = "late_buckets", .layout = {.tp = 4}}, 4));
 }
 
 }  // namespace retort::parallel::testing

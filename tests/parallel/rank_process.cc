@@ -49,6 +49,13 @@ World::Options child_world_options() {
   return options;
 }
 
+World::Options child_world_options(const std::string& world, const Layout& layout) {
+  World::Options options = child_world_options();
+  options.store_prefix += world + "/";
+  options.layout = layout;
+  return options;
+}
+
 int ranks_or_tests(int argc, char** argv, const std::map<std::string, Scenario>& scenarios) {
   if (const auto role = test::spawned_role()) {
     try {

@@ -32,6 +32,8 @@ std::vector<test::ChildProcess> spawn_ranks(const StoreServer& store, const Rank
 
 // In a child: the world's options as spawn_ranks gave them.
 World::Options child_world_options();
+// The same for one of several worlds that the child has: of that layout, with keys of its own.
+World::Options child_world_options(const std::string& world, const Layout& layout);
 
 // In the test: all of them exit with 0. `limit`: kSlowness times that under a sanitizer.
 void expect_success(std::vector<test::ChildProcess>&& ranks,
@@ -62,6 +64,5 @@ void lost_rank_scenario();
 void stopped_rank_scenario();
 void absent_rank_scenario();
 void grad_sync_scenario();
-void grad_order_scenario();
 
 }  // namespace retort::parallel::testing

@@ -117,13 +117,10 @@ struct Case {
   at::ScalarType dtype, norm_dtype;
 };
 
-}  // namespace
-
-// Layout dp 2 or 3. The sums are taken in another order when there are three ranks, and the kernel
-// rounds the last elements of a tensor, which it does one by one, differently from those that it
-// does eight at a time: a part ends elsewhere.
-void sharded_optimizer_scenario() {
-  World world(child_world_options());
+// The sharded optimizer equals the plain one. The sums are taken in another order when there are
+// three ranks, and the kernel rounds the last elements of a tensor, which it does one by one,
+// differently from those that it does eight at a time: a part ends elsewhere.
+void check_steps(World& world) {
   constexpr double kTolerance = 1e-7;
   for (const Case& c : {Case{at::kFloat, at::kFloat}, Case{at::kBFloat16, at::kBFloat16},
                         Case{at::kBFloat16, at::kFloat}}) {
@@ -158,9 +155,8 @@ void sharded_optimizer_scenario() {
   }
 }
 
-// Layout dp 2 or 3.
-void sharded_state_scenario() {
-  World world(child_world_options());
+// It holds and loads its part of the state.
+void check_state(World& world) {
   const int64_t ranks = world.dp().size();
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     Training plain(world, false, dtype, dtype), sharded(world, true, dtype, dtype);
@@ -211,18 +207,19 @@ void sharded_state_scenario() {
   }
 }
 
-TEST(ShardedOptimizer, EqualsThePlainOne) {
+}  // namespace
+
+// Layout dp 2 or 3.
+void sharded_optimizer_scenario() {
+  World world(child_world_options());
+  check_steps(world);
+  check_state(world);
+}
+
+TEST(ShardedOptimizer, EqualsThePlainOneAndHoldsAndLoadsItsPartOfTheState) {
   for (const int64_t dp : {2, 3}) {
     StoreServer store("127.0.0.1");
     auto ranks = spawn_ranks(store, {.scenario = "sharded_optimizer", .layout = {.dp = dp}}, dp);
-    expect_success(std::move(ranks));
-  }
-}
-
-TEST(ShardedOptimizer, HoldsAndLoadsItsPartOfTheState) {
-  for (const int64_t dp : {2, 3}) {
-    StoreServer store("127.0.0.1");
-    auto ranks = spawn_ranks(store, {.scenario = "sharded_state", .layout = {.dp = dp}}, dp);
     expect_success(std::move(ranks));
   }
 }
@@ -232,9 +229,7 @@ TEST(ShardedOptimizer, HoldsAndLoadsItsPartOfTheState) {
 int main(int argc, char** argv) {
   using namespace retort::parallel::testing;
   return ranks_or_tests(argc, argv,
-                        {{"partial_copies", partial_copies_scenario},
-                         {"tied_stages", tied_stages_scenario},
+                        {{"late_buckets", late_buckets_scenario},
                          {"missing_gradients", missing_gradients_scenario},
-                         {"sharded_optimizer", sharded_optimizer_scenario},
-                         {"sharded_state", sharded_state_scenario}});
+                         {"sharded_optimizer", sharded_optimizer_scenario}});
 }

@@ -5,10 +5,8 @@
 
 namespace retort::parallel::testing {
 
-void partial_copies_scenario();
-void tied_stages_scenario();
+void late_buckets_scenario();
 void missing_gradients_scenario();
 void sharded_optimizer_scenario();
-void sharded_state_scenario();
 
 }  // namespace retort::parallel::testing

@@ -364,6 +364,5 @@ int main(int argc, char** argv) {
                          {"lost_rank", lost_rank_scenario},
                          {"stopped_rank", stopped_rank_scenario},
                          {"absent_rank", absent_rank_scenario},
-                         {"grad_sync", grad_sync_scenario},
-                         {"grad_order", grad_order_scenario}});
+                         {"grad_sync", grad_sync_scenario}});
 }

@@ -15,7 +15,6 @@
 #include <set>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "tests/losses/stand_in_device.h"
@@ -178,12 +177,8 @@ TEST(StandInMistakes, EndWithAMessageThatNamesGroupNumberAndRanks) {
   parallel::testing::expect_success(std::move(ranks), std::chrono::seconds(180));
 }
 
-// Those of a world of its own, in ranks that may have had others.
 World::Options options_of(const std::string& world, const parallel::Layout& layout) {
-  World::Options options = parallel::testing::child_world_options();
-  options.store_prefix += world + "/";
-  options.layout = layout;
-  return on_stand_in(std::move(options));
+  return on_stand_in(parallel::testing::child_world_options(world, layout));
 }
 
 void require_sound(const World::Options& options) {
