@@ -84,7 +84,7 @@ void draw_together(std::unique_ptr<ReplicaEngine> replica) {
 }  // namespace
 
 void episodes_scenario() {
-  World world(parallel::testing::child_world_options());
+  World world(parallel::testing::child_world_options("episodes", {.tp = 2}));
   wait_together(replica_of(split_decoder(models::Placement::of(world))));
   draw_together(replica_of(split_decoder(models::Placement::of(world))));
 }
