@@ -2,6 +2,11 @@
 
     roles:
       tools: {environment: {command: [python3, retort_env.py, --tools, calculator.py]}}
+
+The same tool as an environment, which scores rows with an `answer`:
+
+    roles:
+      tools: {environment: {command: [python3, retort_env.py, "calculator.py:Calculator"]}}
 """
 import ast
 import fractions
@@ -37,6 +42,26 @@ def calculate(expression: str) -> str:
     except SyntaxError as error:
         raise ValueError(f"'{expression}' is no arithmetic expression: {error.msg}") from None
     return _shown(_value(tree.body, expression))
+
+
+class Calculator:
+    """`calculate`, and the reward 1 where its last result is the row's `answer`, else 0. A row
+    without an answer has no reward. What the model says in the end no environment is told:
+    `{type: numeric}` compares that."""
+
+    def reset(self, answer=None, **row):
+        self._answer = None if answer is None else calculate(str(answer))
+        self._result = None
+
+    def calculate(self, expression: str) -> str:
+        self._result = calculate(expression)
+        return self._result
+
+    def get_reward(self):
+        return None if self._answer is None else float(self._result == self._answer)
+
+
+Calculator.calculate.__doc__ = calculate.__doc__  # which a tool's schema is made of
 
 
 def _value(node, expression):

@@ -180,6 +180,31 @@ class PeersTest(unittest.TestCase):
         answer = tools.step(1, *(("calculate", {"expression": text}) for text in bad))
         self.assertEqual(answer["failed_calls"], len(bad), contents(answer))
 
+    def test_calculator_that_scores(self):
+        tools = Dialogue(self, sys.executable, ROOT / "python/retort_env.py",
+                         f"{SHARE / 'calculator.py'}:Calculator")
+        alone = Dialogue(self, sys.executable, ROOT / "python/retort_env.py", "--tools",
+                         SHARE / "calculator.py")
+        cases = [("6 * 7", "42", 1.0), ("6 * 7", 42, 1.0), ("6 * 7", "42.0", 1.0),
+                 ("6 * 8", "42", 0.0), ("6 *", "42", 0.0), ("1/3", "2/6", 1.0)]
+        for number, (expression, answer, reward) in enumerate(cases):
+            opened = tools.open(number, answer=answer, messages=[])
+            self.assertEqual(opened["tools"], alone.open(number)["tools"])
+            tools.step(number, ("calculate", {"expression": expression}))
+            self.assertEqual(tools.ask({"close": number}), {"close": number, "reward": reward})
+
+        # The last of several results counts, a call that fails has none, and neither has an episode
+        # without a call.
+        tools.open(10, answer="42")
+        tools.step(10, *(("calculate", {"expression": text}) for text in ("1", "6 * 7", "1 +")),
+                   ("calculate", {"term": "1"}))
+        self.assertEqual(tools.ask({"close": 10})["reward"], 1.0)
+        tools.open(11, answer="42")
+        self.assertEqual(tools.ask({"close": 11})["reward"], 0.0)
+        tools.open(12)
+        self.assertEqual(tools.ask({"close": 12}), {"close": 12})
+        self.assertIn("no arithmetic expression", tools.open(13, answer="forty two")["error"])
+
     def test_long_answers(self):
         program = self.write("long.py", f"""
 import sys
