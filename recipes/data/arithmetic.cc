@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/json_text.h"
 #include "base/random.h"
+#include "recipes/data/detail/problem_file.h"
 
 namespace retort::data {
 namespace {
@@ -210,13 +210,6 @@ ArithmeticProblem Sequence::at(int64_t index) const {
   return problem;
 }
 
-void check_range(int64_t first, int64_t count, int64_t size) {
-  if (first < 0 || count < 0 || first > size || count > size - first)
-    throw Error(ErrorCode::kInvalidArgument,
-                "problems " + std::to_string(first) + " to " + std::to_string(first) + " + " +
-                    std::to_string(count) + " were asked for; there are " + std::to_string(size));
-}
-
 void check_options(const ArithmeticOptions& options) {
   const int percent = options.mistakes_percent;
   if (percent < 0 || percent > 100)
@@ -239,7 +232,7 @@ bool has_mistake(int64_t index, int percent) {
 
 ArithmeticProblem arithmetic_problem(int64_t index, uint64_t seed) {
   const Sequence sequence(seed);
-  check_range(index, 1, sequence.size());
+  detail::check_problem_range(index, 1, sequence.size());
   return sequence.at(index);
 }
 
@@ -249,9 +242,7 @@ void write_arithmetic_problems(const std::filesystem::path& file, int64_t first,
                                uint64_t seed, const ArithmeticOptions& options) {
   check_options(options);
   const Sequence sequence(seed);
-  check_range(first, count, sequence.size());
-  AtomicFile out(file);
-  for (int64_t index = first; index < first + count; ++index) {
+  detail::write_problem_file(file, first, count, sequence.size(), [&](int64_t index) {
     const ArithmeticProblem problem = sequence.at(index);
     JsonLine line;
     line.add("prompt", std::string_view(problem.prompt));
@@ -263,9 +254,8 @@ void write_arithmetic_problems(const std::filesystem::path& file, int64_t first,
       line.add("chosen", std::string_view(problem.completion))
           .add("rejected", std::string_view(problem.rejected));
     }
-    out.write(line.str() + "\n");
-  }
-  out.commit();
+    return line.str();
+  });
 }
 
 }  // namespace retort::data
