@@ -195,6 +195,45 @@ TEST_F(FromNothing, ProblemsDependOnTheirNumberAndSeed) {
     EXPECT_NE(pair.at("chosen"), pair.at("rejected"));
 }
 
+TEST_F(FromNothing, RowsWithCallsAreWrittenAndWrongOptionsTold) {
+  const fs::path file = folder_ / "rows.jsonl";
+  const auto made = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), {"data", "arithmetic", "--output", file.string()});
+    return retort(options);
+  };
+  const CommandResult calls = made({"--tools", "--count", "3", "--digits", "3"});
+  ASSERT_EQ(calls.exit_code, 0) << calls.output;
+  EXPECT_NE(calls.output.find("problems 0 to 2 of 648000"), std::string::npos) << calls.output;
+  const auto conversations = read_lines(file);
+  done(made({"--tools", "--prompts", "--count", "3", "--digits", "3"}));
+  const auto questions = read_lines(file);
+  ASSERT_EQ(conversations.size(), 3u);
+  ASSERT_EQ(questions.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(conversations[i].at("messages").size(), 4u);
+    EXPECT_EQ(questions[i].at("messages").at(0), conversations[i].at("messages").at(0));
+  }
+
+  // Each is told by its name, and nothing is written.
+  fs::remove(file);
+  using Options = std::vector<std::string>;
+  for (const auto& [options, told] :
+       {std::pair{Options{"--tools", "--digits", "1"}, "factors of 1 digits"},
+        std::pair{Options{"--tools", "--digits", "10"}, "expected 2 to 9"},
+        std::pair{Options{"--tools", "--digits", "two"}, "--digits"},
+        std::pair{Options{"--digits", "3"}, "--digits requires --tools"},
+        std::pair{Options{"--prompts"}, "--prompts requires --tools"},
+        std::pair{Options{"--tools", "--preferences"}, "--preferences excludes --tools"},
+        std::pair{Options{"--tools", "--mistakes", "9"}, "--mistakes excludes --tools"},
+        std::pair{Options{"--tools", "--digits", "2", "--first", "6480"}, "there are 6480"},
+        std::pair{Options{"--tools", "--count", "-1"}, "were asked for"}}) {
+    const CommandResult refused = made(options);
+    EXPECT_EQ(refused.exit_code, 2) << refused.output;
+    EXPECT_NE(refused.output.find(told), std::string::npos) << refused.output;
+    EXPECT_FALSE(fs::exists(file)) << told;
+  }
+}
+
 TEST_F(FromNothing, ATokenizerAModelAPlanARunAndAnExport) {
   const fs::path data = folder_ / "data.jsonl", tokenizer = folder_ / "tokenizer";
   done(retort({"data", "arithmetic", "--output", data, "--count", "200"}));
