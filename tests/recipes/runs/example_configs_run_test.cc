@@ -18,7 +18,8 @@ namespace {
 const std::set<std::string> kOfOthers{"dpo_gsm8k", "grpo_vllm_two_hosts", "qwen3_8b_lora_dpo",
                                       "qwen3_8b_to_1.7b"};
 // These make what the others start from.
-const std::vector<std::string> kFirst{"prepare_teacher", "prepare_student", "sft_teacher"};
+const std::vector<std::string> kFirst{"prepare_teacher", "prepare_student", "sft_teacher",
+                                      "sft_tools"};
 
 fs::path config(const std::string& name) {
   return source_folder() / "recipes/configs" / (name + ".yaml");
@@ -41,8 +42,11 @@ std::vector<std::string> configs() {
 class ExampleConfigs : public testing::Test {
  protected:
   ExampleConfigs() : before_(fs::current_path()) {
-    fs::create_directories(folder_ / "runs/recipes");
+    fs::create_directories(folder_ / "runs/recipes/tools");
     fs::create_directory_symlink("recipes", folder_ / "runs/demo");
+    // Some name files of the repository, too.
+    for (const char* part : {"python", "recipes", "share"})
+      fs::create_directory_symlink(source_folder() / part, folder_ / part);
     fs::current_path(folder_.path());
   }
   ~ExampleConfigs() override { fs::current_path(before_); }
@@ -74,6 +78,20 @@ class ExampleConfigs : public testing::Test {
       write_labels(pairs, out + (set == "train" ? "labels" : "test_labels") + ".jsonl");
     }
   }
+  // Conversations with calls, and questions.
+  static void make_data_with_calls() {
+    const std::string out = "runs/recipes/tools/";
+    for (const std::string set : {"", "test_"}) {
+      const std::vector<std::string> rows{"--tools", "--first", set.empty() ? "0" : "200",
+                                          "--count", set.empty() ? "200" : "40"};
+      std::vector<std::string> words{"data", "arithmetic", "--output", out + set + "calls.jsonl"};
+      words.insert(words.end(), rows.begin(), rows.end());
+      done(words);
+      words[3] = out + set + "prompts.jsonl";
+      words.push_back("--prompts");
+      done(words);
+    }
+  }
   // As pairs_to_labels.py.
   static void write_labels(const fs::path& pairs, const fs::path& labels) {
     std::ofstream file(labels);
@@ -88,13 +106,20 @@ class ExampleConfigs : public testing::Test {
 
   static void make_models() {
     const std::string out = "runs/recipes/";
-    done({"tokenizer", "train", "--data", out + "train.jsonl", "--vocab-size", "400", "--output",
-          out + "tokenizer"});
-    for (const std::string name : {"teacher", "student"})
-      done({"model", "init", "--arch", "qwen3", "--tokenizer", out + "tokenizer", "--output",
-            out + name + "-init", "--hidden-size", name == "teacher" ? "48" : "32",
-            "--num-hidden-layers", "1", "--num-attention-heads", "2", "--num-key-value-heads", "2",
-            "--intermediate-size", "64"});
+    make_tokenizer(out + "train.jsonl", out + "tokenizer");
+    make_model(out + "tokenizer", out + "teacher-init", "48");
+    make_model(out + "tokenizer", out + "student-init", "32");
+    make_tokenizer(out + "tools/calls.jsonl", out + "tools/tokenizer");
+    make_model(out + "tools/tokenizer", out + "tools/init", "32");
+  }
+  static void make_tokenizer(const std::string& rows, const std::string& output) {
+    done({"tokenizer", "train", "--data", rows, "--vocab-size", "400", "--output", output});
+  }
+  static void make_model(const std::string& tokenizer, const std::string& output,
+                         const std::string& hidden_size) {
+    done({"model", "init", "--arch", "qwen3", "--tokenizer", tokenizer, "--output", output,
+          "--hidden-size", hidden_size, "--num-hidden-layers", "1", "--num-attention-heads", "2",
+          "--num-key-value-heads", "2", "--intermediate-size", "64"});
   }
 
   TemporaryFolder folder_;
@@ -103,6 +128,7 @@ class ExampleConfigs : public testing::Test {
 
 TEST_F(ExampleConfigs, AllTrainAndEvaluate) {
   make_data();
+  make_data_with_calls();
   make_models();
   ASSERT_FALSE(HasFailure());
 
