@@ -17,6 +17,7 @@
 #include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 
 #include "base/sizes.h"
 #include "parallel/detail/device_collectives.h"
@@ -341,6 +342,25 @@ std::string Group::broadcast(const std::string& bytes, int root) {
   broadcast(content, root);
   const uint8_t* data = content.const_data_ptr<uint8_t>();
   return {data, data + content.numel()};
+}
+
+std::vector<std::string> Group::all_gather(const std::string& bytes) {
+  if (size() == 1) return {bytes};
+  const at::Tensor lengths =
+      all_gather(at::full({1}, static_cast<int64_t>(bytes.size()), at::kLong));
+  const int64_t* length = lengths.const_data_ptr<int64_t>();
+  const int64_t longest = *std::max_element(length, length + size());
+
+  // Parts of a gather are equally long. What stands behind a shorter text is zeros, so that no
+  // memory of this process leaves it.
+  at::Tensor padded = at::zeros({longest}, at::kByte);
+  std::copy(bytes.begin(), bytes.end(), padded.mutable_data_ptr<uint8_t>());
+  const at::Tensor all = all_gather(padded);
+  const uint8_t* data = all.const_data_ptr<uint8_t>();
+  std::vector<std::string> texts;
+  for (int member = 0; member < size(); ++member, data += longest)
+    texts.emplace_back(data, data + length[member]);
+  return texts;
 }
 
 }  // namespace retort::parallel

@@ -97,6 +97,10 @@ class Group {
   double all_reduce(double value, ReduceOp op = ReduceOp::kSum);
   std::string broadcast(const std::string& bytes, int root);  // two broadcasts: length, bytes
 
+  // Every member's bytes in group order, whose lengths may differ. Two all-gathers: lengths, bytes,
+  // each as long as the longest, of which this holds `size`.
+  std::vector<std::string> all_gather(const std::string& bytes);
+
  private:
   friend class Vote;  // an operation of its own: vote.h
 

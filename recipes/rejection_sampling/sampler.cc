@@ -17,13 +17,11 @@ namespace retort::recipes {
 namespace fs = std::filesystem;
 namespace {
 
-// Returns the texts of all ranks, in rank order. Collectives: one broadcast of each rank's text on
-// dp.
+// Returns the texts of all ranks, in rank order. Collectives: two all-gathers on dp.
 std::string gather_text(const std::string& mine, parallel::Group& dp) {
-  if (dp.size() == 1) return mine;
   std::string all;
-  for (int rank = 0; rank < dp.size(); ++rank)
-    all += dp.broadcast(mine, rank);
+  for (const std::string& text : dp.all_gather(mine))
+    all += text;
   return all;
 }
 
@@ -98,8 +96,8 @@ Rollout RejectionSampler::draw(int64_t round, int64_t step) {
   return rollout;
 }
 
-// Each scorable sample travels as a line of numbers and a line of text. Collectives: two broadcasts
-// of each rank, and an all-reduce.
+// Each scorable sample travels as a line of numbers and a line of text. Collectives on dp: four
+// all-gathers, and an all-reduce.
 RejectionSampler::Drawn RejectionSampler::gather(const Rollout& rollout, int64_t round) const {
   parallel::Group& dp = world_.dp();
   std::string numbers;

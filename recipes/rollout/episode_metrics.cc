@@ -1,11 +1,5 @@
 #include "recipes/rollout/episode_metrics.h"
 
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros.h>
-
-#include <algorithm>
-#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -73,28 +67,11 @@ Sums sums_of(const Rollout& rollout) {
   return sums;
 }
 
-// Every rank's text, on each of them.
-std::vector<std::string> gather_texts(parallel::Group& group, const std::string& mine) {
-  const at::Tensor length = at::tensor({to_int64(mine.size())}, at::kLong);
-  const at::Tensor lengths = group.all_gather(length).contiguous().view({-1});
-  const int64_t* size = lengths.const_data_ptr<int64_t>();
-  const int64_t longest = *std::max_element(size, size + lengths.numel());
-
-  at::Tensor bytes = at::zeros({longest}, at::kByte);
-  std::memcpy(bytes.mutable_data_ptr<uint8_t>(), mine.data(), mine.size());
-  const at::Tensor all = group.all_gather(bytes).contiguous();
-  const char* text = reinterpret_cast<const char*>(all.const_data_ptr<uint8_t>());
-  std::vector<std::string> texts;
-  for (int64_t rank = 0; rank < lengths.numel(); ++rank)
-    texts.emplace_back(text + rank * longest, static_cast<size_t>(size[rank]));
-  return texts;
-}
-
 // The names that an environment reports may differ from rank to rank, so they travel with the sums.
 Sums reduce(const Sums& mine, parallel::Group& dp) {
   if (dp.size() == 1) return mine;
   Sums all;
-  for (const std::string& text : gather_texts(dp, nlohmann::json(mine).dump()))
+  for (const std::string& text : dp.all_gather(nlohmann::json(mine).dump()))
     for (const auto& [name, sum] : nlohmann::json::parse(text).get<Sums>())
       add(all, name, sum.first, sum.second);
   return all;

@@ -80,6 +80,20 @@ void check_all_gathers(Group& group) {
     for (int r = 0; r < group.size(); ++r)
       require_equal(gathered[r], at::full({2, 2}, r % 2, dtype), "all_gather");
   }
+
+  // Texts of other lengths, with bytes that end no string.
+  const auto text_of = [](int rank) {
+    return std::string(to_size(rank) * 700, static_cast<char>('a' + rank)) + std::string(1, '\0');
+  };
+  const std::vector<std::string> texts = group.all_gather(text_of(group.rank()));
+  require(texts.size() == to_size(group.size()), "texts of all_gather");
+  for (int r = 0; r < group.size(); ++r)
+    require(texts[to_size(r)] == text_of(r), "text all_gather");
+
+  const std::string last = group.rank() + 1 == group.size() ? "last" : "";
+  require(group.all_gather(last).back() == "last", "text all_gather beside empty ones");
+  for (const std::string& text : group.all_gather(std::string()))
+    require(text.empty(), "empty text all_gather");
 }
 
 // Around the ring, two messages with their tags. A send waits for its receiver, so only rank 0
@@ -277,6 +291,7 @@ TEST(World, OneRankNeedsNoStore) {
   EXPECT_TRUE(at::equal(t, at::ones({3})));
   EXPECT_EQ(world.all().all_gather(t).sizes(), at::IntArrayRef({1, 3}));
   EXPECT_EQ(world.all().broadcast(std::string("x"), 0), "x");
+  EXPECT_EQ(world.all().all_gather(std::string("x")), std::vector<std::string>{"x"});
   EXPECT_EQ(world.all().all_reduce(int64_t{5}), 5);
 }
 
