@@ -1,9 +1,6 @@
 #include "recipes/rollout/reward_input.h"
 
-#include <utility>
-
 #include "models/generation/completion_spans.h"
-#include "recipes/rollout/episode_record.h"
 
 namespace retort::recipes {
 namespace {
@@ -39,18 +36,15 @@ void add_completion(rewards::RewardInput& input, const models::Tokenizer& tokeni
 
 void add_episode(rewards::RewardInput& input, const models::Tokenizer& tokenizer,
                  const models::Completion& completion, std::span<const int32_t> prompt_ids,
-                 const models::StopRule& stops) {
+                 const EpisodeRecord& record, const models::StopRule& stops) {
   input.completion = models::completion_text(tokenizer, models::last_turn(completion),
                                              completion.finish_reason, stops);
   input.num_tokens = models::num_model_tokens(completion);
   add_ids(input, completion.token_ids, completion.finish_reason);
   input.prompt_ids.assign(prompt_ids.begin(), prompt_ids.end());
   input.prompt = tokenizer.decode(prompt_ids, /*skip_special_tokens=*/false);
-
-  EpisodeRecord record = read_episode(completion.episode);
-  input.episode = {.reward = record.reward,
-                   .messages = std::move(record.messages),
-                   .unscorable = std::move(record.unscorable)};
+  input.episode = {
+      .reward = record.reward, .messages = record.messages, .unscorable = record.unscorable};
 }
 
 }  // namespace retort::recipes

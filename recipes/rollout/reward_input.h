@@ -10,6 +10,7 @@
 #include "models/text/tokenizer.h"
 #include "recipes/data/sample.h"
 #include "recipes/rewards/reward.h"
+#include "recipes/rollout/episode_record.h"
 
 namespace retort::recipes {
 
@@ -21,9 +22,9 @@ void add_completion(rewards::RewardInput& input, const models::Tokenizer& tokeni
                     std::span<const int32_t> token_ids, models::FinishReason reason,
                     const models::StopRule& stops);
 // Adds what an episode came to: the text of the model's last turn, the number of tokens that the
-// model drew, all ids, and its own prompt. `completion`: without that prompt.
+// model drew, all ids, its own prompt, and what its record says. `completion`: without that prompt.
 void add_episode(rewards::RewardInput& input, const models::Tokenizer& tokenizer,
                  const models::Completion& completion, std::span<const int32_t> prompt_ids,
-                 const models::StopRule& stops);
+                 const EpisodeRecord& record, const models::StopRule& stops);
 
 }  // namespace retort::recipes

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/error.h"
 #include "models/generation/completion_spans.h"
 
 namespace retort::recipes {
@@ -9,9 +10,21 @@ namespace retort::recipes {
 RolloutSample sample_of(models::Completion completion) {
   RolloutSample sample;
   sample.prompt_ids = models::take_prompt(completion);
-  if (!completion.episode.empty()) sample.episode = read_episode(completion.episode);
   sample.completion = std::move(completion);
   return sample;
+}
+
+bool is_lost(const RolloutSample& sample) {
+  if (!is_episode(sample)) return false;
+  RETORT_CHECK(sample.episode) << "nobody has read the record of episode " << sample.sample_id;
+  return !sample.episode->unscorable.empty();
+}
+
+void read_episodes(Rollout& rollout) {
+  for (RolloutGroup& group : rollout.groups)
+    for (RolloutSample& sample : group.samples)
+      if (is_episode(sample) && !sample.episode)
+        sample.episode = read_episode(sample.completion.episode);
 }
 
 }  // namespace retort::recipes

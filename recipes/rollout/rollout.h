@@ -58,7 +58,8 @@ struct RolloutSample {
   // Of an episode, whose environment wrote it; else empty: the group's.
   std::vector<int32_t> prompt_ids;
   std::string prompt_text;  // of prompt_ids
-  std::optional<EpisodeRecord> episode;
+  // Of an episode, once it was read: by RolloutScorer::finish, or by read_episodes.
+  std::optional<EpisodeRecord> episode = std::nullopt;
   uint64_t sample_id = 0;
   uint64_t weight_version = 0;
   std::string text;              // models::completion_text, of an episode's last turn
@@ -70,21 +71,22 @@ struct RolloutGroup {
   data::PromptSample prompt;
   std::vector<RolloutSample> samples;
 };
-// What a completion is to its student: of an episode without the prompt that its environment wrote,
-// and with its record (kCorrupt: read_episode). Number, version, text and score are left out.
+// What a completion is to its student: of an episode without the prompt that its environment wrote.
+// Number, version, text, record and score are left out.
 RolloutSample sample_of(models::Completion completion);
+
+// Whether an environment answered in it. Its record may still be unread.
+inline bool is_episode(const RolloutSample& sample) { return !sample.completion.episode.empty(); }
 
 // The tokens before a sample's own.
 inline const std::vector<int32_t>& prompt_ids_of(const data::PromptSample& prompt,
                                                  const RolloutSample& sample) {
-  return sample.episode ? sample.prompt_ids : prompt.prompt_ids;
+  return is_episode(sample) ? sample.prompt_ids : prompt.prompt_ids;
 }
 
 // True for an episode that was given up, mostly as its environment failed: there is no telling what
-// it would have come to.
-inline bool is_lost(const RolloutSample& sample) {
-  return sample.episode && !sample.episode->unscorable.empty();
-}
+// it would have come to. Its record must have been read.
+bool is_lost(const RolloutSample& sample);
 
 struct Rollout {
   std::vector<RolloutGroup> groups;  // of this rank, in order
@@ -94,5 +96,7 @@ struct Rollout {
   double reward_seconds = 0;       // that scoring took, where this rank scores
   double reward_wait_seconds = 0;  // that it waited for scores after the last sample was there
 };
+// Reads the records of episodes that nobody has read yet. kCorrupt: read_episode.
+void read_episodes(Rollout& rollout);
 
 }  // namespace retort::recipes

@@ -96,9 +96,9 @@ PendingRollout RolloutScorer::begin(SampleSource& source, RolloutRequest request
     return [queue = queue_, attempt = queue_->open(number)](size_t place,
                                                             models::Completion completion) {
       std::vector<int32_t> prompt = models::take_prompt(completion);
-      queue->put(attempt, {.place = place,
-                           .prompt_ids = std::move(prompt),
-                           .completion = std::move(completion)});
+      queue->put(
+          attempt,
+          {.place = place, .prompt_ids = std::move(prompt), .completion = std::move(completion)});
     };
   };
   return source.begin(std::move(request));
@@ -111,15 +111,19 @@ void RolloutScorer::score_all() {
     while (std::optional<ScoringQueue::Batch> batch = queue_->next()) {
       const auto start = Clock::now();
       for (size_t i = 0; i < batch->samples.size(); ++i) {
-        const auto& [place, prompt_ids, completion] = batch->samples[i];
-        if (completion.episode.empty())
+        ScoringQueue::Arrived& sample = batch->samples[i];
+        const models::Completion& completion = sample.completion;
+        if (completion.episode.empty()) {
           add_completion(batch->inputs[i], tokenizer_, completion.token_ids,
                          completion.finish_reason, stops_);
-        else
-          add_episode(batch->inputs[i], tokenizer_, completion, prompt_ids, stops_);
+          continue;
+        }
+        sample.episode = read_episode(completion.episode);
+        add_episode(batch->inputs[i], tokenizer_, completion, sample.prompt_ids, *sample.episode,
+                    stops_);
       }
       std::vector<rewards::Scored> scores = rewards_->score(batch->inputs);
-      queue_->finish(*batch, std::move(scores), seconds_since(start));
+      queue_->finish(*std::move(batch), std::move(scores), seconds_since(start));
     }
   } catch (...) {
     queue_->fail(std::current_exception());
@@ -139,10 +143,10 @@ Rollout RolloutScorer::finish(SampleSource& source, PendingRollout pending, para
       samples.push_back(&sample);
   if (samples.empty()) return rollout;
 
-  // One rank scores. If that fails the others learn it by the vote, before they wait in the
-  // broadcast.
+  // One rank scores, and has read the records of episodes for that. If it fails the others learn it
+  // by the vote, before they wait in the broadcast.
   parallel::run_on_all(mp, [&] {
-    if (mp.rank() != 0) return;
+    if (mp.rank() != 0) return read_episodes(rollout);
     const auto start = Clock::now();
     ScoringQueue::Scores scores = queue_->wait(number, meanwhile);
     rollout.reward_wait_seconds = seconds_since(start);
@@ -151,6 +155,7 @@ Rollout RolloutScorer::finish(SampleSource& source, PendingRollout pending, para
     for (size_t i = 0; i < samples.size(); ++i) {
       samples[i]->reward = scores.samples[i].total;
       samples[i]->components = std::move(scores.samples[i].components);
+      samples[i]->episode = std::move(scores.episodes[i]);
     }
   });
   if (mp.size() > 1) share_scores(samples, names().size(), mp);

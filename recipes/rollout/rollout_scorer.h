@@ -53,9 +53,10 @@ class RolloutScorer {
                                                       const std::vector<size_t>& places) {
     return queue_->peek(number, places);
   }
-  // SampleSource::finish of what was begun here; every sample has its scores. The first rank of
-  // `mp`, the ranks that have this rollout, scores; the others get what it got. Collectives: the
-  // source's, then a vote and one broadcast on mp; none of these if there are no samples.
+  // SampleSource::finish of what was begun here; every sample has its scores, and an episode its
+  // record. The first rank of `mp`, the ranks that have this rollout, scores; the others get what
+  // it got. Collectives: the source's, then a vote and one broadcast on mp; none of these if there
+  // are no samples.
   Rollout finish(SampleSource& source, PendingRollout pending, parallel::Group& mp);
 
  private:

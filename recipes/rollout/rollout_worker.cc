@@ -161,7 +161,7 @@ Rollout RolloutWorker::finish(PendingRollout pending) {
         RolloutSample sample = sample_of(std::move(drawn[i + g].completion));
         sample.sample_id = request.sample_ids[prompt * generations + g];
         sample.weight_version = answer.weight_version;
-        if (sample.episode)
+        if (is_episode(sample))
           sample.prompt_text = tokenizer_.decode(sample.prompt_ids, /*skip_special_tokens=*/false);
         sample.text = models::completion_text(tokenizer_, models::last_turn(sample.completion),
                                               sample.completion.finish_reason, options_.stops);

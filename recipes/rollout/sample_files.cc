@@ -51,8 +51,8 @@ std::string sample_line(const RolloutGroup& group, const RolloutSample& sample,
   const std::string& reference = group.prompt.reference;
 
   JsonLine line;
-  line.add("prompt", std::string_view(sample.episode ? sample.prompt_text
-                                                          : group.prompt.prompt_text))
+  line.add("prompt",
+           std::string_view(is_episode(sample) ? sample.prompt_text : group.prompt.prompt_text))
       .add("completion", std::string_view(sample.text))
       .raw("prompt_ids", list(prompt_ids_of(group.prompt, sample), integer))
       .raw("token_ids", list(sample.completion.token_ids, integer))
@@ -60,7 +60,7 @@ std::string sample_line(const RolloutGroup& group, const RolloutSample& sample,
       .raw("sampling_logps", numbers(sample.completion.sampling_logps))
       .raw("reward", number(sample.reward))
       .raw("rewards", components.str());
-  if (sample.episode) {
+  if (is_episode(sample)) {
     line.raw("spans", list(sample.completion.spans, span_text))
         .raw("episode", sample.completion.episode);
   }

@@ -47,6 +47,7 @@ std::shared_ptr<ScoringQueue::Attempt> ScoringQueue::open(uint64_t number) {
   request.attempt = std::make_shared<Attempt>();
   const size_t samples = request.prompts.size() * request.generations;
   request.attempt->scores.samples.resize(samples);
+  request.attempt->scores.episodes.resize(samples);
   request.attempt->scored.resize(samples);
   return request.attempt;
 }
@@ -96,21 +97,22 @@ std::optional<ScoringQueue::Batch> ScoringQueue::next() {
   }
 }
 
-void ScoringQueue::finish(const Batch& batch, std::vector<rewards::Scored> scores, double seconds) {
+void ScoringQueue::finish(Batch batch, std::vector<rewards::Scored> scores, double seconds) {
   RETORT_CHECK(scores.size() == batch.samples.size());
   {
     std::lock_guard lock(mutex_);
     Attempt& attempt = *batch.attempt;
     for (size_t i = 0; i < scores.size(); ++i) {
-      const size_t place = batch.samples[i].place;
-      const models::Completion& completion = batch.samples[i].completion;
-      attempt.scored.at(place) = {
-          .prompt_ids = batch.samples[i].prompt_ids,
-          .token_ids = completion.token_ids,
-          .is_target = models::model_tokens(completion),
+      Arrived& sample = batch.samples[i];
+      std::vector<uint8_t> is_target = models::model_tokens(sample.completion);
+      attempt.scored.at(sample.place) = {
+          .prompt_ids = std::move(sample.prompt_ids),
+          .token_ids = std::move(sample.completion.token_ids),
+          .is_target = std::move(is_target),
           .scorable = scores[i].total.has_value(),
-          .truncated = completion.finish_reason == models::FinishReason::kLength};
-      attempt.scores.samples[place] = std::move(scores[i]);
+          .truncated = sample.completion.finish_reason == models::FinishReason::kLength};
+      attempt.scores.samples[sample.place] = std::move(scores[i]);
+      attempt.scores.episodes[sample.place] = std::move(sample.episode);
     }
     attempt.num_scored += scores.size();
     attempt.scores.seconds += seconds;

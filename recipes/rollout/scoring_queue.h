@@ -14,6 +14,7 @@
 
 #include "models/generation/request.h"
 #include "recipes/rewards/reward.h"
+#include "recipes/rollout/episode_record.h"
 
 namespace retort::recipes {
 
@@ -25,6 +26,8 @@ class ScoringQueue {
     size_t place = 0;                 // in its request
     std::vector<int32_t> prompt_ids;  // RolloutSample's
     models::Completion completion;
+    // Of an episode, set by who scores it.
+    std::optional<EpisodeRecord> episode = std::nullopt;
   };
   // One that has been scored, so far as that is.
   struct Peek {
@@ -35,8 +38,9 @@ class ScoringQueue {
     bool truncated = false;
   };
   struct Scores {
-    std::vector<rewards::Scored> samples;  // by place
-    double seconds = 0;                    // that scoring them took
+    std::vector<rewards::Scored> samples;                // by place
+    std::vector<std::optional<EpisodeRecord>> episodes;  // by place; nullopt: it is none
+    double seconds = 0;                                  // that scoring them took
   };
   // One sending of a request. Only the last one counts; what others bring is dropped.
   struct Attempt;
@@ -62,7 +66,7 @@ class ScoringQueue {
   // Waits for samples: those of the preferred request, else of the oldest that has any. nullopt
   // once closed, or after fail().
   std::optional<Batch> next();
-  void finish(const Batch& batch, std::vector<rewards::Scored> scores, double seconds);
+  void finish(Batch batch, std::vector<rewards::Scored> scores, double seconds);
   // Nothing is scored any more; all who wait get the error, now and later.
   void fail(std::exception_ptr error);
   void close();

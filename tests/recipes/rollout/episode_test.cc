@@ -23,6 +23,7 @@ Completion episode() {
                     {SpanSource::kModel, 9, 3},
                     {SpanSource::kEnvironment, 0, 1},
                     {SpanSource::kModel, 9, 1}},
+          .episode = "{}",
           .logps = {0, 0, -1, -2, -3, 0, -4},
           .sampling_logps = {}};
 }
@@ -84,8 +85,7 @@ TEST(EpisodeRecord, WhatCannotBeOneIsRefused) {
       {R"({"messages": [], "turns": 1, "calls": 0})", "failed_calls is missing"},
       {R"({"messages": [], "unscorable": "", )" + rest, "does not say why"}};
   for (const auto& [text, part] : cases) {
-    const std::string message =
-        test::message_of([&] { read_episode(text); }, ErrorCode::kCorrupt);
+    const std::string message = test::message_of([&] { read_episode(text); }, ErrorCode::kCorrupt);
     EXPECT_NE(message.find(part), std::string::npos) << text << ": " << message;
   }
 }
@@ -129,9 +129,9 @@ TEST(EpisodeMetrics, AreMeansOverTheEpisodesOfAllRanks) {
     ASSERT_EQ(row.values.size(), expected.size());
     for (size_t i = 0; i < expected.size(); ++i) {
       EXPECT_EQ(row.values[i].first, expected[i].first);
-      EXPECT_EQ(std::visit([](auto value) { return static_cast<double>(value); },
-                           row.values[i].second),
-                expected[i].second)
+      EXPECT_EQ(
+          std::visit([](auto value) { return static_cast<double>(value); }, row.values[i].second),
+          expected[i].second)
           << expected[i].first;
     }
   });
@@ -152,8 +152,8 @@ TEST(EpisodeMetrics, CountGroupsThatBeginWithOtherPrompts) {
       for (const auto& samples : {std::vector{good, good, lost}, std::vector{lost, good, other}})
         rollout.groups.push_back({.samples = samples});
     else
-      for (const auto& samples : {std::vector{good, good}, std::vector{other, good, good},
-                                  std::vector{lost, other}})
+      for (const auto& samples :
+           {std::vector{good, good}, std::vector{other, good, good}, std::vector{lost, other}})
         rollout.groups.push_back({.samples = samples});
 
     MetricsRow row;

@@ -154,6 +154,25 @@ TEST_F(ScoringQueueTest, ScoresStandInTheirPlacesWheneverTheyCame) {
   EXPECT_EQ(totals(7), (std::vector<double>{10, 21, 22, 13}));
 }
 
+// They are read where samples are scored, and by nobody again.
+TEST_F(ScoringQueueTest, RecordsOfEpisodesStandInTheirPlacesToo) {
+  const auto attempt = add(7);
+  put(attempt, {3, 1});
+  auto batch = queue.next();
+  ASSERT_TRUE(batch);
+  batch->samples.at(0).episode = EpisodeRecord{.turns = 5};
+  queue.finish(*std::move(batch), std::vector<rewards::Scored>(2), 0.5);
+  put(attempt, {0, 2});
+  score_next(0);
+
+  const ScoringQueue::Scores scores = queue.wait(7);
+  ASSERT_EQ(scores.episodes.size(), 4u);
+  for (const size_t place : {0, 1, 2})
+    EXPECT_FALSE(scores.episodes[place]) << place;
+  ASSERT_TRUE(scores.episodes[3]);
+  EXPECT_EQ(scores.episodes[3]->turns, 5);
+}
+
 TEST_F(ScoringQueueTest, TheRequestThatIsWaitedForGoesFirstThenTheOldest) {
   const auto first = add(1), second = add(2), third = add(3);
   put(third, {0});
