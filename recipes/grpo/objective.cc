@@ -39,7 +39,7 @@ std::unique_ptr<ReferenceQuestions> questions_of(std::unique_ptr<Reference> refe
 std::string first_loss(const Rollout& rollout) {
   for (const RolloutGroup& group : rollout.groups)
     for (const RolloutSample& sample : group.samples)
-      if (is_lost(sample)) return sample.episode->unscorable;
+      if (is_lost(sample)) return sample.episode->outcome.unscorable;
   return "";
 }
 

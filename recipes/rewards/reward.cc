@@ -1,7 +1,6 @@
 #include "recipes/rewards/reward.h"
 
 #include <algorithm>
-#include <functional>
 #include <iterator>
 #include <utility>
 
@@ -57,9 +56,7 @@ std::vector<std::string> make_names(const std::vector<RewardOptions>& options) {
   return names;
 }
 
-bool is_lost(const RewardInput& input) {
-  return input.episode && !input.episode->unscorable.empty();
-}
+bool is_whole(const RewardInput& input) { return !input.episode || !input.episode->is_lost(); }
 
 }  // namespace
 
@@ -104,20 +101,20 @@ void RewardSet::stop() {
 std::vector<Scored> RewardSet::score(const std::vector<RewardInput>& inputs) {
   RETORT_CHECK(inputs.empty() || impl_->scorers.size() == impl_->names.size())
       << "a set of rewards that does not score";
-  if (std::ranges::none_of(inputs, is_lost)) return impl_->score(inputs);
+  if (std::ranges::all_of(inputs, is_whole)) return impl_->score(inputs);
 
   // A reward that is asked about half an episode would score what the model was not allowed to end.
   std::vector<RewardInput> whole;
-  std::ranges::copy_if(inputs, std::back_inserter(whole), std::not_fn(is_lost));
+  std::ranges::copy_if(inputs, std::back_inserter(whole), is_whole);
   std::vector<Scored> scores = impl_->score(whole);
   std::vector<Scored> result;
   size_t next = 0;
   for (const RewardInput& input : inputs)
-    if (is_lost(input))
+    if (is_whole(input))
+      result.push_back(std::move(scores[next++]));
+    else
       result.push_back({.total = std::nullopt,
                         .components = std::vector<std::optional<double>>(impl_->names.size())});
-    else
-      result.push_back(std::move(scores[next++]));
   return result;
 }
 

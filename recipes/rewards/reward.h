@@ -20,6 +20,9 @@ struct Episode {
   std::string messages;          // JSON array: the whole conversation
   // Why it cannot be scored, where its environment failed; else empty.
   std::string unscorable;
+
+  // Given up: there is no telling what it would have come to.
+  bool is_lost() const { return !unscorable.empty(); }
 };
 
 // One completion to be scored.

@@ -39,7 +39,8 @@ EpisodeRecord read_episode(std::string_view text) {
   if (!record.is_object()) corrupt("expected a JSON object");
 
   EpisodeRecord episode;
-  if (const Json* reward = find(record, "reward")) episode.reward = number(*reward, "reward");
+  if (const Json* reward = find(record, "reward"))
+    episode.outcome.reward = number(*reward, "reward");
   if (const Json* metrics = find(record, "metrics")) {
     if (!metrics->is_object()) corrupt("metrics is " + std::string(metrics->type_name()));
     for (const auto& [name, value] : metrics->items())
@@ -48,7 +49,7 @@ EpisodeRecord read_episode(std::string_view text) {
 
   const Json* messages = find(record, "messages");
   if (!messages || !messages->is_array()) corrupt("messages is no array");
-  episode.messages = messages->dump();
+  episode.outcome.messages = messages->dump();
 
   episode.turns = count(record, "turns");
   episode.calls = count(record, "calls");
@@ -57,7 +58,7 @@ EpisodeRecord read_episode(std::string_view text) {
   if (const Json* why = find(record, "unscorable")) {
     if (!why->is_string() || why->get_ref<const std::string&>().empty())
       corrupt("unscorable does not say why");
-    episode.unscorable = why->get<std::string>();
+    episode.outcome.unscorable = why->get<std::string>();
   }
   return episode;
 }

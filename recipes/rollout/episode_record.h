@@ -2,22 +2,21 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "recipes/rewards/reward.h"
+
 namespace retort::recipes {
 
 struct EpisodeRecord {
-  std::optional<double> reward;  // that the environment gave it
+  rewards::Episode outcome;                             // what rewards are told
   std::vector<std::pair<std::string, double>> metrics;  // of the environment, by its names
-  std::string messages = "[]";                          // JSON array: the whole conversation
   int64_t turns = 0;                                    // of the model
   int64_t calls = 0, failed_calls = 0;
-  int64_t malformed = 0;   // turns that began a call which could not be read
-  std::string unscorable;  // why, where its environment failed; else empty
+  int64_t malformed = 0;  // turns that began a call which could not be read
 };
 
 // Reads models::Completion::episode. kCorrupt, with what was expected, for a text that is none.

@@ -43,8 +43,7 @@ void add_episode(rewards::RewardInput& input, const models::Tokenizer& tokenizer
   add_ids(input, completion.token_ids, completion.finish_reason);
   input.prompt_ids.assign(prompt_ids.begin(), prompt_ids.end());
   input.prompt = tokenizer.decode(prompt_ids, /*skip_special_tokens=*/false);
-  input.episode = {
-      .reward = record.reward, .messages = record.messages, .unscorable = record.unscorable};
+  input.episode = record.outcome;
 }
 
 }  // namespace retort::recipes

@@ -17,7 +17,7 @@ RolloutSample sample_of(models::Completion completion) {
 bool is_lost(const RolloutSample& sample) {
   if (!is_episode(sample)) return false;
   RETORT_CHECK(sample.episode) << "nobody has read the record of episode " << sample.sample_id;
-  return !sample.episode->unscorable.empty();
+  return sample.episode->outcome.is_lost();
 }
 
 void read_episodes(Rollout& rollout) {

@@ -84,8 +84,8 @@ inline const std::vector<int32_t>& prompt_ids_of(const data::PromptSample& promp
   return is_episode(sample) ? sample.prompt_ids : prompt.prompt_ids;
 }
 
-// True for an episode that was given up, mostly as its environment failed: there is no telling what
-// it would have come to. Its record must have been read.
+// True for an episode that was given up, mostly as its environment failed
+// (rewards::Episode::is_lost). Its record must have been read.
 bool is_lost(const RolloutSample& sample);
 
 struct Rollout {

@@ -61,15 +61,16 @@ TEST(EpisodeRecord, IsReadWhole) {
   const EpisodeRecord record = read_episode(
       R"({"reward": 0.5, "metrics": {"solved": 1, "steps": 2.5}, "messages": [{"role": "user"}],)"
       R"( "turns": 3, "calls": 2, "failed_calls": 1, "malformed": 1, "unscorable": null})");
-  EXPECT_EQ(record.reward, 0.5);
+  EXPECT_EQ(record.outcome.reward, 0.5);
   EXPECT_EQ(record.metrics,
             (std::vector<std::pair<std::string, double>>{{"solved", 1}, {"steps", 2.5}}));
-  EXPECT_EQ(record.messages, R"([{"role":"user"}])");
+  EXPECT_EQ(record.outcome.messages, R"([{"role":"user"}])");
   EXPECT_EQ(record.turns, 3);
   EXPECT_EQ(record.calls, 2);
   EXPECT_EQ(record.failed_calls, 1);
   EXPECT_EQ(record.malformed, 1);
-  EXPECT_EQ(record.unscorable, "");
+  EXPECT_EQ(record.outcome.unscorable, "");
+  EXPECT_FALSE(record.outcome.is_lost());
 }
 
 TEST(EpisodeRecord, WhatCannotBeOneIsRefused) {
@@ -95,11 +96,11 @@ RolloutSample sample(std::vector<std::pair<std::string, double>> metrics, int64_
   RolloutSample sample;
   sample.completion = episode();
   sample.prompt_ids = models::take_prompt(sample.completion);
-  sample.episode = {.metrics = std::move(metrics),
+  sample.episode = {.outcome = {.messages = "[]", .unscorable = std::move(unscorable)},
+                    .metrics = std::move(metrics),
                     .turns = 2,
                     .calls = calls,
-                    .failed_calls = 1,
-                    .unscorable = std::move(unscorable)};
+                    .failed_calls = 1};
   return sample;
 }
 
