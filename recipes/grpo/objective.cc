@@ -15,7 +15,6 @@
 #include "base/sizes.h"
 #include "parallel/vote.h"
 #include "recipes/grpo/reward_kl.h"
-#include "recipes/grpo/round_metrics.h"
 #include "recipes/grpo/round_rewards.h"
 #include "recipes/grpo/student_rows.h"
 #include "recipes/rollout/episode_metrics.h"
@@ -302,7 +301,7 @@ void GrpoObjective::prepare(Round round, int64_t step) {
 
 // Rewards within a group say nothing of one another where each episode has a task of its own.
 void GrpoObjective::warn_of_other_prompts() {
-  if (warned_ || world_.rank() != 0 || frac_groups_with_other_prompts(round_metrics_) == 0) return;
+  if (warned_ || world_.rank() != 0 || round_metrics_.other_prompts == 0) return;
   warned_ = true;
   RETORT_LOG(kWarning) << "episodes of one prompt begin with other tokens than each other ("
                        << kOtherPrompts
@@ -362,7 +361,8 @@ void GrpoObjective::begin_step(parallel::Group& dp) {
 }
 
 void GrpoObjective::finish_step(const StepSums& sums, MetricsRow& row) {
-  row.values.insert(row.values.end(), round_metrics_.values.begin(), round_metrics_.values.end());
+  const MetricsRow& round = round_metrics_.row;
+  row.values.insert(row.values.end(), round.values.begin(), round.values.end());
 
   // Each step on the same samples is one more behind the weights that drew them.
   const auto version = static_cast<int64_t>(weight_version_);

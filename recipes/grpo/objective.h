@@ -20,6 +20,7 @@
 #include "recipes/grpo/mini_batch_split.h"
 #include "recipes/grpo/reference_questions.h"
 #include "recipes/grpo/resampler.h"
+#include "recipes/grpo/round_metrics.h"
 #include "recipes/grpo/step_loss.h"
 #include "recipes/rollout/rollout_scorer.h"
 #include "recipes/rollout/sample_source.h"
@@ -136,7 +137,7 @@ class GrpoObjective : public Objective {
   StepInfo info_;                        // of its last step
   data::Cursor before_;                  // where the round began
   int64_t num_resampled_ = 0;            // prompts of the round that others stand in for
-  MetricsRow round_metrics_;
+  RoundMetrics round_metrics_;
   bool warned_ = false;          // of episodes of a group that begin otherwise than each other
   uint64_t weight_version_ = 0;  // that the round was drawn with
 };

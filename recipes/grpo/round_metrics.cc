@@ -24,9 +24,9 @@ struct Component {
 
 }  // namespace
 
-MetricsRow round_metrics(parallel::World& world, const Rollout& rollout,
-                         const losses::Advantages& advantages, const RoundFacts& facts,
-                         int64_t step) {
+RoundMetrics round_metrics(parallel::World& world, const Rollout& rollout,
+                           const losses::Advantages& advantages, const RoundFacts& facts,
+                           int64_t step) {
   const size_t rewards = facts.reward_names.size();
   Lengths lengths;
   std::vector<Component> components(rewards);
@@ -47,12 +47,8 @@ MetricsRow round_metrics(parallel::World& world, const Rollout& rollout,
 
   // One all-reduce sums all numbers over the dp ranks.
   const RewardKl kl = facts.kl.value_or(RewardKl{});
-  std::vector<double> sums{lengths.samples,
-                           lengths.tokens,
-                           lengths.clipped,
-                           kl.sum,
-                           kl.tokens,
-                           facts.overlong_penalty_sum.value_or(0),
+  std::vector<double> sums{lengths.samples, lengths.tokens, lengths.clipped,
+                           kl.sum,          kl.tokens,      facts.overlong_penalty_sum.value_or(0),
                            lengths.ended};
   const size_t first_component = sums.size();
   for (const Component& component : components)
@@ -63,7 +59,8 @@ MetricsRow round_metrics(parallel::World& world, const Rollout& rollout,
   const double samples = sum[0];
   const double ended = sum[6];
 
-  MetricsRow row{.step = step, .values = {}};
+  RoundMetrics metrics{.row = {.step = step, .values = {}}};
+  MetricsRow& row = metrics.row;
   const double scorable = samples - static_cast<double>(advantages.num_unscorable);
   row.add("reward", scorable > 0 ? advantages.reward_mean : kNoNumber)  // null, not 0
       .add("reward_std", advantages.reward_std)
@@ -83,12 +80,13 @@ MetricsRow round_metrics(parallel::World& world, const Rollout& rollout,
         .add(name + "/num_missing", static_cast<int64_t>(samples - scores));
   }
 
-  if (facts.episodes) add_episode_metrics(rollout, world.dp(), row);
-  return row.add("generation_time", rollout.generation_seconds)
+  if (facts.episodes) metrics.other_prompts = add_episode_metrics(rollout, world.dp(), row);
+  row.add("generation_time", rollout.generation_seconds)
       .add("generator_wait_time", rollout.wait_seconds)
       .add("reward_time", rollout.reward_seconds)
       .add("reward_wait_time", rollout.reward_wait_seconds)
       .add("weight_sync_time", facts.last_push_seconds);
+  return metrics;
 }
 
 }  // namespace retort::recipes

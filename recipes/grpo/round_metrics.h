@@ -24,9 +24,15 @@ struct RoundFacts {
   bool episodes = false;                         // every sample is one
 };
 
+struct RoundMetrics {
+  MetricsRow row;
+  // Of episodes: the share of groups that are not comparable, as add_episode_metrics says it.
+  double other_prompts = 0;
+};
+
 // One all-reduce on dp; of episodes also add_episode_metrics.
-MetricsRow round_metrics(parallel::World& world, const Rollout& rollout,
-                         const losses::Advantages& advantages, const RoundFacts& facts,
-                         int64_t step);
+RoundMetrics round_metrics(parallel::World& world, const Rollout& rollout,
+                           const losses::Advantages& advantages, const RoundFacts& facts,
+                           int64_t step);
 
 }  // namespace retort::recipes

@@ -5,7 +5,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "base/sizes.h"
@@ -79,7 +78,7 @@ Sums reduce(const Sums& mine, parallel::Group& dp) {
 
 }  // namespace
 
-void add_episode_metrics(const Rollout& rollout, parallel::Group& dp, MetricsRow& row) {
+double add_episode_metrics(const Rollout& rollout, parallel::Group& dp, MetricsRow& row) {
   const Sums sums = reduce(sums_of(rollout), dp);
   const auto sum_of = [&](const char* name) { return sums.at(name).first; };
   const double episodes = sums.at("turns").second;  // of those that can be scored
@@ -87,21 +86,17 @@ void add_episode_metrics(const Rollout& rollout, parallel::Group& dp, MetricsRow
 
   const double calls = sum_of("calls");
   const double groups = sums.at("other_prompts").second;
+  const double other_prompts = groups > 0 ? sum_of("other_prompts") / groups : 0;
   row.add("tools/call_frequency", mean_of(calls))
       .add("tools/failure_frequency", calls > 0 ? sum_of("failed_calls") / calls : 0)
       .add("episodes/mean_turns", mean_of(sum_of("turns")))
       .add("episodes/mean_environment_tokens", mean_of(sum_of("environment_tokens")))
       .add("episodes/malformed_ratio", mean_of(sum_of("malformed")))
       .add("episodes/num_lost", static_cast<int64_t>(sum_of("unscorable")))
-      .add(kOtherPrompts, groups > 0 ? sum_of("other_prompts") / groups : 0);
+      .add(kOtherPrompts, other_prompts);
   for (const auto& [name, sum] : sums)
     if (name.starts_with(kEnvironment)) row.add(name, sum.first / sum.second);
-}
-
-double frac_groups_with_other_prompts(const MetricsRow& row) {
-  for (const auto& [name, value] : row.values)
-    if (name == kOtherPrompts) return std::get<double>(value);
-  return 0;
+  return other_prompts;
 }
 
 }  // namespace retort::recipes

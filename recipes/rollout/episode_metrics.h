@@ -11,12 +11,11 @@ inline constexpr const char* kOtherPrompts = "episodes/frac_groups_with_other_pr
 
 // Adds means over the episodes of all ranks of `dp`: of calls and failed ones in TRL's words, of
 // turns, of the environment's tokens, and of each number that the environment reported, over those
-// that reported it. Episodes that were lost are counted, and in no mean. kOtherPrompts: the share
-// of groups whose episodes begin otherwise than each other, which are not comparable.
+// that reported it. Episodes that were lost are counted, and in no mean. Returns, and adds as
+// kOtherPrompts, the share of groups whose episodes begin otherwise than each other, which are not
+// comparable.
 //
 // Collectives, on dp: two all-gathers; none in a group of one rank.
-void add_episode_metrics(const Rollout& rollout, parallel::Group& dp, MetricsRow& row);
-// kOtherPrompts of a row; 0: it is not there.
-double frac_groups_with_other_prompts(const MetricsRow& row);
+double add_episode_metrics(const Rollout& rollout, parallel::Group& dp, MetricsRow& row);
 
 }  // namespace retort::recipes

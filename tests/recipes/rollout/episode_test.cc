@@ -1,9 +1,11 @@
 // What a student makes of an episode: its spans, its record, and the metrics of all ranks.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "models/generation/completion_spans.h"
@@ -158,9 +160,11 @@ TEST(EpisodeMetrics, CountGroupsThatBeginWithOtherPrompts) {
         rollout.groups.push_back({.samples = samples});
 
     MetricsRow row;
-    EXPECT_EQ(frac_groups_with_other_prompts(row), 0);
-    add_episode_metrics(rollout, world.dp(), row);
-    EXPECT_EQ(frac_groups_with_other_prompts(row), 2.0 / 4);
+    EXPECT_EQ(add_episode_metrics(rollout, world.dp(), row), 2.0 / 4);
+    const auto said =
+        std::ranges::find(row.values, kOtherPrompts, [](const auto& one) { return one.first; });
+    ASSERT_NE(said, row.values.end());
+    EXPECT_EQ(std::get<double>(said->second), 2.0 / 4);
   });
   for (const std::optional<Error>& error : errors)
     EXPECT_FALSE(error) << error->what();
