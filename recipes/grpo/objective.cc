@@ -11,13 +11,12 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "base/sizes.h"
 #include "parallel/vote.h"
 #include "recipes/grpo/reward_kl.h"
 #include "recipes/grpo/round_rewards.h"
 #include "recipes/grpo/student_rows.h"
-#include "recipes/rollout/episode_metrics.h"
+#include "recipes/rollout/lost_round.h"
 #include "recipes/rollout/prompt_sharding.h"
 #include "recipes/rollout/sample_files.h"
 #include "recipes/run/loop/batch_objective.h"
@@ -32,27 +31,6 @@ std::unique_ptr<ReferenceQuestions> questions_of(std::unique_ptr<Reference> refe
   return std::make_unique<ReferenceQuestions>(
       std::move(reference), ReferenceQuestions::Options{
                                 .sizes = sizes, .mask_truncated = grpo.mask_truncated_completions});
-}
-
-// Why the first episode that was lost here was; "": none was.
-std::string first_loss(const Rollout& rollout) {
-  for (const RolloutGroup& group : rollout.groups)
-    for (const RolloutSample& sample : group.samples)
-      if (is_lost(sample)) return sample.episode->outcome.unscorable;
-  return "";
-}
-
-// A round of which no episode can be scored teaches nothing, and is what every round comes to whose
-// environment is broken. All ranks count alike, and each quotes an episode of its own.
-void refuse_lost_round(const Rollout& rollout, const losses::Advantages& advantages) {
-  const int64_t episodes = advantages.advantages.numel();
-  if (advantages.num_unscorable < episodes) return;
-  const std::string why = first_loss(rollout);
-  throw Error(ErrorCode::kUnavailable,
-              "not one of the " + std::to_string(episodes) +
-                  " episodes of this round can be scored" +
-                  (why.empty() ? "; another rank says why, or no reward gives a number"
-                               : "; the first of this rank: " + why));
 }
 
 }  // namespace
@@ -271,9 +249,11 @@ void GrpoObjective::prepare(Round round, int64_t step) {
   const losses::Advantages advantages =
       grpo_advantages(rewards_of(rollout, round), options_.num_generations, options_.grpo);
   const at::Tensor mine = values_of_rank(world_, advantages.advantages, options_.num_generations);
+  const int64_t num_samples = advantages.advantages.numel();
   parallel::run_on_all(world_.all(), [&] {
     save_samples(sample_files_, options_.samples_folder, world_, rollout, step, scorer_->names());
-    if (options_.episodes) refuse_lost_round(rollout, advantages);
+    if (options_.episodes && advantages.num_unscorable == num_samples)
+      refuse_lost_round(rollout, num_samples, "can be scored");
     if (options_.grpo.kl_in_reward)
       for (GrpoMicroBatch& batch : batches_)
         batch.advantages = mine.index_select(0, at::tensor(batch.places, at::kLong));
@@ -296,18 +276,7 @@ void GrpoObjective::prepare(Round round, int64_t step) {
                                                       options_.grpo.overlong_penalty_tokens);
   if (options_.grpo.max_resamples > 0) facts.num_resampled_prompts = num_resampled_;
   round_metrics_ = round_metrics(world_, rollout, advantages, facts, step);
-  if (options_.episodes) warn_of_other_prompts();
-}
-
-// Rewards within a group say nothing of one another where each episode has a task of its own.
-void GrpoObjective::warn_of_other_prompts() {
-  if (warned_ || world_.rank() != 0 || round_metrics_.other_prompts == 0) return;
-  warned_ = true;
-  RETORT_LOG(kWarning) << "episodes of one prompt begin with other tokens than each other ("
-                       << kOtherPrompts
-                       << "): the environment does not take its task from the seed that is the "
-                          "same within a group, and rewards of other tasks are compared; with "
-                          "retort_env.py, --seed-as NAME gives it to reset()";
+  if (world_.rank() == 0) other_prompts_.tell(round_metrics_.other_prompts);
 }
 
 // Remembers what the student says of the samples of the steps that come after the next one. For the

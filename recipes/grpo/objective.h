@@ -22,6 +22,7 @@
 #include "recipes/grpo/resampler.h"
 #include "recipes/grpo/round_metrics.h"
 #include "recipes/grpo/step_loss.h"
+#include "recipes/rollout/episode_metrics.h"
 #include "recipes/rollout/rollout_scorer.h"
 #include "recipes/rollout/sample_source.h"
 #include "recipes/run/loop/objective.h"
@@ -111,7 +112,6 @@ class GrpoObjective : public Objective {
   std::vector<GrpoMicroBatch> make_batches(const Rollout& rollout, int64_t num_prompts,
                                            const at::Tensor& advantages);
   void remember_old_policy();
-  void warn_of_other_prompts();
   GrpoRewards rewards_of(const Rollout& rollout, const Round& round) const;
   GrpoMicroBatch& batch(size_t index) { return batches_.at(first_batch_ + index); }
   const GrpoMicroBatch& batch(size_t index) const { return batches_.at(first_batch_ + index); }
@@ -138,7 +138,7 @@ class GrpoObjective : public Objective {
   data::Cursor before_;                  // where the round began
   int64_t num_resampled_ = 0;            // prompts of the round that others stand in for
   RoundMetrics round_metrics_;
-  bool warned_ = false;          // of episodes of a group that begin otherwise than each other
+  OtherPromptsWarning other_prompts_;
   uint64_t weight_version_ = 0;  // that the round was drawn with
 };
 

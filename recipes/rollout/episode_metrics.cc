@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "base/sizes.h"
 #include "models/generation/completion_spans.h"
 
@@ -97,6 +98,16 @@ double add_episode_metrics(const Rollout& rollout, parallel::Group& dp, MetricsR
   for (const auto& [name, sum] : sums)
     if (name.starts_with(kEnvironment)) row.add(name, sum.first / sum.second);
   return other_prompts;
+}
+
+void OtherPromptsWarning::tell(double share) {
+  if (told_ || share == 0) return;
+  told_ = true;
+  RETORT_LOG(kWarning) << "episodes of one prompt begin with other tokens than each other ("
+                       << kOtherPrompts
+                       << "): the environment does not take its task from the seed that is the "
+                          "same within a group, and rewards of other tasks are compared; with "
+                          "retort_env.py, --seed-as NAME gives it to reset()";
 }
 
 }  // namespace retort::recipes

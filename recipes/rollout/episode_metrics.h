@@ -18,4 +18,15 @@ inline constexpr const char* kOtherPrompts = "episodes/frac_groups_with_other_pr
 // Collectives, on dp: two all-gathers; none in a group of one rank.
 double add_episode_metrics(const Rollout& rollout, parallel::Group& dp, MetricsRow& row);
 
+// Warns once that rewards within a group say nothing of one another, as each of its episodes has a
+// task of its own. One rank of a run tells.
+class OtherPromptsWarning {
+ public:
+  // `share`: add_episode_metrics'.
+  void tell(double share);
+
+ private:
+  bool told_ = false;
+};
+
 }  // namespace retort::recipes
