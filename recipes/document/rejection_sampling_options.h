@@ -35,10 +35,12 @@ struct RejectionSamplingOptions {
           "lowest reward that is kept: required with select: threshold, optional with best_of_n");
     visit("top_fraction", top_fraction,
           "with select: top_fraction, the share of the round's samples that is kept, in (0, 1]");
-    visit("deduplicate", deduplicate, "a completion that a prompt has several times counts once");
+    visit("deduplicate", deduplicate,
+          "a completion, or an episode, that a prompt has several times counts once");
     visit("keep_truncated", keep_truncated,
-          "false: a completion that was cut off at generation.max_new_tokens is not trained on, "
-          "whatever its reward");
+          "false: a completion that was cut off at generation.max_new_tokens, and an episode that "
+          "came to an end by environment.max_turns or max_tokens, is not trained on, whatever its "
+          "reward");
   }
   // kInvalidArgument naming the field: ranges, fields without effect.
   void validate() const;

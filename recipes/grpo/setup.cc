@@ -120,6 +120,11 @@ class GrpoType : public RecipeType {
 
   bool generates(const Recipe&) const override { return true; }
 
+  std::optional<double> episodes_at_once(const Recipe& recipe) const override {
+    const int64_t mini_batches = recipe.grpo ? recipe.grpo->num_mini_batches : 1;
+    return rows_per_step(recipe) * static_cast<double>(mini_batches);
+  }
+
   void check(const Recipe& recipe, const RecipePlaces& places) const override {
     check_grpo(recipe, places);
   }

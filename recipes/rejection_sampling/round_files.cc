@@ -1,10 +1,14 @@
 #include "recipes/rejection_sampling/round_files.h"
 
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <variant>
 
 #include "base/file.h"
 #include "base/json_text.h"
+#include "models/generation/completion_spans.h"
+#include "recipes/data/completion_sample.h"
+#include "recipes/rollout/sample_files.h"
 
 namespace retort::recipes {
 namespace fs = std::filesystem;
@@ -17,14 +21,26 @@ std::string json_list(const Values& values) {
 
 fs::path metrics_file(fs::path kept) { return kept.replace_extension(".metrics"); }
 
-// Writes a line for each number, "name value".
+// Writes a line for each number, "name value". A name that an environment chose may hold anything,
+// so names are JSON.
 std::string metrics_text(const MetricsRow& row) {
   std::string text;
   for (const auto& [name, value] : row.values) {
     const double number = std::visit([](auto any) { return static_cast<double>(any); }, value);
-    text += name + " " + json_number(number) + "\n";
+    text += json_quote(name) + " " + json_number(number) + "\n";
   }
   return text;
+}
+
+// Adds what a line of metrics_text says; of an earlier version a name stands there as it is.
+void add_metric(const std::string& line, MetricsRow& row) {
+  const size_t end = line.rfind(' ');
+  std::istringstream number(end == std::string::npos ? "" : line.substr(end));
+  double value = 0;
+  if (!(number >> value)) return;
+  const std::string text = line.substr(0, end);
+  const auto name = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  row.add(name.is_string() ? name.get<std::string>() : text, value);
 }
 
 }  // namespace
@@ -33,20 +49,28 @@ fs::path kept_file(const fs::path& run_folder, int64_t round) {
   return run_folder / "kept" / ("round-" + std::to_string(round) + ".jsonl");
 }
 
-std::string kept_line(const RolloutGroup& group, const RolloutSample& sample, int64_t round,
-                      uint64_t seed) {
-  std::vector<int32_t> ids = group.prompt.prompt_ids;
-  std::vector<int32_t> labels(ids.size(), -100);
-  const auto& completion = sample.completion.token_ids;
-  ids.insert(ids.end(), completion.begin(), completion.end());
-  labels.insert(labels.end(), completion.begin(), completion.end());
+data::Sample kept_row(const RolloutGroup& group, const RolloutSample& sample) {
+  const models::Completion& completion = sample.completion;
+  return data::completion_sample(group.prompt, prompt_ids_of(group.prompt, sample),
+                                 completion.token_ids, models::model_tokens(completion));
+}
 
-  return JsonLine()
-      .raw("input_ids", json_list(ids))
+std::string kept_line(const data::Sample& row, const RolloutGroup& group,
+                      const RolloutSample& sample, int64_t round, uint64_t seed) {
+  constexpr int32_t kNoTarget = -100;
+  std::vector<int32_t> labels = row.input_ids;
+  for (size_t i = 0; i < labels.size(); ++i)
+    if (!row.is_target[i]) labels[i] = kNoTarget;
+  const std::string& prompt = is_episode(sample) ? sample.prompt_text : group.prompt.prompt_text;
+
+  JsonLine line;
+  line.raw("input_ids", json_list(row.input_ids))
       .raw("labels", json_list(labels))
-      .add("prompt", std::string_view(group.prompt.prompt_text))
-      .add("completion", std::string_view(sample.text))
-      .add("reward", *sample.reward)
+      .add("prompt", std::string_view(prompt))
+      .add("completion", std::string_view(sample.text));
+  if (is_episode(sample))
+    line.raw("spans", spans_json(sample.completion)).raw("episode", sample.completion.episode);
+  return line.add("reward", *sample.reward)
       .add("round", round)
       .add("sample_id", static_cast<int64_t>(sample.sample_id))
       .add("seed", static_cast<int64_t>(seed))
@@ -71,9 +95,8 @@ MetricsRow read_round_metrics(const fs::path& kept) {
   const fs::path file = metrics_file(kept);
   if (!fs::exists(file)) return row;
   std::istringstream in(read_file(file));
-  double value = 0;
-  for (std::string name; in >> name >> value;)
-    row.add(name, value);
+  for (std::string line; std::getline(in, line);)
+    add_metric(line, row);
   return row;
 }
 

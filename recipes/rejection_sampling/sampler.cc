@@ -9,8 +9,10 @@
 #include "base/hash.h"
 #include "base/json_text.h"
 #include "base/log.h"
+#include "models/generation/completion_spans.h"
 #include "parallel/vote.h"
 #include "recipes/rejection_sampling/round_files.h"
+#include "recipes/rollout/lost_round.h"
 #include "recipes/rollout/sample_files.h"
 
 namespace retort::recipes {
@@ -25,10 +27,12 @@ std::string gather_text(const std::string& mine, parallel::Group& dp) {
   return all;
 }
 
-// Equal completions have equal hashes.
-std::string text_hash(const std::vector<int32_t>& ids) {
-  const auto* bytes = reinterpret_cast<const char*>(ids.data());
-  return sha256_hex({bytes, ids.size() * sizeof(ids[0])}).substr(0, 16);
+// Equal rows have equal hashes: the same tokens, behind the same prompt, said by the same.
+std::string row_hash(const data::Sample& row) {
+  const std::vector<int32_t>& ids = row.input_ids;
+  std::string bytes(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(ids[0]));
+  bytes.append(row.is_target.begin(), row.is_target.end());
+  return sha256_hex(bytes).substr(0, 16);
 }
 
 bool is_truncated(const RolloutSample& sample) {
@@ -36,10 +40,9 @@ bool is_truncated(const RolloutSample& sample) {
 }
 
 Error nothing_kept(int64_t round, size_t scorable, int64_t unscorable, int64_t left_out) {
-  const std::string cut = left_out == 0
-                              ? ""
-                              : ", " + std::to_string(left_out) +
-                                    " cut off at generation.max_new_tokens (keep_truncated: false)";
+  const std::string cut = left_out == 0 ? ""
+                                        : ", " + std::to_string(left_out) +
+                                              " that were cut off (keep_truncated: false)";
   return Error(ErrorCode::kInvalidArgument,
                "round " + std::to_string(round) + " of rejection sampling kept none of " +
                    std::to_string(scorable) + " scorable samples (" + std::to_string(unscorable) +
@@ -106,14 +109,15 @@ RejectionSampler::Drawn RejectionSampler::gather(const Rollout& rollout, int64_t
   for (size_t g = 0; g < rollout.groups.size(); ++g) {
     const int64_t prompt = static_cast<int64_t>(g) * dp.size() + dp.rank();
     for (const RolloutSample& sample : rollout.groups[g].samples) {
-      if (!sample.reward || sample.completion.token_ids.empty()) {
+      if (!sample.reward || models::num_model_tokens(sample.completion) == 0) {
         ++unscorable;
         continue;
       }
+      const data::Sample row = kept_row(rollout.groups[g], sample);
       numbers += std::to_string(prompt) + " " + json_number(*sample.reward) + " " +
-                 std::to_string(sample.sample_id) + " " + text_hash(sample.completion.token_ids) +
+                 std::to_string(sample.sample_id) + " " + row_hash(row) +
                  (is_truncated(sample) ? " 1" : " 0") + "\n";
-      lines += kept_line(rollout.groups[g], sample, round, options_.seed) + "\n";
+      lines += kept_line(row, rollout.groups[g], sample, round, options_.seed) + "\n";
     }
   }
 
@@ -122,7 +126,7 @@ RejectionSampler::Drawn RejectionSampler::gather(const Rollout& rollout, int64_t
   Drawn drawn;
   std::istringstream all_numbers(gather_text(numbers, dp));
   for (Candidate c;
-       all_numbers >> c.prompt >> c.reward >> c.sample_id >> c.text_hash >> c.truncated;)
+       all_numbers >> c.prompt >> c.reward >> c.sample_id >> c.row_hash >> c.truncated;)
     drawn.candidates.push_back(c);
   std::istringstream all_lines(gather_text(lines, dp));
   for (std::string line; std::getline(all_lines, line);)
@@ -140,7 +144,9 @@ void RejectionSampler::draw_round(int64_t round, int64_t step, const fs::path& f
   const std::vector<Candidate>& candidates = drawn.candidates;
   const std::vector<size_t> kept = select(candidates, options_.rejection);
   const auto truncated = std::ranges::count_if(candidates, &Candidate::truncated);
-  // All ranks have the same candidates, so all of them throw this, without a vote.
+  // All ranks have the same candidates, so all of them throw these, without a vote.
+  if (candidates.empty() && options_.episodes)
+    refuse_lost_round(rollout, drawn.unscorable, "can be scored");
   if (kept.empty())
     throw nothing_kept(round, candidates.size(), drawn.unscorable,
                        options_.rejection.keep_truncated ? 0 : truncated);
@@ -166,6 +172,7 @@ void RejectionSampler::draw_round(int64_t round, int64_t step, const fs::path& f
       .add("num_samples_truncated", static_cast<int64_t>(truncated))
       .add("weight_version", static_cast<int64_t>(rollout.weight_version))
       .add("generation_time", rollout.generation_seconds);
+  if (options_.episodes) add_episodes(rollout);
 
   // Every rank opens the file behind this vote, so it is complete by then.
   parallel::run_on_all(world_.all(), [&] {
@@ -176,6 +183,13 @@ void RejectionSampler::draw_round(int64_t round, int64_t step, const fs::path& f
   if (world_.rank() != 0) return;
   RETORT_LOG(kInfo) << "round " << round << ": " << candidates.size() << " samples, mean reward "
                     << mean_reward << ", " << kept.size() << " kept in " << file.string();
+}
+
+void RejectionSampler::add_episodes(const Rollout& rollout) {
+  const double other_prompts = add_episode_metrics(rollout, world_.dp(), metrics_);
+  // The best of all prompts, or all above a threshold, are not compared within a group.
+  const bool compares = options_.rejection.select == Select::kBestOfN;
+  if (compares && world_.rank() == 0) other_prompts_.tell(other_prompts);
 }
 
 data::BatchStream::Step RejectionSampler::step(int64_t step, const data::Cursor& resumed) {

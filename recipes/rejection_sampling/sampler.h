@@ -13,6 +13,7 @@
 #include "recipes/data/prompt_dataset.h"
 #include "recipes/document/rejection_sampling_options.h"
 #include "recipes/rejection_sampling/select.h"
+#include "recipes/rollout/episode_metrics.h"
 #include "recipes/rollout/prompt_sharding.h"
 #include "recipes/rollout/rollout_scorer.h"
 #include "recipes/rollout/sample_source.h"
@@ -34,6 +35,7 @@ class RejectionSampler {
     RejectionSamplingOptions rejection;
     int64_t num_generations = 8;  // completions of each prompt
     int64_t steps_per_round = 1;
+    bool episodes = false;  // every sample is one
     uint64_t seed = 0;
     std::filesystem::path run_folder;
     std::filesystem::path samples_folder;  // where samples are written; empty: nowhere
@@ -63,6 +65,8 @@ class RejectionSampler {
   DealtPrompts deal_round(int64_t round);
   Rollout draw(int64_t round, int64_t step);
   Drawn gather(const Rollout& rollout, int64_t round) const;
+  // Adds what is said of episodes to the round's numbers. Collectives: add_episode_metrics'.
+  void add_episodes(const Rollout& rollout);
 
   parallel::World& world_;
   const roles::Trainer& trainer_;
@@ -73,6 +77,7 @@ class RejectionSampler {
   OpenKept open_;
   Options options_;
   PatientFiles sample_files_;
+  OtherPromptsWarning other_prompts_;
   int64_t round_ = -1, rounds_drawn_ = 0;
   std::unique_ptr<data::BatchStream> stream_;
   MetricsRow metrics_;

@@ -27,7 +27,7 @@ std::vector<size_t> select(const std::vector<Candidate>& candidates,
   if (options.deduplicate) {
     std::set<std::pair<int64_t, std::string>> seen;
     std::erase_if(order, [&](size_t i) {
-      return !seen.emplace(candidates[i].prompt, candidates[i].text_hash).second;
+      return !seen.emplace(candidates[i].prompt, candidates[i].row_hash).second;
     });
   }
   if (options.threshold)

@@ -14,8 +14,8 @@ struct Candidate {
   int64_t prompt = 0;  // number within the round
   double reward = 0;
   uint64_t sample_id = 0;
-  std::string text_hash;   // equal for equal completions
-  bool truncated = false;  // cut off at max_new_tokens
+  std::string row_hash;    // equal for equal rows
+  bool truncated = false;  // cut off, as a completion at max_new_tokens
 };
 
 // Indices into `candidates` of what is kept, by prompt, then by reward (best first; ties: lower

@@ -7,6 +7,7 @@
 #include "recipes/rollout/rollout_run.h"
 #include "recipes/rollout/sample_files.h"
 #include "recipes/rollout/self_check.h"
+#include "recipes/rollout/turn_check.h"
 #include "recipes/rules/data.h"
 #include "recipes/rules/generation.h"
 #include "recipes/sft/objective.h"
@@ -48,6 +49,7 @@ class RejectionSamplingRun : public RolloutRun {
             .rejection = options,
             .num_generations = recipe.generation->num_generations,
             .steps_per_round = *recipe.train.max_steps / options.rounds,
+            .episodes = recipe.environment.has_value(),
             .seed = static_cast<uint64_t>(recipe.seed),
             .run_folder = context_.rank.run_folder,
             .samples_folder = samples_folder(*recipe.generation, context_.rank.run_folder)});
@@ -90,6 +92,13 @@ class RejectionSamplingType : public RecipeType {
 
   bool generates(const Recipe&) const override { return true; }
 
+  // 0 prompts are those of all rows, which are not counted yet.
+  std::optional<double> episodes_at_once(const Recipe& recipe) const override {
+    if (!recipe.rejection_sampling || !recipe.generation) return 0;
+    return static_cast<double>(recipe.rejection_sampling->prompts_per_round) *
+           static_cast<double>(recipe.generation->num_generations);
+  }
+
   void check(const Recipe& recipe, const RecipePlaces& places) const override {
     const TrainOptions& train = recipe.train;
     const int64_t rounds = recipe.rejection_sampling->rounds;
@@ -110,6 +119,12 @@ class RejectionSamplingType : public RecipeType {
                     "has no effect with generation.num_generations: 1, where a prompt has one "
                     "completion; remove it");
 
+    if (recipe.environment && recipe.rejection_sampling->prompts_per_round == 0 &&
+        !places.written({"generation", "timeout"}))
+      places.refuse({"rejection_sampling", "prompts_per_round"},
+                    "0 takes all rows in a round, and how long their episodes wait for room in the "
+                    "environment is not known before; write how many, or generation.timeout, which "
+                    "is for all episodes of a round");
     check_samples_differ(*recipe.generation, places);
     check_draws_with_student_of_now(*recipe.weight_sync, places);
     check_no_target_choice(recipe.data, places, "the completions that it keeps");
@@ -124,6 +139,7 @@ class RejectionSamplingType : public RecipeType {
 
   void self_check(const Recipe& recipe, SelfCheck& check) const override {
     const CheckedPrompts prompts = check_prompts(check, recipe);
+    check_turns(check, recipe);
     check_rewards(check, recipe, prompts.first, prompts.greedy_ids);
   }
 

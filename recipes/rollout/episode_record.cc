@@ -37,6 +37,8 @@ int64_t count(const Json& record, const char* key) {
 EpisodeRecord read_episode(std::string_view text) {
   const Json record = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!record.is_object()) corrupt("expected a JSON object");
+  // Files of samples have it as it is, in a line of theirs.
+  if (text.find('\n') != std::string_view::npos) corrupt("it is not one line");
 
   EpisodeRecord episode;
   if (const Json* reward = find(record, "reward"))

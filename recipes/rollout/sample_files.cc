@@ -61,8 +61,7 @@ std::string sample_line(const RolloutGroup& group, const RolloutSample& sample,
       .raw("reward", number(sample.reward))
       .raw("rewards", components.str());
   if (is_episode(sample)) {
-    line.raw("spans", list(sample.completion.spans, span_text))
-        .raw("episode", sample.completion.episode);
+    line.raw("spans", spans_json(sample.completion)).raw("episode", sample.completion.episode);
   }
   if (sample.adjustment != 0) line.add("reward_adjustment", sample.adjustment);
   return line.add("finish_reason", enum_name(sample.completion.finish_reason))
@@ -75,6 +74,10 @@ std::string sample_line(const RolloutGroup& group, const RolloutSample& sample,
 }
 
 }  // namespace
+
+std::string spans_json(const models::Completion& completion) {
+  return json_array(completion.spans, span_text);
+}
 
 fs::path samples_folder(const GenerationOptions& generation, const fs::path& run_folder) {
   return generation.save_samples ? run_folder / "samples" : fs::path();

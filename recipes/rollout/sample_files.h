@@ -13,6 +13,10 @@
 
 namespace retort::recipes {
 
+// [["model", 12], ["environment", 3], ["model", 7]]: whose the tokens of a completion are, one run
+// after the other. Of an episode without its prompt.
+std::string spans_json(const models::Completion& completion);
+
 // `<run folder>/samples` of a recipe that saves samples; else empty.
 std::filesystem::path samples_folder(const GenerationOptions& generation,
                                      const std::filesystem::path& run_folder);

@@ -145,12 +145,13 @@ void check_environment(const Recipe& recipe, const RecipePlaces& places) {
       places.refuse({"rewards", std::to_string(i), "type"},
                     "environment needs the block `environment`, whose episodes have rewards");
   if (!recipe.environment) return;
-  if (!recipe.grpo)
+  if (!recipe_type(recipe).episodes_at_once(recipe))
     places.refuse({"environment"},
                   recipe_type(recipe).generates(recipe)
-                      ? "is for recipe: grpo; with recipe: " + recipe.recipe.text +
-                            " it is not in this version"
-                      : "this block belongs to recipe: grpo, the recipe is " + recipe.recipe.text);
+                      ? "is for recipe: grpo and rejection_sampling; with recipe: " +
+                            recipe.recipe.text + " it is not in this version"
+                      : "this block belongs to recipe: grpo or rejection_sampling, the recipe is " +
+                            recipe.recipe.text);
 
   const std::string& role = recipe.environment->role;
   const KeyPath path{"environment", "role"};

@@ -55,17 +55,13 @@ void resolve_sampling_correction(Recipe& recipe) {
 // its episodes of one time. At least 1, also for numbers that are refused later.
 double fillings_of_environment(const Recipe& recipe) {
   const std::string& name = recipe.environment->role;
-  const TrainOptions& train = recipe.train;
-  if (!recipe.roles.contains(name) || !recipe.roles.at(name).environment || !recipe.grpo ||
-      !train.per_device_train_batch_size || !recipe.roles.contains(Recipe::kDrivingRole))
+  if (!recipe.roles.contains(name) || !recipe.roles.at(name).environment ||
+      !recipe.roles.contains(Recipe::kDrivingRole))
     return 1;
-  const auto number = [](int64_t value) { return static_cast<double>(value); };
-  const double episodes = number(*train.per_device_train_batch_size) *
-                          number(train.gradient_accumulation_steps) *
-                          number(recipe.student().world.dp) *
-                          number(recipe.grpo->num_mini_batches);
+  const double episodes = recipe_type(recipe).episodes_at_once(recipe).value_or(0);
   const RoleOptions& role = recipe.roles.at(name);
-  const double room = number(role.environment->episodes) * number(role.world.dp);
+  const double room =
+      static_cast<double>(role.environment->episodes) * static_cast<double>(role.world.dp);
   return room > 0 ? std::max(1.0, std::ceil(episodes / room)) : 1;
 }
 

@@ -23,6 +23,13 @@ double tokens_per_step(const Recipe& recipe, int64_t sequences_per_row) {
                              recipe.train.gradient_accumulation_steps * recipe.student().world.dp);
 }
 
+double rows_per_step(const Recipe& recipe) {
+  const TrainOptions& train = recipe.train;
+  return static_cast<double>(train.per_device_train_batch_size.value_or(0)) *
+         static_cast<double>(train.gradient_accumulation_steps) *
+         static_cast<double>(recipe.student().world.dp);
+}
+
 LinkPlan plan_link(const Recipe& recipe, const std::string& role, double bytes_per_token,
                    double tokens, int64_t prefetch) {
   const double bytes_per_step = bytes_per_token * tokens;

@@ -62,6 +62,10 @@ int64_t micro_batch_sequences(const Recipe& recipe, const RecipePlan& plan);
 // Returns the tokens of a step on all ranks, at most.
 double tokens_per_step(const Recipe& recipe, int64_t sequences_per_row);
 
+// The rows of a step on all ranks, where micro-batches are counted in rows; 0 where in tokens. Not
+// an integer, as it may be asked before any number was checked.
+double rows_per_step(const Recipe& recipe);
+
 // The link of a role that answers with `bytes_per_token` for each of `tokens` in a step on all
 // ranks.
 LinkPlan plan_link(const Recipe& recipe, const std::string& role, double bytes_per_token,

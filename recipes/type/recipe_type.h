@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -67,6 +68,9 @@ class RecipeType {
   virtual bool generates(const Recipe&) const { return false; }
   // Whether its training adds train.neftune_noise_alpha's noise.
   virtual bool adds_embedding_noise() const { return false; }
+  // How many samples it asks for at once, of all ranks together, where they may be episodes with an
+  // `environment:`; 0: that is not known before. nullopt: they never are.
+  virtual std::optional<double> episodes_at_once(const Recipe&) const { return std::nullopt; }
   // Why a `generation:` block is refused where generates() is false.
   virtual std::string no_generation(const Recipe&) const {
     return "this recipe draws no samples; remove the block";

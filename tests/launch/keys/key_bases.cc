@@ -107,6 +107,20 @@ rewards: [{type: length, min: 2}]
 rejection_sampling: {rounds: 2}
 )";
 
+const char* const kRejectionToolsBase = R"(recipe: rejection_sampling
+output_dir: run
+roles:
+  student: {model: FOLDER/student}
+  generator: {model: FOLDER/student}
+  tools: {environment: {command: [python3, tools.py]}}
+data: {train: [{path: FOLDER/chat.jsonl}], max_length: 16, chat_template: FOLDER/tools.jinja}
+train: {max_steps: 10, per_device_train_batch_size: 2}
+generation: {num_generations: 2, max_new_tokens: 4}
+environment: {max_tokens: 8}
+rewards: [{type: environment}]
+rejection_sampling: {rounds: 2, prompts_per_round: 4}
+)";
+
 namespace {
 
 void write_model(const fs::path& folder, int hidden_size, const std::string& more = {}) {

@@ -56,9 +56,9 @@ std::vector<KeyRow> block_rows() {
   const std::string block = "environment={role: tools, max_tokens: 8}";
   return {
       acts(kToolsBase, "environment={max_tokens: 9}", episodes),
+      acts(kRejectionToolsBase, "environment.max_tokens=9", episodes),
       refused(kOnPolicyBase, block, "with recipe: on_policy_distill it is not in this version"),
-      refused(kRejectionBase, block, "with recipe: rejection_sampling it is not in this version"),
-      refused(kSftBase, block, "this block belongs to recipe: grpo, the recipe is sft"),
+      refused(kSftBase, block, "this block belongs to recipe: grpo or rejection_sampling"),
       refused(kToolsBase, "environment.role=generator", "\"generator\" has no environment"),
       refused(kToolsBase, "environment.role=tool", "'tool' is not declared under roles; did you"),
       refused(kToolsBase, "rewards=[{type: model, role: tools}]",
@@ -84,6 +84,10 @@ std::vector<KeyRow> block_rows() {
       refused(kToolsBase, "data.train.0.format=alpaca", "has no conversation, with which an"),
       refused(kToolsBase, "data.train.0.format=input_ids", "has no conversation, with which an"),
       acts(kToolsBase, "environment.max_turns=4", episodes, {"data.train.0.format=sharegpt"}),
+      refused(kRejectionToolsBase, "rejection_sampling.prompts_per_round=0",
+              "how long their episodes wait for room in the environment is not known"),
+      acts(kRejectionToolsBase, "environment.max_turns=4", episodes,
+           {"rejection_sampling.prompts_per_round=0", "generation.timeout=2h"}),
       refused(kToolsBase, "grpo.overlong_penalty_tokens=9",
               "must be at most environment.max_tokens = 8"),
   };

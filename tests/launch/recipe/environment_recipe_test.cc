@@ -65,6 +65,17 @@ TEST_F(EnvironmentRecipe, SamplesHaveTheTimeOfTheEpisodesBeforeThem) {
   EXPECT_EQ(timeout({five, "grpo.num_mini_batches=2"}), 160min);
 }
 
+TEST_F(EnvironmentRecipe, EpisodesThatAreSelectedHaveTheTimeOfTheirRound) {
+  const auto timeout = [&](std::vector<std::string> overrides) {
+    overrides.push_back("roles.tools.environment.episodes=5");
+    return load(kRejectionToolsBase, overrides).generation->timeout;
+  };
+  EXPECT_EQ(timeout({}), 70min) << "8 of 5 at a time, whatever a step has";
+  EXPECT_EQ(timeout({"train.per_device_train_batch_size=12"}), 70min);
+  EXPECT_EQ(timeout({"rejection_sampling.prompts_per_round=10"}), 130min);
+  EXPECT_EQ(timeout({"rejection_sampling.prompts_per_round=0", "generation.timeout=2h"}), 120min);
+}
+
 // A generator serves once its episodes can begin.
 TEST_F(EnvironmentRecipe, TheGeneratorMayTakeAsLongAsTheEnvironment) {
   const recipes::Recipe recipe = load(kToolsBase, {"roles.tools.environment.start_timeout=1h"});
@@ -138,6 +149,7 @@ TEST_F(EnvironmentRecipe, TheTemplateTeachesCallsAndPrintsNoOtherDay) {
 TEST_F(EnvironmentRecipe, LoadsAsSaved) {
   expect_loads_as_saved(load(kToolsBase));
   expect_loads_as_saved(load(kToolsBase, {kService}));
+  expect_loads_as_saved(load(kRejectionToolsBase));
 }
 
 }  // namespace

@@ -10,10 +10,12 @@
 #include <variant>
 
 #include "base/file.h"
+#include "models/generation/completion_spans.h"
 #include "recipes/data/dataset.h"
 #include "recipes/rejection_sampling/round_files.h"
 #include "recipes/rejection_sampling/sampler.h"
 #include "tests/recipes/rollout/fake_sample_source.h"
+#include "tests/recipes/rollout/played_episodes.h"
 #include "tests/recipes/rollout/prompt_files.h"
 #include "tests/roles/nano_model.h"
 #include "tests/support/thrown.h"
@@ -41,7 +43,7 @@ class RejectionSamplerTest : public ::testing::Test {
     std::unique_ptr<RejectionSampler> sampler;
   };
   Process start(const std::string& run, const RejectionSamplingOptions& options = {},
-                test::FakeSampleSource::Answer answers = answer) {
+                test::FakeSampleSource::Answer answers = answer, bool episodes = false) {
     Process process;
     process.samples =
         std::make_shared<test::FakeSampleSource>(files_.tokenizer(), std::move(answers));
@@ -55,6 +57,7 @@ class RejectionSamplerTest : public ::testing::Test {
         RejectionSampler::Options{.rejection = rejection,
                                   .num_generations = kGenerations,
                                   .steps_per_round = kStepsPerRound,
+                                  .episodes = episodes,
                                   .seed = 3,
                                   .run_folder = folder(run),
                                   .samples_folder = {}});
@@ -248,6 +251,100 @@ TEST_F(RejectionSamplerTest, ResumesInTheMiddleOfARoundWithoutDrawingAgain) {
   EXPECT_EQ(after.samples->asked[0], whole.samples->asked[1]);
   EXPECT_EQ(read_file(kept("stopped", 1)), read_file(kept("whole", 1)));
   EXPECT_NE(ids_of(steps[0]), ids_of(steps[1])) << "or the test shows nothing";
+}
+
+// The same answers with an environment between their tokens. Its metric has a name that no line of
+// words and numbers could hold.
+models::Completion played(const data::PromptSample& prompt, uint64_t sample_id, uint64_t version) {
+  return test::as_episode(prompt.prompt_ids, answer(prompt, sample_id, version),
+                          test::played_record("0.5", R"({"solve rate\n1": 1})"));
+}
+
+// Rewards by length count the model's tokens alone, so that the same samples are kept as without an
+// environment.
+TEST_F(RejectionSamplerTest, OfAnEpisodeTheModelsTokensAreLearned) {
+  const Process process = start("run", {}, played, /*episodes=*/true);
+  const std::vector<uint64_t> expected{2, 4};
+  for (int64_t step = 1; step <= 2; ++step) {
+    const data::BatchStream::Step batches = process.sampler->step(step, {});
+    const data::MicroBatch& batch = batches.micro_batches.at(0);
+    models::Completion episode =
+        played(*files_.prompts()->get(step - 1), expected[static_cast<size_t>(step - 1)], 1);
+    const std::vector<int32_t> prompt = models::take_prompt(episode);
+    std::vector<int32_t> all = prompt;
+    all.insert(all.end(), episode.token_ids.begin(), episode.token_ids.end());
+    std::vector<uint8_t> targets(prompt.size(), 0);
+    for (const uint8_t own : models::model_tokens(episode))
+      targets.push_back(own);
+    EXPECT_EQ(batch.samples.at(0).input_ids, all);
+    EXPECT_EQ(batch.samples.at(0).is_target, targets);
+
+    // A mask that took all that stands behind the prompt would have two more.
+    EXPECT_EQ(batch.num_targets(), models::num_model_tokens(episode));
+    EXPECT_EQ(batch.num_targets() + 2, static_cast<int64_t>(episode.token_ids.size()));
+  }
+  EXPECT_EQ(kept_ids(kept("run", 0)), (SampleIds{2, 4}));
+}
+
+// A row says whose its tokens are, turn by turn, and how the episode went.
+TEST_F(RejectionSamplerTest, KeptEpisodesHaveTheirTurns) {
+  const Process process = start("run", {}, played, /*episodes=*/true);
+  process.sampler->step(1, {});
+  const std::string rows = read_file(kept("run", 0));
+  const std::string first = rows.substr(0, rows.find('\n'));
+  // Sample 2 has three tokens, behind the row's prompt and the environment's word.
+  const std::vector<int32_t> said = test::numbered_answer(2).token_ids;
+  ASSERT_EQ(said.size(), 3u);
+  std::string labels = "\"labels\": [";
+  for (size_t i = 0; i <= files_.prompts()->get(0)->prompt_ids.size(); ++i)
+    labels += "-100, ";
+  labels += std::to_string(said[0]) + ", -100, -100, " + std::to_string(said[1]) + ", " +
+            std::to_string(said[2]) + "]";
+  const std::vector<std::string> parts{
+      R"("spans": [["model", 1], ["environment", 2], ["model", 2]])", labels,
+      R"("episode": {"reward": 0.5, )", R"("turns": 2, "calls": 1)"};
+  for (const std::string& part : parts)
+    EXPECT_NE(first.find(part), std::string::npos) << part << " in " << first;
+
+  const auto numbers = metrics(*process.sampler);
+  EXPECT_EQ(numbers.at("episodes/mean_turns"), 2);
+  EXPECT_EQ(numbers.at("episodes/mean_environment_tokens"), 2);
+  EXPECT_EQ(numbers.at("episodes/num_lost"), 0);
+  EXPECT_EQ(numbers.at("environment/solve rate\n1"), 1);
+  EXPECT_EQ(by_name(read_round_metrics(kept("run", 0))), numbers);
+}
+
+// What was said is the same, but not to the same question.
+TEST_F(RejectionSamplerTest, EpisodesThatBeginOtherwiseAreNoDuplicates) {
+  const Process process = start(
+      "run", {.top_n = 2},
+      [](const data::PromptSample& prompt, uint64_t sample_id, uint64_t version) {
+        return test::as_episode(prompt.prompt_ids, answer(prompt, sample_id, version),
+                                test::played_record("0.5", "{}"), sample_id == 3 ? 41 : 40);
+      },
+      /*episodes=*/true);
+  process.sampler->step(1, {});
+  EXPECT_EQ(kept_ids(kept("run", 0)), (SampleIds{2, 3, 4, 7}));
+  EXPECT_EQ(metrics(*process.sampler).at("episodes/frac_groups_with_other_prompts"), 0.5);
+}
+
+TEST_F(RejectionSamplerTest, LostEpisodesAreUnscorableAndARoundOfThemIsAnError) {
+  const auto lost = [](const data::PromptSample& prompt, uint64_t sample_id, uint64_t version) {
+    // From the second round on all of them.
+    return sample_id % 4 == 2 || version > 1
+               ? test::lost_episode(prompt.prompt_ids, answer(prompt, sample_id, version), "gone")
+               : played(prompt, sample_id, version);
+  };
+  const Process process = start("run", {}, lost, /*episodes=*/true);
+  process.sampler->step(1, {});
+  process.sampler->step(2, {});
+  EXPECT_EQ(kept_ids(kept("run", 0)), (SampleIds{3, 4}));
+  EXPECT_EQ(metrics(*process.sampler).at("num_unscorable"), 2);
+  EXPECT_EQ(metrics(*process.sampler).at("episodes/num_lost"), 2);
+  test::expect_error(ErrorCode::kUnavailable,
+                     "not one of the 8 episodes of this round can be scored; the first of this "
+                     "rank: gone",
+                     [&] { process.sampler->step(3, {}); });
 }
 
 }  // namespace

@@ -80,6 +80,7 @@ TEST(EpisodeRecord, WhatCannotBeOneIsRefused) {
   const std::vector<std::pair<std::string, std::string>> cases{
       {"[1]", "expected a JSON object"},
       {"{", "expected a JSON object"},
+      {"{\n}", "not one line"},
       {R"({"reward": "much", "messages": [], )" + rest, "reward is \"much\""},
       {R"({"metrics": {"solved": true}, "messages": [], )" + rest, "metrics.solved is true"},
       {R"({"metrics": 3, "messages": [], )" + rest, "metrics is number"},
