@@ -15,22 +15,6 @@
 namespace retort::recipes {
 namespace {
 
-// This is SFT whose metrics also show how its rows came about.
-class KeptSamplesObjective : public SftObjective {
- public:
-  KeptSamplesObjective(StepSource source, const RejectionSampler& sampler)
-      : SftObjective(std::move(source)), sampler_(sampler) {}
-
- protected:
-  void add_metrics(const StepSums& sums, MetricsRow& row) override {
-    SftObjective::add_metrics(sums, row);
-    sampler_.add_metrics(row);
-  }
-
- private:
-  const RejectionSampler& sampler_;
-};
-
 class RejectionSamplingRun : public RolloutRun {
  public:
   using RolloutRun::RolloutRun;
@@ -53,9 +37,10 @@ class RejectionSamplingRun : public RolloutRun {
             .seed = static_cast<uint64_t>(recipe.seed),
             .run_folder = context_.rank.run_folder,
             .samples_folder = samples_folder(*recipe.generation, context_.rank.run_folder)});
-    objective_ = std::make_unique<KeptSamplesObjective>(
-        [this, cursor = state.cursor](int64_t step) { return sampler_->step(step, cursor); },
-        *sampler_);
+    // This is SFT whose metrics also show how its rows came about.
+    objective_ = std::make_unique<SftObjective>(
+        [this, cursor = state.cursor](int64_t step) { return sampler_->step(step, cursor); });
+    objective_->also_add([this](MetricsRow& row) { sampler_->add_metrics(row); });
   }
 
   // Every round begins with a push of its own.
@@ -72,7 +57,7 @@ class RejectionSamplingRun : public RolloutRun {
   }
 
   std::unique_ptr<RejectionSampler> sampler_;
-  std::unique_ptr<Objective> objective_;
+  std::unique_ptr<SftObjective> objective_;
 };
 
 class RejectionSamplingType : public RecipeType {

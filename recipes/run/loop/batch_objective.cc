@@ -41,6 +41,7 @@ void BatchObjective::finish_step(const StepSums& sums, MetricsRow& row) {
   drawn_.pop_front();
   row.add("num_truncated", static_cast<int64_t>(sums.num_truncated));
   add_metrics(sums, row);
+  if (also_add_) also_add_(row);
 }
 
 }  // namespace retort::recipes

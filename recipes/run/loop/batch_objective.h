@@ -4,6 +4,7 @@
 #include <deque>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "recipes/run/loop/objective.h"
 
@@ -16,6 +17,10 @@ using StepSource = std::function<data::BatchStream::Step(int64_t step)>;
 class BatchObjective : public Objective {
  public:
   explicit BatchObjective(StepSource source) : source_(std::move(source)) {}
+  // What a row of metrics says of its step beyond the objective's own: of the samples that its
+  // batches were made of. Called on every rank once the step is done, before the next one is drawn:
+  // for steps that are not drawn ahead (lookahead).
+  void also_add(std::function<void(MetricsRow& row)> add) { also_add_ = std::move(add); }
   StepInfo next_step(int64_t step) final;
   std::string origins(size_t index) const final;
   const models::PackedTokens& tokens(size_t index) const final {
@@ -35,6 +40,7 @@ class BatchObjective : public Objective {
 
  private:
   StepSource source_;
+  std::function<void(MetricsRow& row)> also_add_;  // may be empty
   std::deque<data::BatchStream::Step> drawn_;
 };
 
