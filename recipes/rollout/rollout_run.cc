@@ -6,13 +6,11 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/sizes.h"
-#include "models/generation/completion_spans.h"
 #include "parallel/vote.h"
 #include "recipes/rewards/reward.h"
 #include "recipes/rollout/answer_ending.h"
 #include "recipes/rollout/draw_options.h"
-#include "recipes/rollout/pass_at_k.h"
+#include "recipes/rollout/held_out.h"
 #include "recipes/rollout/prompts.h"
 #include "recipes/rollout/rollout_worker_setup.h"
 #include "recipes/run/rank/recipe_run.h"
@@ -57,49 +55,6 @@ rewards::ConnectRoles reward_connector(RunContext& context) {
   return {.model = [&](const auto& options) { return ask_model(context, options); },
           .judge = [&](const auto& options) { return ask_judge(context, options); }};
 }
-
-// Evaluations' requests have numbers above those of all rounds.
-constexpr uint64_t kFirstEvaluation = uint64_t{1} << 41;
-
-// Samples of evaluations have numbers above those of all others: the same ones each time.
-constexpr uint64_t kFirstEvaluationSample = uint64_t{1} << 62;
-
-// Sums over the completions of held-out prompts: of this rank, then of all dp ranks.
-struct EvaluationSums {
-  explicit EvaluationSums(const GenerationOptions& options)
-      : pass_reward(options.eval_pass_reward),
-        ks(options.eval_num_generations > 1 ? reported_ks(options.eval_num_generations)
-                                            : std::vector<int64_t>()),
-        passes(ks.size(), 0.0) {}
-
-  void add(const RolloutGroup& group) {
-    int64_t passed = 0;
-    for (const RolloutSample& sample : group.samples) {
-      reward += sample.reward.value_or(0);
-      scored += sample.reward ? 1 : 0;
-      count += 1;
-      if (!is_lost(sample)) {
-        tokens += static_cast<double>(models::num_model_tokens(sample.completion));
-        ended += 1;
-      }
-      passed += sample.reward && *sample.reward >= pass_reward;
-    }
-    prompts += 1;
-    for (size_t i = 0; i < ks.size(); ++i)
-      passes[i] += pass_at_k(to_int64(group.samples.size()), passed, ks[i]);
-  }
-  void reduce(parallel::Group& dp) {
-    for (double* sum : {&reward, &scored, &tokens, &count, &ended, &prompts})
-      *sum = dp.all_reduce(*sum);
-    for (double& sum : passes)
-      sum = dp.all_reduce(sum);
-  }
-
-  double reward = 0, scored = 0, tokens = 0, count = 0, ended = 0, prompts = 0;
-  double pass_reward;
-  std::vector<int64_t> ks;     // none: a prompt has one completion
-  std::vector<double> passes;  // of each k, over prompts
-};
 
 }  // namespace
 
@@ -146,25 +101,8 @@ std::unique_ptr<data::IndexStream> RolloutRun::order_from(const data::Cursor& cu
 // Draws completions for each held-out prompt of this dp rank, by the student as it is after `step`,
 // or as it was when its weights were last pushed: an evaluation changes nothing of the training.
 Rollout RolloutRun::draw_for_evaluation(int64_t step) {
-  parallel::Group& dp = context_.world.dp();
-  const auto generations =
-      static_cast<uint64_t>(context_.recipe().generation->eval_num_generations);
-  RolloutRequest request{.step = step,
-                         .number = kFirstEvaluation + static_cast<uint64_t>(step),
-                         .prompts = {},
-                         .num_generations = static_cast<int64_t>(generations),
-                         .sample_ids = {},
-                         .greedy = generations == 1};
-  // Held-out rows are dealt round the dp ranks. Their samples have the same ids in every
-  // evaluation, so that evaluations differ by the weights alone.
-  for (int64_t row = dp.rank(); row < eval_->size(); row += dp.size())
-    if (auto prompt = eval_->get(row)) {
-      request.prompts.push_back(std::move(*prompt));
-      for (uint64_t g = 0; g < generations; ++g)
-        request.sample_ids.push_back(kFirstEvaluationSample +
-                                     static_cast<uint64_t>(row) * generations + g);
-    }
-
+  RolloutRequest request =
+      held_out_request(*eval_, context_.world.dp(), *context_.recipe().generation, step);
   // Weights are pushed only where training would push the same ones next: no sample that is trained
   // on may be another for an evaluation.
   if (may_push_after(step))
@@ -178,21 +116,7 @@ Rollout RolloutRun::draw_for_evaluation(int64_t step) {
 MetricsRow RolloutRun::evaluate(int64_t step) {
   const Rollout rollout =
       parallel::run_on_all(context_.world.all(), [&] { return draw_for_evaluation(step); });
-
-  EvaluationSums sums(*context_.recipe().generation);
-  for (const RolloutGroup& group : rollout.groups)
-    sums.add(group);
-  sums.reduce(context_.world.dp());
-
-  MetricsRow row{.step = step, .values = {}};
-  row.add("eval_reward", sums.reward / sums.scored)
-      .add("eval_num_prompts", static_cast<int64_t>(sums.prompts))
-      .add("eval_num_unscorable", static_cast<int64_t>(sums.count - sums.scored))
-      .add("eval_completions/mean_length", sums.tokens / sums.ended)
-      .add("eval_weight_version", static_cast<int64_t>(rollout.weight_version));
-  for (size_t i = 0; i < sums.ks.size(); ++i)
-    row.add("eval_pass@" + std::to_string(sums.ks[i]), sums.passes[i] / sums.prompts);
-  return row;
+  return held_out_metrics(rollout, *context_.recipe().generation, context_.world.dp(), step);
 }
 
 }  // namespace retort::recipes
