@@ -9,7 +9,6 @@
 #include "base/sizes.h"
 #include "models/generation/completion_spans.h"
 #include "models/ops/shared_prefixes.h"
-#include "recipes/data/completion_sample.h"
 
 namespace retort::recipes {
 
@@ -28,16 +27,16 @@ void OpenGrpoMicroBatch::add(const data::PromptSample& prompt, const RolloutSamp
                 "the generator does not say how probable the tokens were that it drew, which "
                 "grpo compares with");
   // What an environment said is read by the student, but no target.
-  const std::vector<uint8_t> is_target = models::model_tokens(completion);
-  for (size_t i = 0; i < is_target.size(); ++i) {
-    if (!is_target[i]) continue;
+  data::Sample row = training_row(prompt, sample);
+  const size_t begin = row.input_ids.size() - completion.token_ids.size();
+  for (size_t i = 0; i < completion.token_ids.size(); ++i) {
+    if (!row.is_target[begin + i]) continue;
     sequences_.push_back(to_int64(samples_.size()));
     logps_.push_back(completion.sampling_logps[i]);
   }
   advantages_.push_back(advantage);
   places_.push_back(place);
-  samples_.push_back(data::completion_sample(prompt, prompt_ids_of(prompt, sample),
-                                             completion.token_ids, is_target));
+  samples_.push_back(std::move(row));
 }
 
 GrpoMicroBatch OpenGrpoMicroBatch::close(bool share) && {

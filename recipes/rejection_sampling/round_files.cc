@@ -6,8 +6,6 @@
 
 #include "base/file.h"
 #include "base/json_text.h"
-#include "models/generation/completion_spans.h"
-#include "recipes/data/completion_sample.h"
 #include "recipes/rollout/sample_files.h"
 
 namespace retort::recipes {
@@ -47,12 +45,6 @@ void add_metric(const std::string& line, MetricsRow& row) {
 
 fs::path kept_file(const fs::path& run_folder, int64_t round) {
   return run_folder / "kept" / ("round-" + std::to_string(round) + ".jsonl");
-}
-
-data::Sample kept_row(const RolloutGroup& group, const RolloutSample& sample) {
-  const models::Completion& completion = sample.completion;
-  return data::completion_sample(group.prompt, prompt_ids_of(group.prompt, sample),
-                                 completion.token_ids, models::model_tokens(completion));
 }
 
 std::string kept_line(const data::Sample& row, const RolloutGroup& group,

@@ -15,13 +15,10 @@ namespace retort::recipes {
 // `<run>/kept/round-<n>.jsonl`; the numbers lie beside it, as `round-<n>.metrics`.
 std::filesystem::path kept_file(const std::filesystem::path& run_folder, int64_t round);
 
-// What is learned from a sample: its tokens behind its prompt, of which those that the model drew
-// are targets.
-data::Sample kept_row(const RolloutGroup& group, const RolloutSample& sample);
-
-// `row`, the sample's kept_row, in a line of the kept file, without its newline, as data::Dataset
-// reads it: input_ids, labels, prompt, completion, reward, round, sample_id, seed, weight_version,
-// origin; of an episode spans and episode too (sample_files.h), by which its turns are told apart.
+// `row`, the sample's training_row, in a line of the kept file, without its newline, as
+// data::Dataset reads it: input_ids, labels, prompt, completion, reward, round, sample_id, seed,
+// weight_version, origin; of an episode spans and episode too (sample_files.h), by which its turns
+// are told apart.
 std::string kept_line(const data::Sample& row, const RolloutGroup& group,
                       const RolloutSample& sample, int64_t round, uint64_t seed);
 

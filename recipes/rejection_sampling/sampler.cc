@@ -113,7 +113,7 @@ RejectionSampler::Drawn RejectionSampler::gather(const Rollout& rollout, int64_t
         ++unscorable;
         continue;
       }
-      const data::Sample row = kept_row(rollout.groups[g], sample);
+      const data::Sample row = training_row(rollout.groups[g].prompt, sample);
       numbers += std::to_string(prompt) + " " + json_number(*sample.reward) + " " +
                  std::to_string(sample.sample_id) + " " + row_hash(row) +
                  (is_truncated(sample) ? " 1" : " 0") + "\n";

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "models/generation/completion_spans.h"
+#include "recipes/data/completion_sample.h"
 
 namespace retort::recipes {
 
@@ -12,6 +13,12 @@ RolloutSample sample_of(models::Completion completion) {
   sample.prompt_ids = models::take_prompt(completion);
   sample.completion = std::move(completion);
   return sample;
+}
+
+data::Sample training_row(const data::PromptSample& prompt, const RolloutSample& sample) {
+  const models::Completion& completion = sample.completion;
+  return data::completion_sample(prompt, prompt_ids_of(prompt, sample), completion.token_ids,
+                                 models::model_tokens(completion));
 }
 
 bool is_lost(const RolloutSample& sample) {

@@ -84,6 +84,10 @@ inline const std::vector<int32_t>& prompt_ids_of(const data::PromptSample& promp
   return is_episode(sample) ? sample.prompt_ids : prompt.prompt_ids;
 }
 
+// What the student reads of a sample: its tokens behind its prompt, of which those that the model
+// drew are targets. What an environment said between them has no loss.
+data::Sample training_row(const data::PromptSample& prompt, const RolloutSample& sample);
+
 // True for an episode that was given up, mostly as its environment failed
 // (rewards::Episode::is_lost). Its record must have been read.
 bool is_lost(const RolloutSample& sample);

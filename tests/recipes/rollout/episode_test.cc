@@ -59,6 +59,22 @@ TEST(CompletionSpans, WithoutAnyAllTokensAreTheModels) {
   EXPECT_TRUE(models::take_prompt(completion).empty());
 }
 
+// The student's own tokens are targets, wherever they stand; without spans all of them are.
+TEST(TrainingRow, HasTheModelsTokensAsTargets) {
+  const data::PromptSample prompt{.prompt_ids = {8, 9}, .origin = "a:1", .fields = {{"n", "1"}}};
+  const RolloutSample played = sample_of(episode());
+  const data::Sample row = training_row(prompt, played);
+  EXPECT_EQ(row.input_ids, (std::vector<int32_t>{1, 2, 3, 4, 5, 6, 7})) << "its own prompt";
+  EXPECT_EQ(row.is_target, (std::vector<uint8_t>{0, 0, 1, 1, 1, 0, 1}));
+  EXPECT_EQ(row.num_targets(), models::num_model_tokens(played.completion));
+  EXPECT_EQ(row.origin, "a:1");
+  EXPECT_EQ(row.fields, prompt.fields);
+
+  const data::Sample said = training_row(prompt, sample_of({.token_ids = {3, 4}}));
+  EXPECT_EQ(said.input_ids, (std::vector<int32_t>{8, 9, 3, 4}));
+  EXPECT_EQ(said.is_target, (std::vector<uint8_t>{0, 0, 1, 1}));
+}
+
 TEST(EpisodeRecord, IsReadWhole) {
   const EpisodeRecord record = read_episode(
       R"({"reward": 0.5, "metrics": {"solved": 1, "steps": 2.5}, "messages": [{"role": "user"}],)"
