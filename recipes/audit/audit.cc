@@ -102,7 +102,7 @@ void print_unheard_end(const Recipe& recipe, const data::RowFindings& found) {
 data::RowFindings look_at_rows(const Recipe& recipe) {
   const data::RowScan scan({.train = recipe.data.train,
                             .eval = recipe.data.eval,
-                            .check = recipe_type(recipe).row_check(),
+                            .check = recipe_type(recipe).row_check(recipe),
                             .cache = ""});
   const data::RowFindings& found = scan.findings();
   if (recipe.data.on_bad_sample == data::OnBadSample::kError) found.bad.refuse(found.rows);

@@ -142,6 +142,18 @@ void check_on_policy(const DistillOptions& distill, const GenerationOptions& gen
                   "has no effect: on-policy distillation draws one completion for each prompt");
 }
 
+// Episodes are drawn by number, and are as long as they come.
+void check_episodes(const Recipe& recipe, const RecipePlaces& places) {
+  if (recipe.train.tokens_per_batch)
+    places.refuse({"train", "tokens_per_batch"},
+                  "is not for episodes, whose lengths are not known before they are drawn; use "
+                  "per_device_train_batch_size, the episodes of a micro-batch");
+  if (recipe.train.batch_size_rampup_steps > 0)
+    places.refuse({"train", "batch_size_rampup_steps"},
+                  "with an environment batches are what the generator drew; remove it");
+  check_no_packing(recipe.data, places, "episodes");
+}
+
 // A resolved recipe holds every field, so one at its default is allowed; but whoever wrote it may
 // expect it to act.
 void warn_of_idle_fields(const DistillOptions& distill, const RecipePlaces& places) {
@@ -202,6 +214,7 @@ void check_distill(const Recipe& recipe, const RecipePlaces& places) {
     check_on_policy(distill, *recipe.generation, recipe.data, places);
     check_draws_with_student_of_now(*recipe.weight_sync, places);
   }
+  if (recipe.environment) check_episodes(recipe, places);
   warn_of_idle_fields(distill, places);
 }
 

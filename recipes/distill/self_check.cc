@@ -17,12 +17,15 @@
 
 #include "base/random.h"
 #include "models/ops/softcap.h"
+#include "recipes/data/completion_sample.h"
 #include "recipes/data/dataset.h"
 #include "recipes/distill/cached_teacher.h"
 #include "recipes/distill/objective.h"
 #include "recipes/distill/row_filter.h"
 #include "recipes/losses/divergence.h"
 #include "recipes/losses/linear_distill.h"
+#include "recipes/rollout/self_check.h"
+#include "recipes/rollout/turn_check.h"
 #include "recipes/sft/self_check.h"
 #include "roles/payload/payload.h"
 
@@ -325,10 +328,19 @@ void check_cached(SelfCheck& check, const Recipe& recipe, const TeacherOptions& 
       "loss " + scientific(result.kd_sum / static_cast<double>(count)) + " of the first row");
 }
 
+// Rows that begin episodes have no targets: the student's own answer to the first of them has.
+data::MicroBatch drawn_batch(SelfCheck& check, const Recipe& recipe) {
+  const CheckedPrompts prompts = check_prompts(check, recipe);
+  check_turns(check, recipe);
+  return data::make_micro_batch({data::completion_sample(prompts.first.at(0), prompts.greedy_ids)});
+}
+
 }  // namespace
 
 void check_distill_numbers(SelfCheck& check, const Recipe& recipe) {
-  const data::MicroBatch batch = first_batch(recipe, check, distill_row_rule(recipe));
+  const data::MicroBatch batch = recipe.environment
+                                     ? drawn_batch(check, recipe)
+                                     : first_batch(recipe, check, distill_row_rule(recipe));
   c10::NoGradGuard no_grad;
   const CheckedRows student = rows_of(check.student().decoder, batch);
   const at::Tensor targets = batch.targets.narrow(0, 0, student.hidden.size(0));

@@ -4,12 +4,14 @@
 
 #include "recipes/audit/audit.h"
 #include "recipes/distill/checks.h"
+#include "recipes/distill/episode_run.h"
 #include "recipes/distill/on_policy.h"
 #include "recipes/distill/plan.h"
 #include "recipes/distill/row_filter.h"
 #include "recipes/distill/self_check.h"
 #include "recipes/distill/teaching.h"
 #include "recipes/distill/write_cache.h"
+#include "recipes/rollout/audit.h"
 #include "recipes/rollout/rollout_worker_setup.h"
 #include "recipes/rollout/sample_files.h"
 #include "recipes/run/rank/sample_run.h"
@@ -85,6 +87,16 @@ class DistillType : public RecipeType {
     return "has no effect with distill.lmbda: 0";
   }
 
+  data::RowCheck row_check(const Recipe& recipe) const override {
+    return recipe.environment ? &data::check_prompt_row : RecipeType::row_check(recipe);
+  }
+
+  // Answers of the data are no episodes, so all batches must be the student's.
+  std::optional<double> episodes_at_once(const Recipe& recipe) const override {
+    if (!recipe.distill || recipe.distill->lmbda != 1) return std::nullopt;
+    return rows_per_step(recipe);
+  }
+
   void check(const Recipe& recipe, const RecipePlaces& places) const override {
     check_distill(recipe, places);
   }
@@ -110,6 +122,7 @@ class DistillType : public RecipeType {
   RecipePlan plan(const Recipe& recipe) const override { return plan_distill(recipe); }
 
   void audit(const Recipe& recipe, int64_t num_samples) const override {
+    if (recipe.environment) return audit_prompts(recipe, num_samples);
     audit_samples(recipe, num_samples, distill_row_rule(recipe));
   }
 
@@ -118,6 +131,7 @@ class DistillType : public RecipeType {
   }
 
   std::unique_ptr<RecipeRun> make_run(RunContext& context) const override {
+    if (context.recipe().environment) return std::make_unique<EpisodeRun>(context);
     return std::make_unique<DistillRun>(context);
   }
 };

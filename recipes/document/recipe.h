@@ -80,7 +80,7 @@ struct Recipe {
     visit(
         "environment", environment,
         "samples are episodes: a role answers the student's turns, by tools or as a user; recipe: "
-        "grpo and rejection_sampling");
+        "grpo, rejection_sampling and on_policy_distill");
     visit("rewards", rewards, "what samples are scored by; recipe: rejection_sampling and grpo");
     visit("rejection_sampling", rejection_sampling, "recipe: rejection_sampling");
     visit("grpo", grpo, "recipe: grpo");

@@ -66,7 +66,7 @@ class DpoType : public RecipeType {
  public:
   std::string_view name() const override { return "dpo"; }
 
-  data::RowCheck row_check() const override { return &data::check_preference_row; }
+  data::RowCheck row_check(const Recipe&) const override { return &data::check_preference_row; }
   bool forms_batches_by_length() const override { return true; }
 
   std::vector<std::string> watched_metrics(const Recipe&) const override {

@@ -92,7 +92,7 @@ class GrpoType : public RecipeType {
  public:
   std::string_view name() const override { return "grpo"; }
 
-  data::RowCheck row_check() const override { return &data::check_prompt_row; }
+  data::RowCheck row_check(const Recipe&) const override { return &data::check_prompt_row; }
 
   std::vector<std::string> watched_metrics(const Recipe&) const override {
     return {"reward", "entropy", "completions/mean_length"};

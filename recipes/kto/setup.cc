@@ -84,7 +84,7 @@ class KtoType : public RecipeType {
  public:
   std::string_view name() const override { return "kto"; }
 
-  data::RowCheck row_check() const override { return &data::check_unpaired_row; }
+  data::RowCheck row_check(const Recipe&) const override { return &data::check_unpaired_row; }
   bool forms_batches_by_length() const override { return true; }
 
   std::vector<std::string> watched_metrics(const Recipe&) const override {

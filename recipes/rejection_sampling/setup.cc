@@ -64,7 +64,7 @@ class RejectionSamplingType : public RecipeType {
  public:
   std::string_view name() const override { return "rejection_sampling"; }
 
-  data::RowCheck row_check() const override { return &data::check_prompt_row; }
+  data::RowCheck row_check(const Recipe&) const override { return &data::check_prompt_row; }
 
   std::vector<std::string> watched_metrics(const Recipe&) const override {
     return {"reward", "reward_kept"};

@@ -54,7 +54,7 @@ class RewardModelType : public RecipeType {
  public:
   std::string_view name() const override { return "reward_model"; }
 
-  data::RowCheck row_check() const override { return &data::check_preference_row; }
+  data::RowCheck row_check(const Recipe&) const override { return &data::check_preference_row; }
   bool forms_batches_by_length() const override { return true; }
 
   std::vector<std::string> watched_metrics(const Recipe&) const override {

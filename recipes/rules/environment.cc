@@ -147,11 +147,12 @@ void check_environment(const Recipe& recipe, const RecipePlaces& places) {
   if (!recipe.environment) return;
   if (!recipe_type(recipe).episodes_at_once(recipe))
     places.refuse({"environment"},
-                  recipe_type(recipe).generates(recipe)
-                      ? "is for recipe: grpo and rejection_sampling; with recipe: " +
-                            recipe.recipe.text + " it is not in this version"
-                      : "this block belongs to recipe: grpo or rejection_sampling, the recipe is " +
-                            recipe.recipe.text);
+                  "this block belongs to recipe: grpo, rejection_sampling or on_policy_distill, "
+                  "the recipe is " +
+                      recipe.recipe.text +
+                      (recipe.distill ? ", where lmbda below 1 takes batches of the data, which "
+                                        "are no episodes"
+                                      : ""));
 
   const std::string& role = recipe.environment->role;
   const KeyPath path{"environment", "role"};

@@ -61,7 +61,7 @@ void check_generation(const Recipe& recipe, const RecipePlaces& places) {
                   "is above rpc.max_message_bytes, the largest message that is accepted");
   check_stop(*recipe.generation, recipe.student(), places);
   if (recipe.generation->eval_num_generations == 1) return;
-  if (!recipe.grpo && !recipe.rejection_sampling)
+  if (!recipe.grpo && !recipe.rejection_sampling && !recipe.environment)
     places.refuse({"generation", "eval_num_generations"},
                   "has no effect: nothing is drawn to evaluate this recipe");
   if (recipe.data.eval.empty())

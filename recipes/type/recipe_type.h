@@ -60,7 +60,7 @@ class RecipeType {
   // vocabulary's; 0: it is a language model.
   virtual int64_t score_labels(const Recipe&) const { return 0; }
   // What a row of data.train and data.eval must have before it is tokenised.
-  virtual data::RowCheck row_check() const { return &data::check_sample_row; }
+  virtual data::RowCheck row_check(const Recipe&) const { return &data::check_sample_row; }
   // Whether train.tokens_per_batch forms the batches of a window beforehand, by lengths, so that a
   // cursor goes on only with the same budget and as many micro-batches a step.
   virtual bool forms_batches_by_length() const { return false; }

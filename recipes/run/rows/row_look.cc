@@ -17,7 +17,7 @@ RowLook::RowLook(const RankContext& context, parallel::World& world)
   scan_ = std::make_unique<data::RowScan>(
       data::RowScan::Options{.train = recipe.data.train,
                              .eval = recipe.data.eval,
-                             .check = recipe_type(recipe).row_check(),
+                             .check = recipe_type(recipe).row_check(recipe),
                              .cache = context.run_folder / "cache"});
 }
 

@@ -107,6 +107,20 @@ rewards: [{type: length, min: 2}]
 rejection_sampling: {rounds: 2}
 )";
 
+const char* const kTaughtToolsBase = R"(recipe: on_policy_distill
+output_dir: run
+roles:
+  student: {model: FOLDER/student}
+  teacher: {model: FOLDER/teacher}
+  generator: {model: FOLDER/student}
+  tools: {environment: {command: [python3, tools.py]}}
+data: {train: [{path: FOLDER/chat.jsonl}], max_length: 16, chat_template: FOLDER/tools.jinja}
+train: {max_steps: 10, per_device_train_batch_size: 2}
+generation: {max_new_tokens: 4}
+environment: {max_tokens: 8}
+distill: {teachers: [{role: teacher}], loss_type: reverse_kl}
+)";
+
 const char* const kRejectionToolsBase = R"(recipe: rejection_sampling
 output_dir: run
 roles:

@@ -15,6 +15,7 @@ extern const char* const kRewardModelBase;
 extern const char* const kGrpoBase;
 extern const char* const kToolsBase;  // grpo of episodes
 extern const char* const kRejectionBase;
+extern const char* const kTaughtToolsBase;     // on_policy_distill of episodes
 extern const char* const kRejectionToolsBase;  // rejection_sampling of episodes
 
 // student/ and teacher/ with config and tokenizer, and JSONL files of rows.

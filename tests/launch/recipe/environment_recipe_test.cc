@@ -76,6 +76,16 @@ TEST_F(EnvironmentRecipe, EpisodesThatAreSelectedHaveTheTimeOfTheirRound) {
   EXPECT_EQ(timeout({"rejection_sampling.prompts_per_round=0", "generation.timeout=2h"}), 120min);
 }
 
+TEST_F(EnvironmentRecipe, EpisodesThatAreTaughtHaveTheTimeOfTheirStep) {
+  const auto timeout = [&](std::vector<std::string> overrides) {
+    overrides.push_back("roles.tools.environment.episodes=5");
+    return load(kTaughtToolsBase, overrides).generation->timeout;
+  };
+  EXPECT_EQ(timeout({}), 40min);
+  EXPECT_EQ(timeout({"train.per_device_train_batch_size=12"}), 100min);
+  EXPECT_EQ(timeout({"train.gradient_accumulation_steps=8"}), 130min);
+}
+
 // A generator serves once its episodes can begin.
 TEST_F(EnvironmentRecipe, TheGeneratorMayTakeAsLongAsTheEnvironment) {
   const recipes::Recipe recipe = load(kToolsBase, {"roles.tools.environment.start_timeout=1h"});
@@ -150,6 +160,7 @@ TEST_F(EnvironmentRecipe, LoadsAsSaved) {
   expect_loads_as_saved(load(kToolsBase));
   expect_loads_as_saved(load(kToolsBase, {kService}));
   expect_loads_as_saved(load(kRejectionToolsBase));
+  expect_loads_as_saved(load(kTaughtToolsBase));
 }
 
 }  // namespace
