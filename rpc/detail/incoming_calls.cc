@@ -15,8 +15,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kMaxEarlyCancels = 1024;
-
 // A Job is what the queue of handlers holds. If the queue throws it away unrun, the caller is told.
 struct Job {
   std::shared_ptr<IncomingCall> call;
@@ -88,7 +86,7 @@ void IncomingCalls::on_request(const Envelope& envelope, Message request,
                                std::shared_ptr<void> room, uint64_t bytes) {
   // The cancellation has overtaken the request over the control connection: nobody waits for the
   // answer.
-  if (std::erase(cancelled_early_, envelope.call_id) > 0) return;
+  if (cancelled_early_.erase(envelope.call_id) > 0) return;
 
   const auto call = add(envelope, std::move(request), std::move(room), bytes);
   if (const auto error = begin(envelope, call))
@@ -211,14 +209,23 @@ void IncomingCalls::on_cancel(uint64_t call_id) {
   // Either the answer has left, or the request is still on its way over the slower connection. For
   // the second case the id is kept.
   if (found == calls_.end()) {
-    cancelled_early_.push_back(call_id);
-    if (cancelled_early_.size() > kMaxEarlyCancels) cancelled_early_.pop_front();
+    keep_early_cancel(call_id);
     return;
   }
   const auto call = found->second;
   call->cancelled->store(true);
   if (!call->drop()) return;
   finish(call->context.call_id, failed(Error(ErrorCode::kCancelled, "cancelled")));
+}
+
+// A peer has at most so many calls on their way that as many ids are enough; those of calls whose
+// answers have left are the oldest before long.
+void IncomingCalls::keep_early_cancel(uint64_t call_id) {
+  cancelled_early_.insert(call_id);
+  early_order_.push_back(call_id);
+  if (early_order_.size() <= kMaxIncomingCalls) return;
+  cancelled_early_.erase(early_order_.front());
+  early_order_.pop_front();
 }
 
 void IncomingCalls::on_ask(uint64_t call_id) {

@@ -17,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "base/deadline.h"
@@ -100,12 +101,15 @@ class IncomingCalls {
   std::optional<Error> begin(const Envelope& envelope, const std::shared_ptr<IncomingCall>& call);
   std::shared_ptr<WireMessage> answer(uint64_t call_id, Outcome<Message>& outcome,
                                       const ServedTimes& times);
+  void keep_early_cancel(uint64_t call_id);
 
   SessionContext& context_;
   MessageFlow& flow_;
   std::unordered_map<uint64_t, std::shared_ptr<IncomingCall>> calls_;
-  // cancelled before the request came over its pipe; the last 1,024
-  std::deque<uint64_t> cancelled_early_;
+  // Cancelled before the request came over its pipe: the last kMaxIncomingCalls ids, in their order
+  // and to be found, since every request asks for its own.
+  std::deque<uint64_t> early_order_;
+  std::unordered_set<uint64_t> cancelled_early_;
 };
 
 }  // namespace retort::rpc::detail

@@ -13,6 +13,7 @@
 #include "base/hash.h"
 #include "base/random.h"
 #include "rpc/detail/envelope.h"
+#include "rpc/detail/peer_state.h"
 #include "rpc/detail/tensor_format.h"
 #include "tests/rpc/echo.h"
 #include "tests/rpc/failing_new.h"
@@ -139,6 +140,22 @@ TEST_F(ControlPort, AFrameThereIsNoMemoryForCostsItsConnection) {
   EXPECT_EQ(peer->receive_farewell(), std::nullopt);
 }
 
+TEST_F(ControlPort, AMessageThereIsNoMemoryForCostsItsConnection) {
+  auto peer = raw();
+  peer->connect();
+  std::string payload = detail::join_payload({.kind = detail::MessageKind::kRequest,
+                                              .call_id = 1,
+                                              .method = "test.echo",
+                                              .schema = method_schema(kEcho),
+                                              .timeout_ms = 60000},
+                                             std::string(4 << 20, 'x'));
+  const FailingNew failing(2 << 20);
+  std::thread writer([&] { peer->write(0, RawPeer::message(payload)); });
+  EXPECT_EQ(peer->receive_farewell(), ErrorCode::kResourceExhausted);
+  writer.join();
+  EXPECT_EQ(*ran, 0);
+}
+
 TEST_F(ControlPort, APipeWithoutAPlaceCostsTheSession) {
   auto peer = raw();
   peer->prove();
@@ -171,15 +188,17 @@ TEST_F(ControlPort, AGoodRawPeerIsServed) {
 }
 
 // The request and its cancellation travel over different connections: also if the cancellation
-// comes first, the handler stays away.
+// comes first, the handler stays away. As many are remembered as calls may be on their way.
 TEST_F(ControlPort, ACancellationThatOvertakesItsCallStopsIt) {
   auto peer = raw();
   peer->connect();
-  peer->send(detail::frame_bytes(detail::FrameType::kCancel, detail::Cancel{5}));
+  constexpr uint64_t kFirst = 5, kBehind = kFirst + detail::kMaxIncomingCalls;
+  for (uint64_t id = kFirst; id < kBehind; ++id)
+    peer->send(detail::frame_bytes(detail::FrameType::kCancel, detail::Cancel{id}));
   // heartbeats: the server's loop went round meanwhile
   for (int i = 0; i < 4; ++i)
     ASSERT_TRUE(peer->receive_frame());
-  for (const uint64_t id : {5, 6}) {
+  for (const uint64_t id : {kFirst, kBehind}) {
     std::string payload = detail::join_payload({.kind = detail::MessageKind::kRequest,
                                                 .call_id = id,
                                                 .method = "test.echo",
@@ -189,7 +208,7 @@ TEST_F(ControlPort, ACancellationThatOvertakesItsCallStopsIt) {
     peer->write(0, RawPeer::message(payload));
   }
   const auto deadline = soon();
-  // the answer to 6, which came behind 5
+  // the answer to the one that nobody cancelled, which came behind the other
   while (handlers.taken == 0 || server.stats("stranger/0").bytes_sent == 0) {
     ASSERT_FALSE(deadline.expired());
     std::this_thread::sleep_for(1ms);
