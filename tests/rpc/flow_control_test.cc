@@ -2,6 +2,7 @@
 // nothing but time: unit tests, and runs by seed that check every bound at every step.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <random>
@@ -145,6 +146,43 @@ TEST(ReceiveBudget, ManyAccountsShareAndGiveBack) {
   }
   EXPECT_EQ(logs.back().grants.back(), 50u);
   EXPECT_EQ(code_of([&] { accounts[0]->lowered(50); }), ErrorCode::kCorrupt) << "not asked";
+}
+
+// Messages that are larger than a window go one at a time, and each of thousands of accounts gets
+// its own sent; what is said for each of them does not grow with their number.
+TEST(ReceiveBudget, ThousandsOfAccountsEachHaveTheirTurn) {
+  constexpr uint64_t kTotal = 1 << 20, kBytes = 900'000;
+  for (const size_t num_accounts : {64, 2048}) {
+    ReceiveBudget budget(kTotal, kTotal, kTotal);
+    std::vector<Log> logs(num_accounts);
+    std::vector<std::shared_ptr<ReceiveAccount>> accounts;
+    for (auto& log : logs)
+      accounts.push_back(budget.open(0, log.sender()));
+    ASSERT_GT(kBytes, budget.window());
+    for (const auto& account : accounts)
+      account->want(kBytes);
+
+    // Who may send does, and answers what it is asked back.
+    std::vector<uint64_t> sent(num_accounts, 0);
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t i = 0; i < num_accounts; ++i) {
+        ReceiveAccount& account = *accounts[i];
+        if (account.asks_back()) account.lowered(std::max(logs[i].asked_back.back(), sent[i]));
+        if (sent[i] > 0 || account.limit() < kBytes) continue;
+        EXPECT_LE(budget.promised_bytes(), kTotal + kBytes) << "one goes at a time";
+        account.arrive(kBytes);
+        account.consume(kBytes);
+        sent[i] = kBytes;
+        moved = true;
+      }
+    }
+    EXPECT_EQ(std::count(sent.begin(), sent.end(), kBytes), static_cast<long>(num_accounts));
+    size_t said = 0;
+    for (const Log& log : logs)
+      said += log.grants.size() + log.asked_back.size();
+    EXPECT_LE(said, 5 * num_accounts) << num_accounts << " accounts";
+  }
 }
 
 // ---- runs by seed ---------------------------------------------------------------------------
