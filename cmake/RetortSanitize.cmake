@@ -46,7 +46,16 @@ if(RETORT_SANITIZE)
     -fno-omit-frame-pointer
     -g1
   )
-  add_link_options(-fsanitize=${RETORT_SANITIZE})
+  # Programs lie where they were linked: ten million addresses need not be set at each start, and a
+  # test starts many processes. gold links such a program in a third of the time (7 core seconds for
+  # 19), and there are as many programs as tests.
+  include(CheckLinkerFlag)
+  check_linker_flag(CXX -fuse-ld=gold RETORT_HAS_GOLD)
+  add_link_options(
+    -fsanitize=${RETORT_SANITIZE}
+    $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:-no-pie>
+    $<$<BOOL:${RETORT_HAS_GOLD}>:-fuse-ld=gold>
+  )
   if(RETORT_SANITIZE STREQUAL thread)
     # Boost.Asio has a fence around each handler, which the sanitizer does not see; g++ warns of it.
     # Handlers pass through a mutex besides, which it does see.
@@ -59,11 +68,11 @@ if(RETORT_SANITIZE)
 endif()
 
 # What a sanitizer is told at run time, for a test and all processes that it starts. Freed memory is
-# kept from use for a while, 256 MiB a process by default, which is much where a test has many. No
-# leak is suppressed.
+# kept from use for a while, 256 MiB a process by default, which is much where a test has many, and
+# ten callers of each allocation are remembered for a report, 30 by default. No leak is suppressed.
 set(
   RETORT_SANITIZE_ENVIRONMENT
-  ASAN_OPTIONS=quarantine_size_mb=32
+  ASAN_OPTIONS=quarantine_size_mb=32:malloc_context_size=10
   UBSAN_OPTIONS=print_stacktrace=1
   TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/sanitizers/tsan.supp:print_suppressions=0
 )
