@@ -15,7 +15,7 @@ import time
 
 from launched import Run, kill, wait_for
 from relay import Hold, Weather
-from scenarios import SCENARIOS
+from scenarios import DRAWN, SCENARIOS
 from strikes import ON_THE_WIRE, draw_strike
 
 KINDS = ("long cut",)
@@ -80,7 +80,7 @@ def by_relay(bench, draw, folder, text, reference, roles):
 def trial(bench, seed, kind):
     """A row as run_faults.py has it."""
     draw = random.Random(f"{seed} {kind}")
-    name = draw.choice(sorted(SCENARIOS))
+    name = draw.choice(DRAWN)
     make, roles = SCENARIOS[name]
     text, reference = make(bench.folder / "data"), bench.reference(name)
     folder = bench.folder / f"trial-{seed}"

@@ -20,7 +20,7 @@ import threading
 import time
 
 from launched import Run, free_ports, kill, processes_of, wait_for
-from scenarios import SCENARIOS
+from scenarios import DRAWN, SCENARIOS
 
 KINDS = ("pipes", "helpers", "two launches")
 STOP = 60.0  # seconds, of which most are the time that the last lines wait for a reader
@@ -30,7 +30,7 @@ END = 30.0   # for processes whose launcher was killed
 def trial(bench, seed, kind):
     """A row as run_faults.py has it."""
     draw = random.Random(f"{seed} {kind}")
-    name = draw.choice(sorted(SCENARIOS))
+    name = draw.choice(DRAWN)
     text = SCENARIOS[name][0](bench.folder / "data")
     folder = bench.folder / f"trial-{seed}"
     shutil.rmtree(folder, ignore_errors=True)

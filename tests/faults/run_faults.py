@@ -25,6 +25,7 @@ rpc.peer_timeout; no process, socket, descriptor or shared memory may be left.
 
     ./dev faults --trials 50 --seed 1000 --report build/faults
     ./dev faults --trials 3 --kind damage clock full-disk      one of each, in turn
+    ./dev faults --trials 9 --kind loss cut close --scenario "grpo, episodes"
     ./dev faults --short                three trials that CI has time for
     ./dev faults --table --report build/faults
     ./dev faults --overload             many requests, slow teachers, slow readers (overload.py)
@@ -55,7 +56,7 @@ import outside
 from flood import Flood
 from launched import Descriptors, PEER_TIMEOUT, Run, SaveWatch, free_ports, kill
 from relay import Cut, Relay, Weather
-from scenarios import ROOT, SCENARIOS, write_data
+from scenarios import DRAWN, ROOT, SCENARIOS, write_data
 from strikes import ON_THE_WIRE, PHASES, Striker, draw_strike
 
 # How many trials of a hundred are of a kind.
@@ -66,6 +67,8 @@ KINDS = {
     "pipes": 0, "helpers": 0, "two launches": 0,
     "long cut": 0, "clock": 0, "full disk": 0,
 }
+# The others choose their recipe themselves.
+ON_ANY_RECIPE = {"loss", "series", "delay", "cut", "close", "flood"}
 NEED_ROOT = {"mixed", "long cut", "full disk"}
 # One trial each of what the same small run shows without a relay: a recipe of two ranks.
 SHORT = {"damage": 1041, "clock": 1042, "full disk": 1043}
@@ -204,7 +207,7 @@ def draw_weather(draw, kind, roles, reference):
     return Weather(closes=closes), f"{path}, {len(closes)} times"
 
 
-def trial(bench, seed, wanted_kinds, wanted_phase):
+def trial(bench, seed, wanted_kinds, wanted_phase, wanted_scenario):
     draw = random.Random(seed)
     kind = draw.choices(list(KINDS), KINDS.values())[0]
     if wanted_kinds:
@@ -214,7 +217,7 @@ def trial(bench, seed, wanted_kinds, wanted_phase):
     for module in (outside, long_cut, clock, full_disk):
         if kind in module.KINDS:
             return module.trial(bench, seed, kind)
-    names = sorted(SCENARIOS)
+    names = [wanted_scenario] if wanted_scenario else DRAWN
     if wanted_phase in ("push", "commit"):
         names = [n for n in names if "generator" in SCENARIOS[n][1]]
     name = draw.choice(names)
@@ -400,6 +403,9 @@ def main():
                         help="only such trials, in turn: " + ", ".join(KINDS))
     parser.add_argument("--short", action="store_true", help="fixed trials: " + ", ".join(SHORT))
     parser.add_argument("--phase", choices=PHASES, help="losses in this phase only")
+    parser.add_argument("--scenario", choices=list(SCENARIOS), metavar="NAME",
+                        help="losses, delays, cuts, closes and floods of this recipe alone: " +
+                        "; ".join(SCENARIOS))
     parser.add_argument("--table", action="store_true", help="prints what there is, and ends")
     parser.add_argument("--overload", action="store_true", help="many requests, slow roles")
     parser.add_argument("--program", default=os.environ.get("RETORT_BIN"), help="build/bin/retort")
@@ -413,6 +419,10 @@ def main():
     if options.short:
         wanted = [(seed, [kind]) for kind, seed in SHORT.items()
                   if os.geteuid() == 0 or kind not in NEED_ROOT]
+    if options.scenario and not options.kind:
+        options.kind = sorted(ON_ANY_RECIPE)
+    if options.scenario and set(options.kind) - ON_ANY_RECIPE:
+        parser.error(f"--scenario is for the kinds {', '.join(sorted(ON_ANY_RECIPE))}")
     if os.geteuid() != 0 and (kinds := NEED_ROOT & set(options.kind or [])):
         parser.error(f"{', '.join(sorted(kinds))}: needs root")
 
@@ -420,7 +430,7 @@ def main():
     if not options.table:
         bench = Bench(options.program, options.report.resolve())
         for seed, kinds in wanted:
-            row = trial(bench, seed, kinds, options.phase)
+            row = trial(bench, seed, kinds, options.phase, options.scenario)
             with open(report, "a") as file:
                 file.write(json.dumps(row) + "\n")
             bad += row["outcome"] != "same"

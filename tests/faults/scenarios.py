@@ -1,11 +1,18 @@
 """The recipes that processes are taken from: small, a few seconds each."""
 import json
 import pathlib
+import shutil
 import subprocess
+import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GOLDENS = ROOT / "tests/recipes/goldens"
 GENERATION = "generation: {max_new_tokens: 10, kv_cache: 4MiB%s}\n"
+USER_TURNS = ROOT / "tests/faults/user_turns.py"
+# A conversation of the tokenizer's words; <eos> ends a turn.
+TEMPLATE = (
+    "{% for m in messages %}w60 {{ m.content }} <eos> w61 {% endfor %}"
+    "{% if add_generation_prompt %}w60 {% endif %}")
 
 
 def role(name, model, dp=1, tp=1):
@@ -62,6 +69,22 @@ def grpo(dp=1, tp=1, large=False, more=""):
     return make
 
 
+# grpo whose completions are episodes of up to three turns, with two processes that answer them.
+def episodes(dp=1):
+    def make(data):
+        model = data / "chat"
+        text = recipe(
+            "grpo", {"generator": {"model": model, "dp": dp}}, data / "messages.jsonl", 60,
+            "generation: {max_new_tokens: 5, kv_cache: 4MiB, num_generations: 4}\n"
+            "rewards: [{type: environment}]\n"
+            "environment: {role: tools, max_turns: 4, max_tokens: 40}\n", student=model)
+        program = f"{{command: ['{sys.executable}', '{USER_TURNS}']}}"
+        tools = f"  tools: {{environment: {program}, world: {{dp: 2}}, restarts: 8}}\n"
+        return text.replace("data:\n", tools + "data:\n", 1)
+
+    return make
+
+
 # Name: the recipe, and how many processes each role that can be lost has.
 SCENARIOS = {
     "distill": (distill(), {"teacher": 1}),
@@ -77,7 +100,11 @@ SCENARIOS = {
     "grpo, tp 2": (grpo(tp=2), {"generator": 2}),
     "grpo, large": (grpo(large=True), {"generator": 1}),
     "grpo, large, 2 replicas": (grpo(dp=2, large=True), {"generator": 2}),
+    "grpo, episodes": (episodes(), {"generator": 1, "tools": 2}),
+    "grpo, episodes, 2 replicas": (episodes(dp=2), {"generator": 2, "tools": 2}),
 }
+# Drawn by --scenario alone, so that trials of a seed stay what they were.
+DRAWN = sorted(name for name in SCENARIOS if "episodes" not in name)
 
 
 def words(start, count):
@@ -90,6 +117,10 @@ def write_data(folder, program):
         for i in range(10):
             row = {"prompt": words(i + 1, 1 + i % 6), "completion": words(i + 2, 3)}
             file.write(json.dumps(row) + "\n")
+    with open(folder / "messages.jsonl", "w") as file:
+        for i in range(10):
+            row = {"messages": [{"role": "user", "content": f"w{10 + 3 * i}"}]}
+            file.write(json.dumps(row) + "\n")
     with open(folder / "pairs.jsonl", "w") as file:
         for i in range(240):
             row = {
@@ -98,6 +129,8 @@ def write_data(folder, program):
                 "rejected": words(i + 5, 1 + i % 5),
             }
             file.write(json.dumps(row) + "\n")
+    shutil.copytree(GOLDENS / "qwen3", folder / "chat", dirs_exist_ok=True)
+    (folder / "chat/chat_template.jinja").write_text(TEMPLATE)
     if not (folder / "large").exists():
         subprocess.run(
             [program, "model", "init", "--arch", "qwen3", "--tokenizer", str(GOLDENS / "qwen3"),
