@@ -360,10 +360,10 @@ std::string scores(const Seen& seen) {
 // Two prompts: three samples, of which two are equal, and one.
 std::string kept(const Seen& seen) {
   const std::vector<recipes::Candidate> candidates{
-      {.prompt = 0, .reward = 0.8, .sample_id = 0, .text_hash = "a"},
-      {.prompt = 0, .reward = 0.8, .sample_id = 1, .text_hash = "a"},
-      {.prompt = 0, .reward = 0.6, .sample_id = 2, .text_hash = "b"},
-      {.prompt = 1, .reward = 0.3, .sample_id = 3, .text_hash = "c", .truncated = true}};
+      {.prompt = 0, .reward = 0.8, .sample_id = 0, .row_hash = "a"},
+      {.prompt = 0, .reward = 0.8, .sample_id = 1, .row_hash = "a"},
+      {.prompt = 0, .reward = 0.6, .sample_id = 2, .row_hash = "b"},
+      {.prompt = 1, .reward = 0.3, .sample_id = 3, .row_hash = "c", .truncated = true}};
   return list(recipes::select(candidates, *seen.recipe.rejection_sampling));
 }
 

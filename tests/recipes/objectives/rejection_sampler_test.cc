@@ -255,7 +255,8 @@ TEST_F(RejectionSamplerTest, ResumesInTheMiddleOfARoundWithoutDrawingAgain) {
 
 // The same answers with an environment between their tokens. Its metric has a name that no line of
 // words and numbers could hold.
-models::Completion played(const data::PromptSample& prompt, uint64_t sample_id, uint64_t version) {
+models::Completion played_answer(const data::PromptSample& prompt, uint64_t sample_id,
+                                 uint64_t version) {
   return test::as_episode(prompt.prompt_ids, answer(prompt, sample_id, version),
                           test::played_record("0.5", R"({"solve rate\n1": 1})"));
 }
@@ -263,13 +264,13 @@ models::Completion played(const data::PromptSample& prompt, uint64_t sample_id, 
 // Rewards by length count the model's tokens alone, so that the same samples are kept as without an
 // environment.
 TEST_F(RejectionSamplerTest, OfAnEpisodeTheModelsTokensAreLearned) {
-  const Process process = start("run", {}, played, /*episodes=*/true);
+  const Process process = start("run", {}, played_answer, /*episodes=*/true);
   const std::vector<uint64_t> expected{2, 4};
   for (int64_t step = 1; step <= 2; ++step) {
     const data::BatchStream::Step batches = process.sampler->step(step, {});
     const data::MicroBatch& batch = batches.micro_batches.at(0);
     models::Completion episode =
-        played(*files_.prompts()->get(step - 1), expected[static_cast<size_t>(step - 1)], 1);
+        played_answer(*files_.prompts()->get(step - 1), expected[static_cast<size_t>(step - 1)], 1);
     const std::vector<int32_t> prompt = models::take_prompt(episode);
     std::vector<int32_t> all = prompt;
     all.insert(all.end(), episode.token_ids.begin(), episode.token_ids.end());
@@ -288,7 +289,7 @@ TEST_F(RejectionSamplerTest, OfAnEpisodeTheModelsTokensAreLearned) {
 
 // A row says whose its tokens are, turn by turn, and how the episode went.
 TEST_F(RejectionSamplerTest, KeptEpisodesHaveTheirTurns) {
-  const Process process = start("run", {}, played, /*episodes=*/true);
+  const Process process = start("run", {}, played_answer, /*episodes=*/true);
   process.sampler->step(1, {});
   const std::string rows = read_file(kept("run", 0));
   const std::string first = rows.substr(0, rows.find('\n'));
@@ -333,7 +334,7 @@ TEST_F(RejectionSamplerTest, LostEpisodesAreUnscorableAndARoundOfThemIsAnError) 
     // From the second round on all of them.
     return sample_id % 4 == 2 || version > 1
                ? test::lost_episode(prompt.prompt_ids, answer(prompt, sample_id, version), "gone")
-               : played(prompt, sample_id, version);
+               : played_answer(prompt, sample_id, version);
   };
   const Process process = start("run", {}, lost, /*episodes=*/true);
   process.sampler->step(1, {});

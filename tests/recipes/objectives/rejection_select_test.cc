@@ -9,13 +9,13 @@ namespace {
 
 // Two prompts; of prompt 0 "a" is drawn twice, rewards tie on both.
 const std::vector<Candidate> kCandidates{
-    {.prompt = 1, .reward = 0.5, .sample_id = 11, .text_hash = "x"},
-    {.prompt = 0, .reward = 1.0, .sample_id = 3, .text_hash = "a"},
-    {.prompt = 0, .reward = 1.0, .sample_id = 1, .text_hash = "a"},
-    {.prompt = 0, .reward = 1.0, .sample_id = 2, .text_hash = "b"},
-    {.prompt = 1, .reward = 2.0, .sample_id = 12, .text_hash = "y"},
-    {.prompt = 0, .reward = -1.0, .sample_id = 4, .text_hash = "c"},
-    {.prompt = 1, .reward = 0.5, .sample_id = 10, .text_hash = "z"}};
+    {.prompt = 1, .reward = 0.5, .sample_id = 11, .row_hash = "x"},
+    {.prompt = 0, .reward = 1.0, .sample_id = 3, .row_hash = "a"},
+    {.prompt = 0, .reward = 1.0, .sample_id = 1, .row_hash = "a"},
+    {.prompt = 0, .reward = 1.0, .sample_id = 2, .row_hash = "b"},
+    {.prompt = 1, .reward = 2.0, .sample_id = 12, .row_hash = "y"},
+    {.prompt = 0, .reward = -1.0, .sample_id = 4, .row_hash = "c"},
+    {.prompt = 1, .reward = 0.5, .sample_id = 10, .row_hash = "z"}};
 
 std::vector<uint64_t> kept(const RejectionSamplingOptions& options,
                            const std::vector<Candidate>& candidates = kCandidates) {
