@@ -15,7 +15,7 @@ runs what TRL's GRPOTrainer takes, unchanged (semantics of TRL 1.16):
 A module is looked for in the current folder and where Python looks, or is a file, tools.py. An
 instance serves one episode at a time, in a thread of its own, and is used again after a reset(),
 which with --seed-as NAME also gets the seed of the episode's group, by that name. What is printed
-goes to stderr. The protocol is in docs/environments.md of Retort.
+goes to stderr. The protocol is in docs/environments.md of Retort. This file needs Python alone.
 """
 import argparse
 import concurrent.futures
@@ -184,8 +184,6 @@ def schema_of(function):
         raise Refused(f"{function.__qualname__}: {error}") from error
 
 
-# retort/reward.py loads a function by its name alike. Nothing is shared with it: this file runs
-# alone, with nothing but Python, wherever it is copied to.
 def load_module(name):
     if name.endswith(".py"):
         folder, file = os.path.split(os.path.abspath(name))
