@@ -11,6 +11,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <map>
@@ -220,7 +221,7 @@ TEST(ShardedOptimizer, EqualsThePlainOneAndHoldsAndLoadsItsPartOfTheState) {
   for (const int64_t dp : {2, 3}) {
     StoreServer store("127.0.0.1");
     auto ranks = spawn_ranks(store, {.scenario = "sharded_optimizer", .layout = {.dp = dp}}, dp);
-    expect_success(std::move(ranks));
+    expect_success(std::move(ranks), std::chrono::seconds(180));
   }
 }
 
