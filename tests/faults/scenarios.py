@@ -9,9 +9,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 GOLDENS = ROOT / "tests/recipes/goldens"
 GENERATION = "generation: {max_new_tokens: 10, kv_cache: 4MiB%s}\n"
 USER_TURNS = ROOT / "tests/faults/user_turns.py"
-# A conversation of the tokenizer's words; <eos> ends a turn.
+# A conversation of the tokenizer's words, with hermes' calls, which an untrained model never says.
 TEMPLATE = (
-    "{% for m in messages %}w60 {{ m.content }} <eos> w61 {% endfor %}"
+    "{% if tools %}w59 <tool_call> {% endif %}"
+    "{% for m in messages %}w60 {{ m.content }}{% for c in m.tool_calls or [] %}"
+    "<tool_call>{\"name\": \"{{ c.function.name }}\", \"arguments\": "
+    "{{ c.function.arguments | tojson }}}</tool_call>{% endfor %} <eos> w61 {% endfor %}"
     "{% if add_generation_prompt %}w60 {% endif %}")
 
 
