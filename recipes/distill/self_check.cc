@@ -354,6 +354,12 @@ void check_distill_numbers(SelfCheck& check, const Recipe& recipe) {
     if (is_elsewhere(check, recipe, options.role)) continue;
     const models::LoadedModel teacher =
         models::load_model_without_chat(recipe.roles.at(options.role).model, "float32");
+    // A policy gradient is of drawn tokens, and forms no divergence that could be compared.
+    if (recipe.distill->use_policy_gradient) {
+      check_vocabularies(check, teacher, options.role);
+      continue;
+    }
+
     Setting setting{.options = recipe.distill->divergence(),
                     .spec = recipe.distill->payload_spec(recipe.seed)};
     setting.vocab = check_vocabularies(check, teacher, options.role);
