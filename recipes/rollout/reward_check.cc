@@ -21,8 +21,9 @@ bool compares(const RewardOptions& reward) {
 // have a weight here, because one that is only shown must work as well.
 template <class Wanted>
 std::vector<RewardOptions> rewards_where(const Recipe& recipe, Wanted&& is_wanted) {
-  const rewards::RewardSet all(recipe.rewards, /*scores=*/false);
   std::vector<RewardOptions> wanted;
+  if (recipe.rewards.empty()) return wanted;
+  const rewards::RewardSet all(recipe.rewards, /*scores=*/false);
   for (size_t i = 0; i < recipe.rewards.size(); ++i) {
     RewardOptions reward = recipe.rewards[i];
     if (!is_wanted(reward)) continue;
