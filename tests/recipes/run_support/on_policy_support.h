@@ -39,12 +39,13 @@ fs::path run_adapter(const fs::path& folder, const OnPolicyRecipe& recipe,
 fs::path write_prompts(const TemporaryFolder& folder, int64_t rows = 10);
 fs::path write_pairs(const TemporaryFolder& folder);
 
-// All samples of a run (generation.save_samples), by step and sample id; `origin` left out.
+// All samples of a run (generation.save_samples), by step and sample id; left out are `origin` and
+// how often an episode was begun anew.
 std::map<std::pair<int64_t, int64_t>, nlohmann::json> read_samples(const fs::path& run);
 std::vector<nlohmann::json> read_lines(const fs::path& file);
 
 // The same samples with the same rewards; log-probabilities within 1e-4, being of weights that may
-// differ in their last bits.
+// differ in their last bits, and null at the same tokens, which an environment said.
 void expect_same_samples(const fs::path& run, const fs::path& other);
 // Every row has the key, and each value differs from the other run's by at most `tolerance`,
 // relative to it or absolute below 1.
