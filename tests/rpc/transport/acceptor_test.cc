@@ -121,7 +121,9 @@ std::vector<int> sockets_at(uint16_t port, bool listening) {
 
 TEST(Listening, ProgramsThatAreStartedInheritNoSocket) {
   Node server(at({"127.0.0.1"})), client(node_options("student/0"));
-  ASSERT_TRUE(answers(client.pipe(client.connect("teacher/0", server.address()))));
+  // The pipe is kept: its data connection ends with it, and both sides close their sockets then.
+  const auto pipe = client.pipe(client.connect("teacher/0", server.address()));
+  ASSERT_TRUE(answers(pipe));
   const uint16_t port = port_of(server.address());
   const auto listening = sockets_at(port, true), accepted = sockets_at(port, false);
   EXPECT_EQ(listening.size(), 1u);
