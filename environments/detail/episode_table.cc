@@ -5,6 +5,13 @@
 #include <utility>
 
 namespace retort::environments::detail {
+namespace {
+
+// A program may never answer what it gave up for a close. So many episodes of that kind are kept in
+// mind, the last ones.
+constexpr size_t kMaxOwed = 1000;
+
+}  // namespace
 
 void complete(Completions completions) {
   for (Completion& one : completions)
@@ -94,7 +101,10 @@ EpisodeTable::Taken EpisodeTable::take(AnswerLine line,
                                        Completions& done) {
   Taken taken;
   const auto at = episodes_.find(line.number);
-  if (at == episodes_.end()) throw wrong(ErrorCode::kCorrupt, place_of(line));
+  if (at == episodes_.end()) {
+    if (take_owed(line, taken)) return taken;
+    throw wrong(ErrorCode::kCorrupt, place_of(line));
+  }
   std::optional<Waiting>& waiting = at->second.waiting;
   if (!waiting || waiting->verb != line.verb) {
     if (take_ignored(at, line)) return taken;
@@ -107,7 +117,7 @@ EpisodeTable::Taken EpisodeTable::take(AnswerLine line,
   Promise<Reply> promise = std::move(waiting->promise);
   waiting.reset();
   if (line.refused) {
-    forget(at);
+    forget_closed(at);
     const std::string who = name_ + ": episode " + std::to_string(line.number) + ": ";
     done.push_back(
         failed_call(std::move(promise), Error(ErrorCode::kInvalidArgument, who + line.words)));
@@ -119,14 +129,14 @@ EpisodeTable::Taken EpisodeTable::take(AnswerLine line,
     done.push_back(failed_call(std::move(promise), wrong(ErrorCode::kCorrupt, what)));
     // A close that is wrong was one for the program.
     if (line.verb == Verb::kClose)
-      forget(at);
+      forget_closed(at);
     else
       taken.lines = give_up(at);
     return taken;
   }
 
   taken.opened = line.verb == Verb::kOpen;
-  if (line.verb == Verb::kClose) forget(at);
+  if (line.verb == Verb::kClose) forget_closed(at);
   Completion completion{std::move(promise), {}};
   completion.outcome.value.emplace(std::move(line.reply));
   done.push_back(std::move(completion));
@@ -140,7 +150,24 @@ bool EpisodeTable::take_ignored(Episodes::iterator at, const AnswerLine& line) {
   if (found == ignored.end()) return false;
   ignored.erase(found);
   // Every close is answered, that of an episode that ended by its own error meanwhile, too.
-  if (line.verb == Verb::kClose) forget(at);
+  if (line.verb == Verb::kClose) forget_closed(at);
+  return true;
+}
+
+// Whether it answers a call of an episode whose close was answered first.
+bool EpisodeTable::take_owed(const AnswerLine& line, Taken& taken) {
+  const auto at = owed_.find(line.number);
+  if (at == owed_.end()) return false;
+  std::vector<Verb>& verbs = at->second;
+  const auto found = std::find(verbs.begin(), verbs.end(), line.verb);
+  if (found == verbs.end()) return false;
+  verbs.erase(found);
+  // It was not open yet when it was closed, so it is open from now on.
+  if (line.verb == Verb::kOpen && !line.refused) {
+    verbs.push_back(Verb::kClose);
+    taken.lines = close_line(line.number) + "\n";
+  }
+  if (verbs.empty()) owed_.erase(at);
   return true;
 }
 
@@ -201,7 +228,15 @@ void EpisodeTable::forget(Episodes::iterator at) {
   episodes_.erase(at);
 }
 
+// The program has closed it, and may still answer what it was asked before.
+void EpisodeTable::forget_closed(Episodes::iterator at) {
+  if (!at->second.ignored.empty()) owed_[at->first] = std::move(at->second.ignored);
+  if (owed_.size() > kMaxOwed) owed_.erase(owed_.begin());
+  forget(at);
+}
+
 void EpisodeTable::lose(const Error& error, Completions& done) {
+  owed_.clear();
   for (auto at = episodes_.begin(); at != episodes_.end();) {
     const auto here = at++;
     Episode& episode = here->second;
@@ -218,6 +253,7 @@ void EpisodeTable::end(const Error& error, Completions& done) {
     if (episode.waiting) done.push_back(failed_call(std::move(episode.waiting->promise), error));
   episodes_.clear();
   numbers_.clear();
+  owed_.clear();
 }
 
 bool EpisodeTable::has_waiting() const {

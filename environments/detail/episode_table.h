@@ -35,6 +35,8 @@ Completion failed_call(Promise<Reply> promise, const Error& error);
 //     |            '-> late, or no answer to it: given up, forgotten once the program closed it
 //     '-> the program is gone: the next call says so, then it is forgotten
 //
+// Behind the answer to a close there may come that to an earlier call, which is dropped.
+//
 // Threads: one at a time; its owner has a lock.
 class EpisodeTable {
  public:
@@ -100,7 +102,9 @@ class EpisodeTable {
 
   std::string give_up(Episodes::iterator at);
   void forget(Episodes::iterator at);
+  void forget_closed(Episodes::iterator at);
   bool take_ignored(Episodes::iterator at, const AnswerLine& line);
+  bool take_owed(const AnswerLine& line, Taken& taken);
   std::string place_of(const AnswerLine& line) const;
 
   std::string name_;
@@ -108,6 +112,8 @@ class EpisodeTable {
   uint64_t next_ = 1;
   Episodes episodes_;                     // by their numbers on the wire
   std::map<uint64_t, uint64_t> numbers_;  // the callers' -> those; of none that is given up
+  // Calls of episodes that are forgotten, by the wire's numbers: they may still be answered.
+  std::map<uint64_t, std::vector<Verb>> owed_;
 };
 
 }  // namespace retort::environments::detail

@@ -411,6 +411,33 @@ TEST_F(CommandEnvironmentTest, ClosesInTheMiddleOfAStep) {
   EXPECT_EQ(closed.get(patience()).reward, 2.0);
 }
 
+// A program that does several things at once may close an episode while it still works on a step.
+TEST_F(CommandEnvironmentTest, AnAnswerMayComeBehindThatOfTheClose) {
+  const auto environment = start("scripted");
+  const std::string opened = R"(["{\"open\": N}"], )", closed = R"(["{\"close\": N}"])";
+  open_episode(*environment, 1,
+               says(opened + R"([], ["{\"close\": N, \"reward\": 2}",)" +
+                    R"( "{\"step\": N, \"messages\": [], \"done\": true}"])"));
+  open_episode(*environment, 2, says(opened + closed));
+  auto step = environment->step(turn_of(1));
+  auto end = environment->close({.episode = 1});
+  EXPECT_EQ(error_of([&] { step.get(patience()); }).code(), ErrorCode::kCancelled);
+  EXPECT_EQ(end.get(patience()).reward, 2.0);
+  close_episode(*environment, 2);
+
+  // One that it opens only after that is closed once more.
+  const std::string late =
+      R"([], ["{\"close\": N, \"error\": \"not open\"}", "{\"open\": N}"], )";
+  auto open = environment->open({.episode = 3, .seed = 0, .row = says(late + closed)});
+  auto refused = environment->close({.episode = 3});
+  EXPECT_EQ(error_of([&] { open.get(patience()); }).code(), ErrorCode::kCancelled);
+  EXPECT_EQ(error_of([&] { refused.get(patience()); }).message(), "tools/0: episode 3: not open");
+  for (uint64_t episode = 4; episode <= 5; ++episode) {
+    open_episode(*environment, episode, says(opened + closed));
+    close_episode(*environment, episode);
+  }
+}
+
 TEST_F(CommandEnvironmentTest, StopEndsWhatWaits) {
   const auto environment = start("silent");
   open_episode(*environment, 1);
