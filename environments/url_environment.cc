@@ -38,6 +38,14 @@ uint64_t random_number() {
   return std::max<uint64_t>(bits >> 11, 1);
 }
 
+// Tells whether the service itself says that it failed: it is there, and may answer other calls. By
+// 502 to 504 somebody else says that it is not.
+bool is_own_failure(const Error& error) {
+  return std::any_of(
+      error.context().begin(), error.context().end(),
+      [](const auto& pair) { return pair.first == "status" && pair.second == "500"; });
+}
+
 }  // namespace
 
 // The episodes that are open, and the call that each waits for.
@@ -296,8 +304,11 @@ Error UrlEnvironment::explained(const Error& error) const {
   if (error.message().starts_with(name_ + ": ")) return error;
   ErrorCode code = error.code();
   if (calls_->is_stopped()) code = ErrorCode::kCancelled;
-  if (code == ErrorCode::kUnavailable) code = ErrorCode::kPeerLost;
+  if (code == ErrorCode::kUnavailable)
+    code = is_own_failure(error) ? ErrorCode::kRemote : ErrorCode::kPeerLost;
   if (code == ErrorCode::kMismatch) code = ErrorCode::kInvalidArgument;  // a status 4xx
+  // Of an answer that is too long. An episode would wait for room by this code, and ask again.
+  if (code == ErrorCode::kResourceExhausted) code = ErrorCode::kCorrupt;
   return told(code, error.message());
 }
 

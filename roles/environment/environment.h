@@ -11,8 +11,9 @@ namespace retort::roles {
 // kCancelled. After an error of open or step the episode is over, on both sides: nobody closes it.
 //
 // Errors of a future: kTimeout after the environment's own timeout; kPeerLost when it is gone;
-//   kCorrupt for an answer that cannot be one; kInvalidArgument for a call that it refuses, with
-//   its words.
+//   kRemote when it is there, and failed with this call; kCorrupt for an answer that cannot be one;
+//   kInvalidArgument for a call that it refuses, with its words; kResourceExhausted for an open
+//   beyond its episodes, and for nothing else.
 // Threads: any; futures complete on a thread of the environment's, where nothing may block.
 class Environment {
  public:

@@ -134,13 +134,14 @@ TEST_F(UrlEnvironmentTest, WhatIsNoAnswerIsAnError) {
     ErrorCode code;
     const char* part;
   } cases[] = {
-      {reply(500, "out of memory"), ErrorCode::kPeerLost, "status 500"},
+      {reply(500, "out of memory"), ErrorCode::kRemote, "status 500"},
+      {reply(502, "no upstream"), ErrorCode::kPeerLost, "status 502"},
       {reply(400, "no such call"), ErrorCode::kInvalidArgument, "no such call"},
       {reply(401, ""), ErrorCode::kUnauthenticated, "status 401"},
       {reply(503, "", "Retry-After: 3600\r\n"), ErrorCode::kPeerLost, "503"},
       {reply(200, "<html>"), ErrorCode::kCorrupt, "is no JSON object that can be read; expected"},
       {reply(200, R"({"step": 4})"), ErrorCode::kCorrupt, "is one to another call"},
-      {reply(200, std::string(2 << 20, ' ')), ErrorCode::kResourceExhausted,
+      {reply(200, std::string(2 << 20, ' ')), ErrorCode::kCorrupt,
        "an answer of an environment has no more"},
       {"220 mail.example.org ESMTP\r\n\r\n", ErrorCode::kCorrupt, "the answer is no HTTP"},
   };

@@ -254,6 +254,14 @@ TEST_F(EnvironmentCallsTest, LossesThatComeTogetherAreOne) {
   EXPECT_EQ(code_of([&] { server.open(opening(1), call()); }), ErrorCode::kPeerLost);
 }
 
+// What fails with one call does not end the role, however often.
+TEST_F(EnvironmentCallsTest, ACallThatFailsIsNoLoss) {
+  fake->set_error(ErrorCode::kRemote);
+  for (int i = 0; i <= EnvironmentServer::kMaxLosses; ++i)
+    EXPECT_EQ(code_of([&] { server.open(opening(1), call()).get(soon()); }), ErrorCode::kRemote);
+  EXPECT_FALSE(server.work());
+}
+
 // A client of two replicas that take two episodes each.
 class RemoteEnvironmentTest : public ::testing::Test {
  protected:
