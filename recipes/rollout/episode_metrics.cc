@@ -1,5 +1,7 @@
 #include "recipes/rollout/episode_metrics.h"
 
+#include <algorithm>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -20,8 +22,11 @@ using Sums = std::map<std::string, std::pair<double, double>>;
 constexpr const char* kEnvironment = "environment/";
 
 void add(Sums& sums, const std::string& name, double value, double count = 1) {
+  // An environment's numbers may be as large as there are. JSON, in which sums travel, has no word
+  // for what is larger.
+  constexpr double kLargest = std::numeric_limits<double>::max();
   auto& [sum, number] = sums[name];
-  sum += value;
+  sum = std::clamp(sum + value, -kLargest, kLargest);
   number += count;
 }
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
 #include <utility>
@@ -154,6 +155,22 @@ TEST(EpisodeMetrics, AreMeansOverTheEpisodesOfAllRanks) {
           expected[i].second)
           << expected[i].first;
     }
+  });
+  for (const std::optional<Error>& error : errors)
+    EXPECT_FALSE(error) << error->what();
+}
+
+TEST(EpisodeMetrics, TakeNumbersWhoseSumIsTooLarge) {
+  const auto errors = test::run_rank_threads(2, [](parallel::World& world) {
+    RolloutGroup group;
+    for (int i = 0; i < 2; ++i)
+      group.samples.push_back(sample({{"best", 1.7e308}}, 1));
+    MetricsRow row;
+    add_episode_metrics({.groups = {group}}, world.dp(), row);
+    const auto said = std::ranges::find(row.values, std::string("environment/best"),
+                                        [](const auto& one) { return one.first; });
+    ASSERT_NE(said, row.values.end());
+    EXPECT_TRUE(std::isfinite(std::get<double>(said->second)));
   });
   for (const std::optional<Error>& error : errors)
     EXPECT_FALSE(error) << error->what();
