@@ -1,6 +1,7 @@
 #include "recipes/rewards/reward.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <utility>
 
@@ -132,6 +133,13 @@ std::vector<Scored> RewardSet::Impl::score(const std::vector<RewardInput>& input
         result[i].total = result[i].total.value_or(0) + weights[reward] * *scores[i];
     }
   }
+
+  // Each score is finite, but not what large ones come to, with which no other can be compared.
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (!std::isfinite(result[i].total.value_or(0)))
+      throw Error(ErrorCode::kInvalidArgument,
+                  "rewards: the weighted sum of " + detail::sample_name(inputs[i]) +
+                      " is infinite; let rewards give smaller numbers, or lower their weights");
   return result;
 }
 

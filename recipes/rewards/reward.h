@@ -104,7 +104,8 @@ class RewardSet {
   // Errors, each naming the reward: kInvalidArgument for a sample without the reference that the
   //   reward needs; kTimeout; kPeerLost if the command died; kCorrupt for an answer that cannot be
   //   one; kUnavailable without a service, or for a status other than 200; kResourceExhausted for a
-  //   pattern beyond its match limit; kClosed if the command failed before; a role's own.
+  //   pattern beyond its match limit; kClosed if the command failed before; a role's own. Of all of
+  //   them kInvalidArgument for a total that is not finite.
   std::vector<Scored> score(const std::vector<RewardInput>& inputs);
   // Ends a score() that waits for a role, which may take as long as its engine: kCancelled. Any
   // thread.

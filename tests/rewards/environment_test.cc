@@ -48,5 +48,15 @@ TEST(EnvironmentReward, AnEpisodeWithoutARewardIsAnError) {
   EXPECT_NE(refusal(input_of("w1")).find("drawn without an environment"), std::string::npos);
 }
 
+TEST(EnvironmentReward, ATotalThatIsInfiniteIsAnError) {
+  RewardSet set = environment_and_length();
+  EXPECT_EQ(set.score({episode(8e307)}).at(0).total, 2 * 8e307 + 1);
+  const std::string message =
+      message_of([&] { set.score({episode(0.5), episode(-1e308)}); }, ErrorCode::kInvalidArgument);
+  EXPECT_NE(message.find("rewards: the weighted sum of train.jsonl:17 is infinite"),
+            std::string::npos)
+      << message;
+}
+
 }  // namespace
 }  // namespace retort::rewards
