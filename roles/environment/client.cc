@@ -65,6 +65,12 @@ Future<Answer> failed(const Error& error) {
   return answer;
 }
 
+// Lets a promise be cancelled as a call is.
+template <class Answer>
+auto cancelling(Promise<Answer> promise) {
+  return [promise](std::function<void()> cancel) mutable { promise.on_cancel(std::move(cancel)); };
+}
+
 std::exception_ptr cancelled() {
   return std::make_exception_ptr(
       Error(ErrorCode::kCancelled, "nobody waits for episodes any more"));
@@ -112,10 +118,11 @@ class RemoteEnvironment::Impl : public std::enable_shared_from_this<Impl> {
   void ask_lost();
   void heard(size_t replica, const Outcome<EnvironmentInfo>& outcome);
 
-  // A call whose outcome goes to `then`, once. Returns what cancels it, as stop() does.
+  // A call whose outcome goes to `then`, once. What cancels it, as stop() does, goes to `begun`
+  // before that: `then` may have something else cancelled instead.
   template <class Request, class Reply, class Then>
-  std::function<void()> call(size_t replica, const rpc::Method<Request, Reply>& method,
-                             const Request& request, Then then);
+  void call(size_t replica, const rpc::Method<Request, Reply>& method, const Request& request,
+            Then then, const std::function<void(std::function<void()>)>& begun = {});
 
   const Options options_;
   rpc::Agent* agent_ = nullptr;
@@ -143,9 +150,9 @@ void RemoteEnvironment::Impl::attach(rpc::Agent& agent, rpc::PeerLinks* links) {
 }
 
 template <class Request, class Reply, class Then>
-std::function<void()> RemoteEnvironment::Impl::call(size_t replica,
-                                                    const rpc::Method<Request, Reply>& method,
-                                                    const Request& request, Then then) {
+void RemoteEnvironment::Impl::call(size_t replica, const rpc::Method<Request, Reply>& method,
+                                   const Request& request, Then then,
+                                   const std::function<void(std::function<void()>)>& begun) {
   Future<Reply> reply;
   try {
     const bool opens = std::is_same_v<Request, OpenEpisode>;
@@ -153,7 +160,7 @@ std::function<void()> RemoteEnvironment::Impl::call(size_t replica,
                          {.timeout = opens ? options_.open_timeout : options_.timeout});
   } catch (...) {
     then(Outcome<Reply>{std::nullopt, std::current_exception()});
-    return [] {};
+    return;
   }
 
   const std::function<void()> cancel = reply.canceller();
@@ -165,6 +172,7 @@ std::function<void()> RemoteEnvironment::Impl::call(size_t replica,
     cancels_.emplace(number, cancel);
     too_late = stopped_;
   }
+  if (begun) begun(cancel);
   reply.on_outcome(
       [self = shared_from_this(), number, then = std::move(then)](Outcome<Reply> outcome) mutable {
         {
@@ -174,7 +182,6 @@ std::function<void()> RemoteEnvironment::Impl::call(size_t replica,
         then(std::move(outcome));
       });
   if (too_late) cancel();
-  return cancel;
 }
 
 EnvironmentInfo RemoteEnvironment::Impl::info() {
@@ -243,10 +250,12 @@ void RemoteEnvironment::Impl::begin(Opening opening) {
 void RemoteEnvironment::Impl::send(Opening opening, Place place) {
   Promise<OpenedEpisode> promise = opening.promise;
   const auto sent = std::make_shared<Opening>(std::move(opening));
-  promise.on_cancel(call(place.replica, kEnvironmentOpen, sent->request,
-                         [this, sent, place](Outcome<OpenedEpisode> outcome) {
-                           opened(std::move(*sent), place, std::move(outcome));
-                         }));
+  call(
+      place.replica, kEnvironmentOpen, sent->request,
+      [this, sent, place](Outcome<OpenedEpisode> outcome) {
+        opened(std::move(*sent), place, std::move(outcome));
+      },
+      cancelling(promise));
 }
 
 void RemoteEnvironment::Impl::opened(Opening opening, Place place, Outcome<OpenedEpisode> outcome) {
@@ -278,14 +287,16 @@ Future<EpisodeAnswer> RemoteEnvironment::Impl::step(const EpisodeTurn& turn) {
 
   Promise<EpisodeAnswer> promise;
   Future<EpisodeAnswer> answer = promise.future();
-  promise.on_cancel(call(place.replica, kEnvironmentStep, turn,
-                         [this, promise, place, episode](Outcome<EpisodeAnswer> outcome) mutable {
-                           if (outcome.error) {
-                             ended(episode, place, code_of(outcome.error));
-                             outcome.error = for_caller(outcome.error);
-                           }
-                           promise.complete(std::move(outcome));
-                         }));
+  call(
+      place.replica, kEnvironmentStep, turn,
+      [this, promise, place, episode](Outcome<EpisodeAnswer> outcome) mutable {
+        if (outcome.error) {
+          ended(episode, place, code_of(outcome.error));
+          outcome.error = for_caller(outcome.error);
+        }
+        promise.complete(std::move(outcome));
+      },
+      cancelling(promise));
   return answer;
 }
 
@@ -300,11 +311,13 @@ Future<ClosedEpisode> RemoteEnvironment::Impl::close(const CloseEpisode& request
 
   Promise<ClosedEpisode> promise;
   Future<ClosedEpisode> end = promise.future();
-  promise.on_cancel(call(place.replica, kEnvironmentClose, request,
-                         [this, promise, place, episode](Outcome<ClosedEpisode> outcome) mutable {
-                           closed(episode, place, outcome);
-                           promise.complete(std::move(outcome));
-                         }));
+  call(
+      place.replica, kEnvironmentClose, request,
+      [this, promise, place, episode](Outcome<ClosedEpisode> outcome) mutable {
+        closed(episode, place, outcome);
+        promise.complete(std::move(outcome));
+      },
+      cancelling(promise));
   return end;
 }
 

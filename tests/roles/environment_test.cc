@@ -379,6 +379,19 @@ TEST_F(RemoteEnvironmentTest, AnEpisodeThatIsGivenUpBeforeItBeganIsClosed) {
   EXPECT_TRUE(fake(0).open_episodes().empty());
 }
 
+// It is then one that waits for room, and nobody's call.
+TEST_F(RemoteEnvironmentTest, AnEpisodeThatALostReplicaDidNotTakeCanBeGivenUp) {
+  const auto remote = attached();
+  for (uint64_t episode = 1; episode <= 3; ++episode)
+    remote->open(opening(episode)).get(soon());
+  replicas[1]->agent.close();
+  ASSERT_TRUE(test::wait_until([&] { return agent.peers().size() == 1; }));
+  auto waits = remote->open(opening(4));
+  EXPECT_FALSE(waits.wait(Deadline::after(50ms)));
+  waits.cancel();
+  EXPECT_EQ(code_of([&] { waits.get(soon()); }), ErrorCode::kCancelled);
+}
+
 TEST_F(RemoteEnvironmentTest, ALostEpisodeIsNotThoseBesideIt) {
   const auto remote = attached();
   for (uint64_t episode = 1; episode <= 3; ++episode)
