@@ -156,7 +156,11 @@ void set_episode(PromptSample& sample, const Row& row, const Json& conversation)
     bad_row(
         "the prompt is a text; an episode begins with a conversation: expected 'messages', or "
         "a 'prompt' of messages");
-  sample.row = row.columns().dump();
+  Json columns = row.columns();
+  // Whoever renders an episode knows nothing of `columns:`, and looks for this key itself.
+  if (const Json* kwargs = row.find("chat_template_kwargs"))
+    columns["chat_template_kwargs"] = *kwargs;
+  sample.row = columns.dump();
   if (sample.row.size() > kMaxEpisodeRow)
     bad_row("it has " + std::to_string(sample.row.size()) + " bytes as JSON; at most " +
             std::to_string(kMaxEpisodeRow) +

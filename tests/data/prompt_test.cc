@@ -57,6 +57,13 @@ TEST_F(PromptTest, ARowForEpisodesHasItsConversation) {
 
   EXPECT_EQ(make(prompted).row, "") << "not asked for";
 
+  // What the template is given has its own name there, as the generator reads it.
+  const std::string line = R"({"prompt":)" + said + R"(,"kw":{"b":1})";
+  const Source mapped{.columns = {{"chat_template_kwargs", "kw"}}};
+  const PromptSample given =
+      make_prompt(line + "}", "f.jsonl:7", mapped, tokenizer_, chat_, /*for_episodes=*/true);
+  EXPECT_EQ(given.row, line + R"(,"chat_template_kwargs":{"b":1}})");
+
   const std::string long_row =
       R"({"prompt":)" + said + R"(,"book":")" + std::string(600'000, 'x') + R"("})";
   EXPECT_NO_THROW(make(long_row));
