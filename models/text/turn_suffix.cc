@@ -36,7 +36,10 @@ constexpr std::array<std::string_view, 14> kTurnEnds{"<|im_end|>",
 
 [[noreturn]] void refuse(const std::string& reason) {
   throw Error(ErrorCode::kInvalidArgument,
-              "the chat template " + reason + "; turns cannot be joined without tokenising again");
+              "the chat template " + reason +
+                  "; episodes of several turns need one that prints what an assistant says, its "
+                  "tool calls and their results, and that ends every turn with a token of the "
+                  "tokenizer");
 }
 
 // The text behind a turn, from the token that ends it.
@@ -47,10 +50,9 @@ struct Behind {
   std::string_view suffix() const { return std::string_view(text).substr(end.size()); }
 };
 
-// What follows a turn that says the sentinel; none: no token ends it.
+// What follows the sentinel, which the template must have printed; none: no token ends the turn.
 std::optional<Behind> behind_turn(const std::string& rendered, const std::string& eos) {
   const size_t said = rendered.find(kSaid);
-  if (said == std::string::npos) refuse("leaves out what the assistant says, or calls with");
   size_t first = std::string::npos;
   std::string end;
   const auto look = [&](std::string_view token) {
@@ -144,6 +146,9 @@ Behind TurnSuffix::Impl::behind(const Messages& answers, std::string_view variab
   }
 
   const int32_t eos = tokenizer.eos_id();
+  if (rendered.find(kSaid) == std::string::npos)
+    refuse(std::string("leaves out ") +
+           (calls ? "an assistant's tool calls" : "an assistant's text"));
   std::optional<Behind> found =
       behind_turn(rendered, eos < 0 ? std::string() : tokenizer.id_to_token(eos));
   if (!found)
@@ -163,7 +168,7 @@ TurnSuffix::TurnSuffix(ChatTemplate chat, Tokenizer tokenizer) {
     behind = impl->behind(one_result(), "{}");
   } catch (const Error& error) {
     throw Error(ErrorCode::kInvalidArgument,
-                std::string("turns with calls of tools cannot be joined: ") + error.what());
+                std::string("turns with calls of tools cannot be joined: ") + error.message());
   }
 
   // A result that stands before the end-of-turn token is the model's own turn going on.

@@ -182,10 +182,13 @@ void check_turns(const Recipe& recipe, const RecipePlaces& places) {
   } catch (const Error& error) {
     places.refuse({"environment", "tool_format"}, error.message(), error.code());
   }
+  const models::Tokenizer tokenizer = models::Tokenizer::load(folder);
   try {
-    const models::TurnSuffix joined(chat, models::Tokenizer::load(folder));
+    const models::TurnSuffix joined(chat, tokenizer);
   } catch (const Error& error) {
-    places.refuse({"environment"}, error.message(), error.code());
+    places.refuse({"environment"},
+                  error.message() + "; give a chat template with tools by data.chat_template",
+                  error.code());
   }
 }
 

@@ -148,6 +148,18 @@ TEST_F(EnvironmentRecipe, TheTemplateTeachesCallsAndPrintsNoOtherDay) {
   EXPECT_NE(without.find("environment.tool_format: auto finds no tool format"), std::string::npos)
       << without;
 
+  // A format that the recipe names does not make the template print calls.
+  const std::string silent = message_of([&] {
+    open({"data.chat_template=FOLDER/other.jinja", "environment.tool_format=hermes"});
+  });
+  EXPECT_NE(silent.find("the chat template leaves out an assistant's tool calls"),
+            std::string::npos)
+      << silent;
+  EXPECT_NE(silent.find("; give a chat template with tools by data.chat_template"),
+            std::string::npos)
+      << silent;
+  EXPECT_EQ(silent.find("[invalid_argument]"), std::string::npos) << silent;
+
   const std::string dated = refusal("data.chat_template=FOLDER/dated.jinja");
   EXPECT_NE(dated.find("data.template_date: is missing: the chat template prints the day"),
             std::string::npos)
