@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 
 #include "base/printable.h"
@@ -11,6 +12,8 @@ namespace retort::launch {
 namespace {
 
 constexpr std::chrono::milliseconds kRedraw{200};
+// Of every run with an environment, whatever its recipe is watched by.
+constexpr const char* kLostEpisodes = "episodes/num_lost";
 
 std::string format(const char* pattern, double value) {
   std::array<char, 48> buffer;
@@ -39,10 +42,20 @@ std::string loss_and_norm(const LoggedStep& row) {
   return number(row, "loss", "loss", "%.4f") + number(row, "grad_norm", "grad_norm", "%.3f");
 }
 
+// What was not measured is left out, as the entropy of a step without a token. A loss that is no
+// number is what somebody must see.
+bool is_shown(const std::string& key, double value) {
+  return !std::isnan(value) || key.ends_with("loss");
+}
+
 std::string watched_numbers(const std::vector<std::pair<std::string, double>>& watched) {
   std::string text;
-  for (const auto& [key, value] : watched)
-    text += "  " + key + " " + format("%.4f", value);
+  for (const auto& [key, value] : watched) {
+    if (key == kLostEpisodes)
+      text += value > 0 ? "  lost " + format("%.0f", value) : "";
+    else if (is_shown(key, value))
+      text += "  " + key + " " + format("%.4f", value);
+  }
   return text;
 }
 
@@ -53,7 +66,7 @@ std::string learning_rate(const LoggedStep& row) {
 std::string eval_line(const LoggedStep& row) {
   std::string text = "eval at step " + std::to_string(row.step);
   for (const auto& [key, value] : row.values)
-    if (key.starts_with("eval_"))
+    if (key.starts_with("eval_") && is_shown(key, value))
       text += "  " + key + " " + format(key.starts_with("eval_num_") ? "%.0f" : "%.4f", value);
   return text;
 }
@@ -104,6 +117,9 @@ Progress::Progress(Options options)
     : options_(std::move(options)),
       writer_(options_.fd, options_.max_waiting),
       tail_(options_.metrics, options_.patience) {
+  // It stands first, because a narrow terminal cuts the line off at the right.
+  options_.watched.emplace(options_.watched.begin(), kLostEpisodes);
+
   state_.title = options_.title;
   state_.position = options_.max_steps ? std::to_string(options_.start_step) + "/" +
                                              std::to_string(*options_.max_steps)

@@ -33,7 +33,7 @@ struct ProgressState {
   std::string position;  // "120/200" or "epoch 0.52/1"
   std::optional<LoggedStep> last, last_eval;
   // Numbers that this kind of run is watched by beside its loss, as last logged: not every row has
-  // them.
+  // them. One that is no number (NaN) is not shown, unless it is a loss.
   std::vector<std::pair<std::string, double>> watched;
   std::optional<std::chrono::seconds> eta;
   std::string notice;   // "stopping ..."
@@ -70,9 +70,10 @@ class Progress : public SupervisorObserver {
     Duration plain_interval{10'000};  // between plain lines of logged steps
     // width of a live display; 0: the terminal's, asked at every redraw
     int columns = 0;
-    std::string title;                 // "<recipe> -> runs/gsm8k"
-    std::filesystem::path metrics;     // followed for new rows
-    std::vector<std::string> watched;  // names of its numbers that are shown beside the loss
+    std::string title;              // "<recipe> -> runs/gsm8k"
+    std::filesystem::path metrics;  // followed for new rows
+    // names of its numbers that are shown beside the loss; before them, how many episodes were lost
+    std::vector<std::string> watched;
     int64_t start_step = 0;            // where a resumed run continues
     std::optional<int64_t> max_steps;  // one of the two
     std::optional<double> num_epochs;

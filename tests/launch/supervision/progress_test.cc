@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <fstream>
 #include <thread>
 
@@ -38,6 +39,16 @@ TEST(ProgressTextTest, PlainLines) {
   const LoggedStep counted{50, {{"eval_loss", 1.5}, {"eval_num_tokens", 4987}}};
   EXPECT_EQ(launch::plain_step(counted, "50/200", seconds(65)),
             "eval at step 50  eval_loss 1.5000  eval_num_tokens 4987");
+}
+
+TEST(ProgressTextTest, WhatIsNoNumberIsLeftOutUnlessItIsALoss) {
+  const double none = std::nan("");
+  const LoggedStep step{10, {{"loss", none}}};
+  EXPECT_EQ(launch::plain_step(step, "10/200", std::nullopt,
+                               {{"kd_loss", none}, {"entropy", none}, {"reward", 1.0}}),
+            "step 10/200  loss nan  kd_loss nan  reward 1.0000");
+  const LoggedStep eval{50, {{"eval_loss", none}, {"eval_reward", none}}};
+  EXPECT_EQ(launch::plain_step(eval, "", std::nullopt), "eval at step 50  eval_loss nan");
 }
 
 TEST(ProgressTextTest, DisplayFitsTheTerminal) {
@@ -194,7 +205,28 @@ TEST_F(ProgressTest, WatchedNumbersStandBesideTheLoss) {
       << text;
   EXPECT_NE(text.find("step 2/3  loss 1.0000  reward 0.2500  kl 0.7500"), std::string::npos)
       << text;
-  EXPECT_NE(text.find("step 3/3  loss 1.0000  reward nan  kl 0.7500"), std::string::npos) << text;
+  EXPECT_NE(text.find("step 3/3  loss 1.0000  kl 0.7500"), std::string::npos)
+      << "what is no number is left out: " << text;
+}
+
+// Whatever the run is watched by, as nothing else says that a run goes on without them.
+TEST_F(ProgressTest, LostEpisodesStandFirst) {
+  Progress progress({.fd = pipe_[1],
+                     .plain_interval = Duration(0),
+                     .title = "",
+                     .metrics = folder_ / "metrics.jsonl",
+                     .watched = {"reward"},
+                     .max_steps = 3});
+  put(folder_ / "metrics.jsonl",
+      "{\"step\": 1, \"loss\": 1, \"reward\": 0.5, \"episodes/num_lost\": 13}\n"
+      "{\"step\": 2, \"loss\": 1}\n"
+      "{\"step\": 3, \"loss\": 1, \"reward\": 0.5, \"episodes/num_lost\": 0}\n");
+  progress.finish();
+  const std::string text = shown();
+  EXPECT_NE(text.find("step 1/3  loss 1.0000  lost 13  reward 0.5000"), std::string::npos) << text;
+  EXPECT_NE(text.find("step 2/3  loss 1.0000  lost 13  reward 0.5000"), std::string::npos)
+      << "of its round: " << text;
+  EXPECT_NE(text.find("step 3/3  loss 1.0000  reward 0.5000"), std::string::npos) << text;
 }
 
 TEST_F(ProgressTest, TheLastStepOfARunStoppedEarlyIsShown) {
