@@ -51,6 +51,15 @@ void check_lengths(const Recipe& recipe, const RecipePlaces& places) {
                             ", the tokens of one turn");
 }
 
+// It is allowed, because a reward may look at the first call alone.
+void warn_of_one_turn(const Recipe& recipe, const RecipePlaces& places) {
+  if (recipe.environment->max_turns == 1)
+    places.warn({"environment", "max_turns"},
+                "with 1 no call is ever answered, since the last turn of an episode has no answer: "
+                "the model reads no result, and an episode with a call counts as cut; expected 2 "
+                "or more");
+}
+
 // A request whose episodes may still begin anew must not end the run.
 void check_times(const Recipe& recipe, const RecipePlaces& places) {
   const Duration wait = longest_wait(*recipe.environment);
@@ -165,6 +174,7 @@ void check_environment(const Recipe& recipe, const RecipePlaces& places) {
   if (!recipe.generation->stop.empty())
     places.refuse({"generation", "stop"},
                   "with environment: a turn ends at the template's end token; remove the key");
+  warn_of_one_turn(recipe, places);
   check_lengths(recipe, places);
   check_times(recipe, places);
   check_rows(recipe.data, places);

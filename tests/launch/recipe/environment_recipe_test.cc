@@ -124,6 +124,17 @@ TEST_F(EnvironmentRecipe, TheKeyOfAServiceMayBeAVariable) {
   EXPECT_EQ(environments::read_api_key(*recipe.roles.at("tools").environment), "opened");
 }
 
+TEST_F(EnvironmentRecipe, OneTurnIsWarnedAbout) {
+  const auto is_warned_about = [&](const std::string& turns) {
+    load(kToolsBase, {"environment.max_turns=" + turns});
+    return std::ranges::any_of(warnings_, [](const std::string& warning) {
+      return warning.find("environment.max_turns: with 1 no call is ever") != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(is_warned_about("1"));
+  EXPECT_FALSE(is_warned_about("2"));
+}
+
 TEST_F(EnvironmentRecipe, AnEnvironmentDrawsNothing) {
   const std::string text = replaced(kToolsBase, "  generator: {model: FOLDER/student}\n", "");
   const std::string message = error_of(text, {"generation.role=tools"});
