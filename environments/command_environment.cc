@@ -234,7 +234,8 @@ void CommandEnvironment::expire() {
     if (!start_deadline_.expired()) return;
     throw program_->failed(ErrorCode::kTimeout,
                            "no first line after " + format_duration(options_.start_timeout) +
-                               " (start_timeout); expected {\"retort_environment\": 1}");
+                               " (start_timeout); expected {\"retort_environment\": 1}; a program "
+                               "must flush its lines");
   }
 
   Completions done;

@@ -367,6 +367,8 @@ TEST_F(CommandEnvironmentTest, TheStartHasADeadline) {
   EXPECT_EQ(error.code(), ErrorCode::kTimeout);
   EXPECT_NE(error.message().find("no first line after 500ms (start_timeout)"), std::string::npos)
       << error.message();
+  EXPECT_NE(error.message().find("a program must flush its lines"), std::string::npos)
+      << error.message();
 }
 
 TEST_F(CommandEnvironmentTest, RefusesCallsThatCannotBe) {
