@@ -61,6 +61,35 @@ TEST(DoctorEnvironments, ProgramsAreLookedForInPath) {
   EXPECT_NE(missing[0].what.find("roles.tools: there is no program 'no-such-program' in PATH"),
             std::string::npos)
       << missing[0].what;
+  EXPECT_NE(missing[0].action.find("in roles.tools.environment.command"), std::string::npos)
+      << missing[0].action;
+}
+
+TEST_F(DoctorFiles, AnEnvironmentsProgramMustBeOneThatStarts) {
+  recipes::Recipe recipe;
+  const auto found = [&](const std::string& program) {
+    recipe.roles["tools"].environment.emplace().command = {program};
+    return launch::doctor::check_environments({.recipe = &recipe, .ranks = {{"tools", 1}}}).at(0);
+  };
+  const std::string file = (folder_ / "tools.sh").string();
+  const Finding missing = found(file);
+  EXPECT_EQ(missing.verdict, Verdict::kProblem) << missing.what;
+  EXPECT_NE(missing.what.find("there is no program '" + file), std::string::npos) << missing.what;
+
+  // Nobody may execute it, root neither.
+  put(file, "#!/bin/sh\n");
+  const Finding data = found(file);
+  EXPECT_EQ(data.verdict, Verdict::kProblem) << data.what;
+  EXPECT_NE(data.what.find("cannot be executed"), std::string::npos) << data.what;
+  std::filesystem::permissions(file, std::filesystem::perms::owner_all);
+  EXPECT_EQ(found(file).verdict, Verdict::kOk);
+
+  for (const std::string& words : {file + " --seed 3", std::string("no-such-program tools.py")}) {
+    const Finding spaced = found(words);
+    EXPECT_EQ(spaced.verdict, Verdict::kProblem) << spaced.what;
+    EXPECT_NE(spaced.what.find("is one word with spaces"), std::string::npos) << spaced.what;
+    EXPECT_NE(spaced.action.find("each argument an item"), std::string::npos) << spaced.action;
+  }
 }
 
 TEST_F(DoctorFiles, AContainersOwnGroupIsTheRoot) {
