@@ -51,13 +51,19 @@ class BlockCheck {
     const std::optional<BlockUse> use = use_of(type_, name);
     if (!given && use && use->required)
       places_.refuse({}, "`" + name + "` is missing; recipe: " + kind + " needs at least " +
-                             std::string(use->least));
+                             least_of(*use));
     if (!given || use) return;
 
     std::string owners;
     for (const RecipeType* type : recipe_types())
       if (use_of(*type, name)) owners += (owners.empty() ? "" : " or ") + std::string(type->name());
     places_.refuse({name}, "this block belongs to recipe: " + owners + ", the recipe is " + kind);
+  }
+
+  // An environment has a reward of its own, and rows that may name no answer.
+  std::string least_of(const BlockUse& use) const {
+    if (use.name == "rewards" && recipe_.environment) return "rewards: [{type: environment}]";
+    return std::string(use.least);
   }
 
   void check_generation_block() const {

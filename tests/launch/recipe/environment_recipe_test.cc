@@ -124,6 +124,16 @@ TEST_F(EnvironmentRecipe, TheKeyOfAServiceMayBeAVariable) {
   EXPECT_EQ(environments::read_api_key(*recipe.roles.at("tools").environment), "opened");
 }
 
+TEST_F(EnvironmentRecipe, MissingRewardsAreTheEnvironments) {
+  const std::string with = error_of(kToolsBase, {"rewards=null"});
+  EXPECT_NE(with.find("recipe: grpo needs at least rewards: [{type: environment}]"),
+            std::string::npos)
+      << with;
+  const std::string without = error_of(kGrpoBase, {"rewards=null"});
+  EXPECT_NE(without.find("needs at least rewards: [{type: numeric}]"), std::string::npos)
+      << without;
+}
+
 TEST_F(EnvironmentRecipe, OneTurnIsWarnedAbout) {
   const auto is_warned_about = [&](const std::string& turns) {
     load(kToolsBase, {"environment.max_turns=" + turns});
