@@ -42,9 +42,11 @@ TEST(EnvironmentReward, AnEpisodeWithoutARewardIsAnError) {
   const auto refusal = [&](const RewardInput& input) {
     return message_of([&] { set.score({input}); }, ErrorCode::kInvalidArgument);
   };
-  EXPECT_NE(refusal(episode(std::nullopt))
-                .find("reward 'environment': train.jsonl:17 has no reward in close"),
-            std::string::npos);
+  const std::string none = refusal(episode(std::nullopt));
+  EXPECT_NE(none.find("reward 'environment': train.jsonl:17 has no reward; expected a number of "
+                      "get_reward(), or of a program or service {\"close\": N, "),
+            std::string::npos)
+      << none;
   EXPECT_NE(refusal(input_of("w1")).find("drawn without an environment"), std::string::npos);
 }
 

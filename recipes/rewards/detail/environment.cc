@@ -20,8 +20,9 @@ class Environment final : public Scorer {
       if (!input.episode->reward)
         fail(ErrorCode::kInvalidArgument, name_,
              sample_name(input) +
-                 " has no reward in close; expected {\"close\": N, \"reward\": NUMBER} of the "
-                 "environment");
+                 " has no reward; expected a number of get_reward(), or of a program or service "
+                 "{\"close\": N, \"reward\": NUMBER}; give one, or take {type: environment} out of "
+                 "rewards");
       scores.emplace_back(*input.episode->reward);
     }
     return scores;

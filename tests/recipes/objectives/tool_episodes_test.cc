@@ -423,7 +423,7 @@ TEST_F(ToolEpisodesWithoutReward, AreAnErrorThatNamesTheRow) {
   EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
   const std::string message = error.what();
   EXPECT_NE(message.find("tool_rows.jsonl:3"), std::string::npos) << message;
-  EXPECT_NE(message.find("no reward in close"), std::string::npos) << message;
+  EXPECT_NE(message.find("has no reward; expected"), std::string::npos) << message;
 }
 
 }  // namespace
