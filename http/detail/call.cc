@@ -28,11 +28,14 @@ ErrorCode code_for(int status) {
   return later ? ErrorCode::kUnavailable : ErrorCode::kMismatch;
 }
 
-std::string advice_for(int status) {
+std::string advice_for(const Request& request, int status) {
   switch (status) {
     case 401:
     case 403: return "check the key and what it may do";
-    case 404: return "check the path, and whether the server has this door switched on";
+    case 404:
+      return "there is nothing for " + std::string(to_string(request.method)) + " at " +
+             request.url.shown() +
+             "; check the path, which this server may not serve, or only with an option of its own";
     case 413: return "the request is too large for the server";
     case 429:
     case 503: return "the server is busy or still starting; wait longer or ask for less at a time";
@@ -67,7 +70,7 @@ std::optional<Error> error_of_status(const Request& request, const Response& res
   if (request.any_status && (kind == 4 || kind == 5)) return std::nullopt;
   return Error(code_for(response.status), "status " + std::to_string(response.status) +
                                               ", expected 2xx: " + shown(response.body, secret) +
-                                              "; " + advice_for(response.status));
+                                              "; " + advice_for(request, response.status));
 }
 
 }  // namespace

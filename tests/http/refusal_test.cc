@@ -75,6 +75,16 @@ TEST(Refusal, MapsStatuses) {
   }
 }
 
+TEST(Refusal, SaysWhatWasAskedWhereNothingIs) {
+  const test::ScriptedServer server(says(reply(404, "")));
+  Client client;
+  const Error error = failure(client, post_to(server.url("/path?k=v")));
+  EXPECT_NE(error.message().find("there is nothing for POST at " + server.url("/path?...") +
+                                 "; check the path, which this server may not serve"),
+            std::string::npos)
+      << error.what();
+}
+
 TEST(Refusal, StatusesMayBeAnswers) {
   for (const int status : {400, 404, 500, 503}) {
     const test::ScriptedServer server(says(reply(status, "why")));
