@@ -8,6 +8,7 @@ action; what it is told is the observation as JSON, and the episode ends when th
 reward is the sum of those of the steps. What a row has under "reset" goes to the server's reset(),
 with the seed of the group. Needs the package websockets, which openenv-core has.
 """
+import contextlib
 import json
 import sys
 import urllib.request
@@ -22,8 +23,12 @@ MAX_BYTES = 100 << 20
 
 def read_tool():
     """The schema of an action as that of a tool."""
-    with urllib.request.urlopen(f"{URL}/schema", timeout=PATIENCE) as answer:
-        action = json.load(answer)["action"]
+    try:
+        with urllib.request.urlopen(f"{URL}/schema", timeout=PATIENCE) as answer:
+            action = json.load(answer)["action"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        sys.exit(f"openenv_env: {URL}/schema: {type(error).__name__}: {error}; expected the "
+                 "address of an OpenEnv server, http://HOST:PORT")
     properties = {k: v for k, v in action.get("properties", {}).items() if k != "metadata"}
     parameters = {**action, "type": "object", "properties": properties}
     description = action.get("description") or "Acts in the environment."
@@ -37,7 +42,14 @@ class Episode:
     def __init__(self, row, seed):
         self.tools = [TOOL]
         self._reward = 0.0
-        self._socket = connect(f"ws{URL.removeprefix('http')}/ws", max_size=MAX_BYTES)
+        # Entered instead of called alone, which websockets 17 warns of and later ones refuse.
+        self._connection = contextlib.ExitStack()
+        address = f"ws{URL.removeprefix('http')}/ws"
+        try:
+            connection = connect(address, max_size=MAX_BYTES)
+            self._socket = self._connection.enter_context(connection)
+        except Exception as error:  # websockets has types of its own
+            raise ConnectionError(f"{address}: {error}") from error
         # Seeds there are those of numpy.
         self.append = "\n" + self._ask("reset", {"seed": seed % 2**32, **row.get("reset", {})})
 
@@ -58,7 +70,7 @@ class Episode:
 
     def close(self):
         self._socket.send(json.dumps({"type": "close"}))
-        self._socket.close()
+        self._connection.close()
         return self._reward
 
 
