@@ -63,6 +63,10 @@ class Bad:
 class NoReset:
     pass
 
+class Needs(NoReset):
+    def __init__(self, size):
+        pass
+
 class Undocumented:
     def reset(self): pass
     def tool(self, x: int): pass
@@ -78,6 +82,36 @@ def seeded(x: int) -> int:
 class Seeded:
     def reset(self, seed, **row):
         return f"seed {seed}"
+'''
+
+# What raises, by the line of its own file that calls what does.
+RAISING = '''from deep import deeper
+
+class Raising:
+    def __init__(self):
+        deeper("init")
+    def reset(self, **row):
+        deeper("reset")
+    def get_reward(self):
+        return deeper("reward")
+'''
+CALLS = {"init": 5, "reset": 7, "reward": 9}
+DEEP = '''
+def deeper(stage):
+    with open("stage") as file:
+        if file.read() == stage:
+            return {}["goal"]
+'''
+
+FAILING = '''
+
+def fail(word: str) -> str:
+    """Fails.
+
+    Args:
+        word: The word.
+    """
+    return {}["" + word]
 '''
 
 
@@ -255,19 +289,75 @@ class ServingTest(FolderTest):
             closed = program.ask({"close": number})
             self.assertEqual(closed, {"close": number, "error": f"episode {number} is not open"})
         program.ask(opening(3, reward=float("inf")))
-        self.assertIn("not finite", program.ask({"close": 3})["error"])
-        program.ask(opening(4, reward="much"))
-        self.assertIn("ValueError", program.ask({"close": 4})["error"])
+        self.assertIn("returned inf, a float; expected", program.ask({"close": 3})["error"])
         self.assertEqual(program.ask(turn(9)), {"step": 9, "error": "episode 9 is not open"})
+
+    def test_a_reward_is_a_number(self):
+        program = self.start("others:Slow")
+        for number, (value, kind) in enumerate([("1.0", "str"), ("much", "str"), ([1], "list")]):
+            program.ask(opening(number, reward=value))
+            self.assertIn(
+                f"Slow.get_reward() returned {value!r}, a {kind}; expected a number or None",
+                program.ask({"close": number})["error"])
+        program.ask(opening(9, reward=True))
+        self.assertEqual(program.ask({"close": 9}), {"close": 9, "reward": 1.0})
 
     def test_reset_may_refuse(self):
         program = self.start("others:Bad")
-        for row, part in (({"what": "raise"}, "ValueError: no such task"), ({}, "TypeError"),
-                          ({"what": [1]}, "reset() returned list; expected None or a text")):
+        for row, part in (
+            ({"what": "raise"}, "Bad.reset() raised ValueError: no such task (others.py:"),
+            ({}, "Bad.reset() missing 1 required positional argument: 'what'; it gets the row's "),
+            ({"what": "a", "goal": 1}, "argument 'goal'; it gets the row's columns by name (what, "
+                                       "goal): name them, or take **row"),
+            ({"what": [1]}, "Bad.reset() returned [1], a list; expected None or a text"),
+        ):
             answer = program.ask(opening(1, **row))
             self.assertIn(part, answer["error"])
         self.assertEqual(program.ask(opening(2, what="hi")),
                          {"open": 2, "tools": [], "append": "hi"})
+
+    def test_what_raises_is_named_with_its_line(self):
+        self.write("deep.py", DEEP)
+        self.write("raising.py", RAISING)
+        for stage, name in (("init", "Raising"), ("reset", "Raising.reset"),
+                            ("reward", "Raising.get_reward")):
+            self.write("stage", "")
+            program = self.start("raising:Raising")
+            program.ask(opening(1))  # which takes the instance that was made first
+            self.write("stage", stage)
+            answer = program.ask(opening(2))
+            if stage == "reward":
+                answer = program.ask({"close": 2})
+            self.assertEqual(
+                answer["error"], f"{name}() raised KeyError: 'goal' (raising.py:{CALLS[stage]})")
+            # Where exactly is in the log.
+            self.assertIn("in deeper\n", program.end()[1])
+
+        self.write("stage", "init")
+        program = Dialogue(self, "raising:Raising")
+        self.assertIsNone(program.next())
+        code, errors = program.end()
+        self.assertEqual(code, 2)
+        self.assertIn("in deeper\n", errors)
+        self.assertEqual(errors.splitlines()[-1], "retort_env: Raising() raised KeyError: 'goal' "
+                         f"(raising.py:{CALLS['init']})")
+
+    def test_failures_of_tools_are_logged(self):
+        self.write("failing.py", FAILING)
+        program = self.start("--tools", "failing.py")
+        program.ask(opening(1))
+        calls = [env_cases.call("fail", word="a")] * 11 + [env_cases.call("fail", word=1)]
+        calls += [env_cases.call(f"nope{i}\n") for i in range(9)] + [env_cases.call("fail", x=1)]
+        self.assertEqual(program.ask(turn(1, *calls))["failed_calls"], len(calls))
+        _, errors = program.end()
+        self.assertEqual(errors.count("Traceback"), 2, errors)
+        for text in ("tool 'fail' raised KeyError: 'a' (failing.py:9), which the model is told (1 ",
+                     "tool 'fail' raised KeyError: 'a' (failing.py:9), which the model is told (10",
+                     "tool 'fail' raised TypeError: ", 'return {}["" + word]',
+                     "the model's mistake: Tool nope0 not found. (1 so far)",
+                     "the model's mistake: fail() got an unexpected keyword argument 'x' (1 "):
+            self.assertIn(text, errors)
+        self.assertEqual(errors.count("the model's mistake"), 2)
 
     def test_long_texts_are_cut(self):
         program = self.start("others:Slow")
@@ -309,6 +399,7 @@ def _hidden(): pass
         self.assertEqual(program.ask(opening(1, seed=2**63))["append"], f"seed {2**63}")
 
     def test_what_cannot_be_served_is_refused(self):
+        self.write("other/json.py", "class Env: pass\n")
         for arguments, part in (
             (["others"], "names no environment; expected MODULE:CLASS"),
             (["nowhere:Env"], "cannot import 'nowhere'"),
@@ -317,7 +408,12 @@ def _hidden(): pass
             (["others:NoReset"], "NoReset has no method reset()"),
             (["others:Undocumented"], "Undocumented.tool: "),
             (["--tools", "others:gate"], "expected functions, found <threading.Event"),
-            (["--tools", "nothing.py"], "cannot import 'nothing'"),
+            (["--tools", "nothing.py"], f"there is no file 'nothing.py' in {self.folder}; exp"),
+            (["nowhere/others.py:Slow"], f"there is no file 'others.py' in {self.folder}/nowhere"),
+            (["./others:Slow"], f"no file 'others' in {self.folder}; expected FILE.py, or the n"),
+            (["other/json.py:Env"], "'json' is another module too ("),
+            (["others:Needs"], "Needs.__init__() missing 1 required positional argument: 'size'; "
+                               "expected a class, or a function, that is called without"),
         ):
             with self.subTest(arguments):
                 program = Dialogue(self, *arguments)
@@ -325,6 +421,7 @@ def _hidden(): pass
                 code, errors = program.end()
                 self.assertEqual(code, 2, errors)
                 self.assertIn(part, errors)
+                self.assertNotIn("Traceback", errors)
 
     def test_another_version_is_refused(self):
         program = Dialogue(self, "others:Slow")
