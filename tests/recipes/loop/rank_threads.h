@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "parallel/world.h"
+#include "tests/support/sanitizer.h"
 #include "tests/support/thrown.h"
 
 namespace retort::test {
@@ -20,7 +21,7 @@ namespace retort::test {
 // most `timeout`. No world ends before all ranks are done.
 inline std::vector<std::optional<Error>> run_rank_threads(
     int64_t dp, const std::function<void(parallel::World& world)>& run,
-    std::chrono::milliseconds timeout = std::chrono::seconds(30)) {
+    std::chrono::milliseconds timeout = std::chrono::seconds(30) * kSlowness) {
   parallel::StoreServer store("127.0.0.1");
   const auto size = static_cast<size_t>(dp);
   std::vector<std::unique_ptr<parallel::World>> worlds(size);
