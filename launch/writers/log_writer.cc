@@ -58,6 +58,8 @@ LogWriter::LogWriter(size_t capacity) : capacity_(capacity), files_(std::make_sh
 LogWriter::~LogWriter() { drain(kLastLogs); }
 
 void LogWriter::append(const fs::path& log, std::string_view text) {
+  // The thread may have become idle since the caller asked full(), which then says no.
+  work();
   Waiting& waiting = waiting_[log];
   // After a gap nothing more is taken until the thread has it, so that the log says at the place of
   // the gap how much is missing.

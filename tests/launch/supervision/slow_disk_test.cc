@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -126,6 +127,28 @@ TEST_F(SlowDisk, ALogThatCannotBeOpenedHoldsNobody) {
   }));
   ::close(fd);
   EXPECT_EQ(text, "one two three \n[6 bytes were left out: the file system did not answer]\n");
+}
+
+// Full it is no more once the thread is idle, though it has not been given yet what waits.
+TEST_F(SlowDisk, LogsTakeMoreOnceTheThreadIsIdle) {
+  const auto fifo = folder_ / "student-0.log";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  LogWriter logs(/*capacity=*/10);
+  logs.append(fifo, "line ");  // the thread's, which waits for a reader
+  logs.append(fifo, "line ");
+  logs.append(fifo, "line ");
+  EXPECT_TRUE(logs.full());
+
+  const int fd = ::open(fifo.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(fd, 0);
+  EXPECT_TRUE(wait_until([&] { return !logs.full(); }));
+  logs.append(fifo, "line ");
+  logs.drain(seconds(60));
+  char bytes[256];
+  const ssize_t got = ::read(fd, bytes, sizeof bytes);
+  ::close(fd);
+  EXPECT_EQ(std::string(bytes, static_cast<size_t>(std::max<ssize_t>(got, 0))),
+            "line line line line ");
 }
 
 // Whoever makes the writers wait while it is full loses nothing to a slow disk; one that does not
