@@ -142,7 +142,8 @@ bool same_answer(std::string_view completion, std::string_view reference) {
   const Answer answer = answer_of(completion);
   const Answer wanted = answer_of(reference);
   if (!is_answer(answer) || !is_answer(wanted)) return false;
-  if (answer.value && wanted.value) return same_value(*answer.value, *wanted.value);
+  if (answer.value && wanted.value)
+    return same_value(*answer.value, *wanted.value) && !leaves_work(*answer.value, *wanted.value);
   return !answer.value && !wanted.value && answer.written == wanted.written;
 }
 

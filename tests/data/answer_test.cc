@@ -146,8 +146,9 @@ TEST(Answer, FractionsPowersAndRootsAreExact) {
                {"2**3", "8"},
                {"-3^2", "-9"},
                {"(-3)^2", "9"},
-               {"3 \\cdot 4", "12"},
-               {"3 times 4", "12"},
+               {"3 \\cdot 4", "3 \\times 4"},
+               {"3 times 4", "(4)(3)"},
+               {"3 * 2^2", "12"},
                {"\\sqrt{16}", "4"},
                {"2\\sqrt{3}", "\\sqrt{12}"},
                {"\\frac{\\sqrt{2}}{2}", "\\frac{1}{\\sqrt{2}}"},
@@ -169,6 +170,43 @@ TEST(Answer, FractionsPowersAndRootsAreExact) {
                     {"\\binom{5}{2}", "2"},
                     {"log(5)", "5"},
                     {"101_2", "2"}});
+}
+
+// A model that learns by this reward would else write the question down again.
+TEST(Answer, WorkThatIsLeftIsNoAnswer) {
+  const std::pair<const char*, const char*> questions[] = {
+      {"771 * 9725", "7497975"},
+      {"{\"expression\": \"771 * 9725\"}}", "7497975"},
+      {"#### 6 * 7", "42"},
+      {"\\boxed{6 \\times 7}", "42"},
+      {"x = 6(7)", "42"},
+      {"(2)(3)", "6"},
+      {"2 * 3 * 2^2", "24"},
+      {"1/2 * 84", "42"},
+      {"(6 * 7, 1)", "(42, 1)"},
+      {"84/12", "7"},
+      {"\\boxed{\\frac{84}{12}}", "7"},
+      {"\\{84/12, 3\\}", "\\{3, 7\\}"},
+      {"41 = 6 * 7", "42"},
+      {"41 = 6 * 7", "41"},
+  };
+  for (const auto& [completion, reference] : questions)
+    EXPECT_FALSE(same_answer(completion, reference)) << completion;
+
+  // Where the work is done besides, where the reference has the same to do, and where it is how one
+  // writes such a number.
+  expect_same({{"6 * 7 = 42", "42"},
+               {"x = 42 = 6 * 7", "42"},
+               {"That is 7 = 84/12.", "7"},
+               {"42", "41 + 1 = 42"},
+               {"6 * 7", "7 * 6"},
+               {"6 * 7", "2 * 21"},
+               {"84/12", "14/2"},
+               {"12/16", "3/4"},
+               {"3/4", "0.75"},
+               {"3 \\times 10^2", "300"},
+               {"2^2 * 3", "12"},
+               {"5 million", "5000000"}});
 }
 
 TEST(Answer, UnitsAreLeftOut) {

@@ -36,6 +36,17 @@ Value number_value(Number number) {
   return value;
 }
 
+Value of_parts(std::string shape, std::vector<Value> parts) {
+  const bool product = std::ranges::any_of(parts, &Value::product);
+  const bool quotient = std::ranges::any_of(parts, &Value::quotient);
+  return {.number = {},
+          .parts = std::move(parts),
+          .shape = std::move(shape),
+          .half_day = {},
+          .product = product,
+          .quotient = quotient};
+}
+
 class Parser {
  public:
   explicit Parser(std::span<const Token> tokens) : tokens_(tokens) {}
@@ -79,13 +90,15 @@ class Parser {
       if (!first) return std::nullopt;
       if (!first->shape.empty()) return unit(*first) ? first : std::nullopt;
     }
+    product_ = first && first->product;
+    quotient_ = first && first->quotient;
     MaybeNumber number = product(first ? MaybeNumber(first->number) : std::nullopt);
     if (!number) return std::nullopt;
     Value value = number_value(std::move(*number));
 
     // Numbers with colons between them, as of a time or a ratio, are one value of several parts.
     if (sees(':')) {
-      Value times{.number = {}, .parts = {std::move(value)}, .shape = ":", .half_day = {}};
+      Value times = of_parts(":", {std::move(value)});
       while (takes(':')) {
         number = product(std::nullopt);
         if (!number || times.parts.size() >= kMaxParts) return std::nullopt;
@@ -93,6 +106,8 @@ class Parser {
       }
       value = std::move(times);
     }
+    value.product = product_;
+    value.quotient = quotient_;
     if (!unit(value)) return std::nullopt;
     return value;
   }
@@ -110,7 +125,7 @@ class Parser {
     const std::string shape = open + tokens_[at_++].text;
     if (shape == "()" && parts->size() == 1) return std::move(parts->front());
     if (shape == "{}" && parts->size() > kMaxSetParts) return std::nullopt;
-    return Value{.number = {}, .parts = std::move(*parts), .shape = shape, .half_day = {}};
+    return of_parts(shape, std::move(*parts));
   }
 
   bool begins_factor() const { return sees('(') || sees_command("sqrt") || sees_command("pi"); }
@@ -119,7 +134,15 @@ class Parser {
     const bool negative = !first && takes('-');
     if (!first && !negative) takes('+');
 
-    MaybeNumber value = first ? powered(std::move(first)) : mixed();
+    int num_plain = 0;  // factors that are neither a power nor a root nor pi
+    const auto counted = [&](const auto& read) {
+      const bool is_symbol = sees_command("sqrt") || sees_command("pi");
+      took_power_ = false;
+      MaybeNumber factor = read();
+      num_plain += !is_symbol && !took_power_;
+      return factor;
+    };
+    MaybeNumber value = counted([&] { return first ? powered(std::move(first)) : mixed(); });
     bool divided = false;
     while (value) {
       const bool multiplies = takes('*');
@@ -127,13 +150,14 @@ class Parser {
       if (multiplies || (begins_factor() && !divided)) {
         if (divided) return std::nullopt;
         const bool minus = multiplies && takes('-');
-        const MaybeNumber next = powered(atom());
+        const MaybeNumber next = counted([&] { return powered(atom()); });
+        if (num_plain > 1) product_ = true;
         value = next ? multiply(*value, *next) : std::nullopt;
         if (value && minus) value->negative = !value->negative;
       } else if (sees('/') && !is_unit(1)) {
         if (divided) return std::nullopt;
         ++at_;
-        divided = true;
+        divided = quotient_ = true;
         const MaybeNumber next = powered(atom());
         value = next ? divide(*value, *next) : std::nullopt;
       } else {
@@ -174,6 +198,7 @@ class Parser {
     ++at_;
     const bool negative = takes('-');
     const MaybeNumber exponent = atom();
+    took_power_ = true;
     const std::optional<int> integer = exponent ? small_integer(*exponent) : std::nullopt;
     if (!integer || sees_power()) return std::nullopt;
     return power(*base, negative ? -*integer : *integer);
@@ -208,6 +233,7 @@ class Parser {
 
   // Reads the two arguments of \frac. In TeX \frac12 is 1/2.
   MaybeNumber fraction() {
+    quotient_ = true;
     if (sees(TokenKind::kNumber)) {
       const std::string& digits = look()->text;
       if (digits.find_first_not_of("0123456789") != std::string::npos) return std::nullopt;
@@ -269,6 +295,8 @@ class Parser {
   std::span<const Token> tokens_;
   size_t at_ = 0;
   int depth_ = 0;
+  // Of the item that is being read: those of its value, and whether its last factor was a power.
+  bool product_ = false, quotient_ = false, took_power_ = false;
 };
 
 bool same_set(const std::vector<Value>& a, const std::vector<Value>& b) {
@@ -283,7 +311,16 @@ bool same_set(const std::vector<Value>& a, const std::vector<Value>& b) {
   return true;
 }
 
+bool is_whole_value(const Value& value) {
+  return value.shape.empty() ? is_whole(value.number)
+                             : std::ranges::all_of(value.parts, is_whole_value);
+}
+
 }  // namespace
+
+bool leaves_work(const Value& value, const Value& wanted) {
+  return (value.product && !wanted.product) || (value.quotient && is_whole_value(wanted));
+}
 
 bool same_value(const Value& a, const Value& b) {
   if (a.shape != b.shape || a.parts.size() != b.parts.size()) return false;
@@ -299,9 +336,7 @@ std::optional<ReadValue> read_value(std::span<const Token> tokens) {
   std::optional<std::vector<Value>> parts = parser.list();
   if (!parts) return std::nullopt;
   const bool one = parts->size() == 1;
-  Value value =
-      one ? std::move(parts->front())
-          : Value{.number = {}, .parts = std::move(*parts), .shape = "()", .half_day = {}};
+  Value value = one ? std::move(parts->front()) : of_parts("()", std::move(*parts));
   return ReadValue{std::move(value), parser.num_taken()};
 }
 

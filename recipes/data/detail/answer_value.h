@@ -18,9 +18,16 @@ struct Value {
   // "{}": a set; ":": a time or a ratio
   std::string shape;
   std::string half_day;  // "am", "pm", or ""
+  // How it is written, at any depth: "6 * 7", a product of numbers without a power, a root or pi;
+  // "84/12", with a line of a fraction.
+  bool product = false, quotient = false;
 };
 
 bool same_value(const Value& a, const Value& b);
+
+// True if `value`, which is the same as `wanted`, is a question rather than its answer: "6 * 7" of
+// 42, which is written without a product; "84/12" of 7, a whole number.
+bool leaves_work(const Value& value, const Value& wanted);
 
 struct ReadValue {
   Value value;
