@@ -19,6 +19,7 @@ struct ArithmeticCommand {
   bool tools = false;        // products, and a call of the calculator
   bool prompts = false;      // of these the questions alone
   int digits = data::ProductOptions().digits;
+  int calls_percent = data::ProductOptions().calls_percent;
 };
 
 // Writes the rows. Returns how many problems there are of their kind.
@@ -32,7 +33,9 @@ int64_t write_problems(const ArithmeticCommand& command) {
   }
   const auto rows = command.prompts ? data::ProductRows::kPrompts : data::ProductRows::kCalls;
   data::write_product_problems(command.output, command.first, command.count, command.seed,
-                               {.rows = rows, .digits = command.digits});
+                               {.rows = rows,
+                                .digits = command.digits,
+                                .calls_percent = command.calls_percent});
   return data::num_product_problems(command.digits);
 }
 
@@ -71,6 +74,10 @@ void add_data_arithmetic(Command data) {
       .needs(tools);
   c.option("--digits", o.digits,
            "with --tools: of one factor, 2 to 9; the other one has one digit fewer")
+      .shows_default()
+      .needs(tools);
+  c.option("--calls", o.calls_percent,
+           "with --tools: percent of the rows that have the call; the others answer at once")
       .shows_default()
       .needs(tools);
 }

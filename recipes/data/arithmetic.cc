@@ -211,12 +211,8 @@ ArithmeticProblem Sequence::at(int64_t index) const {
 }
 
 void check_options(const ArithmeticOptions& options) {
-  const int percent = options.mistakes_percent;
-  if (percent < 0 || percent > 100)
-    throw Error(ErrorCode::kInvalidArgument,
-                "mistakes in " + std::to_string(percent) +
-                    " percent of the rows were asked for; expected 0 to 100");
-  if (percent > 0 && options.rows == ArithmeticRows::kPreferences)
+  detail::check_share("mistakes", options.mistakes_percent);
+  if (options.mistakes_percent > 0 && options.rows == ArithmeticRows::kPreferences)
     throw Error(ErrorCode::kInvalidArgument,
                 "rows of preferences have one solution with a mistake each; mistakes in a "
                 "percentage of the rows are for problems alone: leave one of the two out");
@@ -224,8 +220,7 @@ void check_options(const ArithmeticOptions& options) {
 
 // Kinds take turns, so counting by kind gives each the same share.
 bool has_mistake(int64_t index, int percent) {
-  const int64_t of_kind = index / static_cast<int64_t>(kKinds.size());
-  return of_kind % 100 * percent % 100 < percent;
+  return detail::is_in_share(index / static_cast<int64_t>(kKinds.size()), percent);
 }
 
 }  // namespace

@@ -32,6 +32,14 @@ constexpr std::string_view kSchema =
     R"("string", "description": "The result: a whole number, a decimal number where that )"
     R"(is exact, or a fraction."}}})";
 
+void check_calls(const ProductOptions& options) {
+  detail::check_share("calls", options.calls_percent);
+  if (options.calls_percent < 100 && options.rows == ProductRows::kPrompts)
+    throw Error(ErrorCode::kInvalidArgument,
+                "rows of prompts have no calls; calls in a percentage of the rows are for whole "
+                "conversations alone: leave one of the two out");
+}
+
 void check_digits(int digits) {
   if (digits < kMinProductDigits || digits > kMaxProductDigits)
     throw Error(ErrorCode::kInvalidArgument,
@@ -70,17 +78,17 @@ std::string called(std::string_view expression) {
       .str();
 }
 
-std::string row_of(const ProductProblem& problem, ProductRows rows) {
+std::string row_of(const ProductProblem& problem, ProductRows rows, bool with_call) {
   std::vector<std::string> messages{said("user", problem.prompt)};
-  if (rows == ProductRows::kCalls) {
+  if (with_call) {
     messages.push_back(called(problem.expression));
     messages.push_back(JsonLine()
                            .add("role", "tool")
                            .add("name", "calculate")
                            .add("content", std::string_view(problem.answer))
                            .str());
-    messages.push_back(said("assistant", problem.completion));
   }
+  if (rows == ProductRows::kCalls) messages.push_back(said("assistant", problem.completion));
 
   JsonLine row;
   row.raw("messages", json_array(messages, [](const std::string& message) { return message; }));
@@ -128,9 +136,12 @@ ProductProblem product_problem(int64_t index, uint64_t seed, int digits) {
 
 void write_product_problems(const std::filesystem::path& file, int64_t first, int64_t count,
                             uint64_t seed, const ProductOptions& options) {
+  check_calls(options);
   const int64_t size = num_product_problems(options.digits);
   detail::write_problem_file(file, first, count, size, [&](int64_t index) {
-    return row_of(product_problem(index, seed, options.digits), options.rows);
+    const bool with_call = options.rows == ProductRows::kCalls &&
+                           detail::is_in_share(index, options.calls_percent);
+    return row_of(product_problem(index, seed, options.digits), options.rows, with_call);
   });
 }
 

@@ -37,6 +37,10 @@ enum class ProductRows { kCalls, kPrompts };
 struct ProductOptions {
   ProductRows rows = ProductRows::kCalls;
   int digits = 4;  // kMinProductDigits to kMaxProductDigits
+  // So many of a hundred kCalls rows have the call; the others have the tool, too, and are answered
+  // at once, rightly. Spread evenly over the indices; which ones does not depend on the seed. 0 to
+  // 100; 100 with kPrompts.
+  int calls_percent = 100;
 };
 
 // Writes a row for each of the problems [first, first + count) as JSONL, atomically. The same

@@ -133,6 +133,36 @@ TEST_F(ProductRowsTest, AreConversationsAndTheirQuestions) {
   }
 }
 
+TEST_F(ProductRowsTest, AShareOfTheRowsHasTheCall) {
+  for (const int percent : {0, 1, 30, 99, 100}) {
+    write_product_problems(folder_ / "f.jsonl", 500, 200, 1, {.calls_percent = percent});
+    const JsonlFile file(folder_ / "f.jsonl");
+    int64_t calls = 0;
+    for (int64_t i = 0; i < file.size(); ++i) {
+      const ProductProblem problem = product_problem(500 + i, 1, 4);
+      const auto row = ordered_json::parse(file.line(i));
+      const auto& messages = row.at("messages");
+      calls += messages.size() == 4;
+
+      // The others have the tool and the right answer, but do not ask for it.
+      ASSERT_TRUE(messages.size() == 4 || messages.size() == 2);
+      EXPECT_EQ(messages.front().at("content"), problem.prompt);
+      EXPECT_EQ(messages.back().at("content"), problem.completion);
+      EXPECT_EQ(row.at("tools").size(), 1u);
+      EXPECT_EQ(row.at("answer"), problem.answer);
+    }
+    EXPECT_EQ(calls, 2 * percent) << "of each hundred rows";
+  }
+
+  const auto refusal = [&](const ProductOptions& options) {
+    return test::message_of([&] { content(0, 1, options); });
+  };
+  EXPECT_NE(refusal({.calls_percent = 101}).find("expected 0 to 100"), std::string::npos);
+  EXPECT_NE(refusal({.calls_percent = -1}).find("expected 0 to 100"), std::string::npos);
+  const std::string of_prompts = refusal({.rows = ProductRows::kPrompts, .calls_percent = 30});
+  EXPECT_NE(of_prompts.find("leave one of the two out"), std::string::npos) << of_prompts;
+}
+
 // A model's folder whose tokenizer knows the rows' words.
 models::Tokenizer tokenizer_of(const JsonlFile& rows, const std::filesystem::path& folder) {
   std::vector<std::string> texts;

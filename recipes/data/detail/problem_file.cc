@@ -12,6 +12,15 @@ void check_problem_range(int64_t first, int64_t count, int64_t size) {
                     std::to_string(count) + " were asked for; there are " + std::to_string(size));
 }
 
+void check_share(const std::string& what, int percent) {
+  if (percent < 0 || percent > 100)
+    throw Error(ErrorCode::kInvalidArgument,
+                what + " in " + std::to_string(percent) +
+                    " percent of the rows were asked for; expected 0 to 100");
+}
+
+bool is_in_share(int64_t index, int percent) { return index % 100 * percent % 100 < percent; }
+
 void write_problem_file(const std::filesystem::path& file, int64_t first, int64_t count,
                         int64_t size, const std::function<std::string(int64_t index)>& row) {
   check_problem_range(first, count, size);
