@@ -22,9 +22,12 @@ constexpr std::string_view kMark = "####";
 constexpr std::string_view kBox = "\\boxed{";
 // A text of more tokens than this is no answer by itself.
 constexpr size_t kMaxWrittenTokens = 64;
+// Formulas behind an answer that may explain it.
+constexpr int kMaxExplanations = 4;
 
 struct Answer {
   std::optional<detail::Value> value;
+  std::vector<Token> before;   // what stands before its formula
   std::vector<Token> written;  // where there is no value; may be empty
 };
 
@@ -127,9 +130,40 @@ Answer answer_of(std::string_view text) {
   std::vector<Token> tokens = place == AnswerPlace::kLast
                                   ? detail::answer_tokens(without_bullets(text))
                                   : detail::answer_tokens(text);
-  Answer answer{.value = detail::find_value(tokens, place), .written = {}};
-  if (!answer.value) answer.written = written_answer(std::move(tokens));
-  return answer;
+  // TeX breaks lines in a box where it likes.
+  std::vector<Token> before = tokens;
+  if (place == AnswerPlace::kWhole)
+    std::erase_if(before, [](const Token& token) { return token.is(TokenKind::kStop, "\n"); });
+  std::optional<detail::FoundValue> found = detail::find_value(before, place);
+  if (!found) return {.value = {}, .before = {}, .written = written_answer(std::move(tokens))};
+  before.resize(found->begin);
+  return {.value = std::move(found->value), .before = std::move(before), .written = {}};
+}
+
+// True for what may stand between an answer and a formula that explains it: "= ", ", which is (".
+bool leads_to_formula(const Token& token) {
+  using enum TokenKind;
+  if (token.kind == kSign && token.text.size() == 1)
+    return std::string_view("=([,:").find(token.text) != std::string_view::npos;
+  return token.kind == kLetter || token.kind == kWord || token.kind == kStop;
+}
+
+// True if the answer says the value. A formula behind it that explains it does not unsay it: in
+// "42 = 6 * 7 = 2 * 21" and "42, which is 6 * 7" the first of equal ones is the answer.
+bool says(Answer answer, const detail::Value& wanted) {
+  for (int steps = 0; answer.value && detail::same_value(*answer.value, wanted); ++steps) {
+    if (detail::says_value(*answer.value, wanted)) return true;
+    if (steps == kMaxExplanations) return false;
+    std::vector<Token>& tokens = answer.before;
+    while (!tokens.empty() && leads_to_formula(tokens.back()))
+      tokens.pop_back();
+    std::optional<detail::FoundValue> found = detail::find_value(tokens, AnswerPlace::kLast);
+    answer.value.reset();
+    if (!found) continue;
+    answer.value = std::move(found->value);
+    tokens.resize(found->begin);
+  }
+  return false;
 }
 
 bool is_answer(const Answer& answer) { return answer.value || !answer.written.empty(); }
@@ -142,8 +176,7 @@ bool same_answer(std::string_view completion, std::string_view reference) {
   const Answer answer = answer_of(completion);
   const Answer wanted = answer_of(reference);
   if (!is_answer(answer) || !is_answer(wanted)) return false;
-  if (answer.value && wanted.value)
-    return same_value(*answer.value, *wanted.value) && !leaves_work(*answer.value, *wanted.value);
+  if (answer.value && wanted.value) return says(answer, *wanted.value);
   return !answer.value && !wanted.value && answer.written == wanted.written;
 }
 

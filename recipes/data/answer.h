@@ -19,13 +19,16 @@ bool has_answer(std::string_view text);
 
 // True when both texts have an answer and it is the same: equal values, or, where neither can be
 // read, the same writing but for spaces and what TeX only sets in another way. Never true for two
-// texts of which only one can be read, where several numbers might be meant, nor where the
-// completion leaves work to its reader: "6 * 7" is no 42 and "84/12" no 7 (but "12/16" is 3/4).
+// texts of which only one can be read, nor where several numbers might be meant. Nor, and so it may
+// be false the other way round, where the completion leaves work to its reader that the reference
+// has done: "6 * 7" is no 42 and "84/12" no 7.
 bool same_answer(std::string_view completion, std::string_view reference);
 
 enum class Agreement {
   kSame,       // same_answer
-  kDifferent,  // two values that differ, or a completion that is empty or was cut in its box
+  // two values that differ, equal ones of which the completion leaves work to do, or a completion
+  // that is empty or was cut in its box
+  kDifferent,
   kUnknown     // at least one of them cannot be read, which says nothing of what it means
 };
 Agreement compare_answers(std::string_view completion, std::string_view reference);

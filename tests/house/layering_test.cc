@@ -25,7 +25,6 @@ const Rules kKept{
             {"models/config/rope_keys.h", "with it config.cc would be longer than 500 lines"},
             {"models/config/windows.h", "with it config.cc would be longer than 500 lines"},
             {"parallel/detail/sockets.h", "hides the system's sockets from a file about keys"},
-            {"recipes/data/detail/answer_phrase.h", "reads a formula; its user finds where one is"},
             {"recipes/data/detail/plain_text.h", "with it answer_tokens.cc would pass 500 lines"},
             {"recipes/distill/self_check.h", "the recipes' folders have the same names"},
             {"recipes/distill/write_cache.h", "with it setup.cc would be longer than 500 lines"},

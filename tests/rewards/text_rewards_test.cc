@@ -39,7 +39,8 @@ TEST(TextRewards, Numeric) {
       {"42 #### 41", "42", 0},
       {"no idea", "42", 0},
       {"", "42", 0},
-      {"\\boxed{\\frac{4}{2}}", "2", 1},
+      {"\\boxed{\\frac{6}{4}}", "1.5", 1},
+      {"\\boxed{\\frac{4}{2}}", "2", 0},
   };
   for (const auto& c : cases)
     EXPECT_EQ(score(options, input_of(c.completion, c.reference)), c.expected) << c.completion;

@@ -51,25 +51,11 @@ std::optional<Tokens> side_of_equation(Tokens tokens) {
   return only_name ? left : right;
 }
 
-// Returns what the side before the last "=" of "42 = 6 * 7" says where it has the value of the other
-// one, which leaves work: a check behind the answer does not unsay it.
-std::optional<Value> value_before(Tokens equation, const Value& right) {
-  const size_t equals = last_outside(equation, '=');
-  if (equals == equation.size()) return std::nullopt;
-  const std::optional<Tokens> side = side_of_equation(equation.first(equals));
-  if (!side) return std::nullopt;
-  std::optional<ReadValue> left = read_value(*side);
-  const bool says_it = left && left->num_tokens == side->size() &&
-                       same_value(right, left->value) && leaves_work(right, left->value);
-  return says_it ? std::optional<Value>(std::move(left->value)) : std::nullopt;
-}
-
-// Reads a box: words before the number may name it, units may follow, and nothing else.
-std::optional<Value> whole_value(Tokens all) {
-  std::vector<Token> tokens(all.begin(), all.end());
-  std::erase_if(tokens, [](const Token& token) { return token.is(TokenKind::kStop, "\n"); });
+// Reads a box, of one line: words before the number may name it, units may follow, nothing else.
+std::optional<FoundValue> whole_value(Tokens tokens) {
+  const Tokens all = tokens;
   while (!tokens.empty() && tokens.back().is(TokenKind::kStop, "."))
-    tokens.pop_back();
+    tokens = tokens.first(tokens.size() - 1);
   const std::optional<Tokens> side = side_of_equation(tokens);
   if (!side) return std::nullopt;
 
@@ -80,7 +66,7 @@ std::optional<Value> whole_value(Tokens all) {
   }
   std::optional<ReadValue> read = read_value(rest);
   if (!read || read->num_tokens != rest.size()) return std::nullopt;
-  return std::move(read->value);
+  return FoundValue{std::move(read->value), static_cast<size_t>(rest.data() - all.data())};
 }
 
 // [begin, end) of the formula around a number.
@@ -222,7 +208,7 @@ bool is_joined_behind(Tokens behind) {
 
 }  // namespace
 
-std::optional<Value> find_value(Tokens tokens, AnswerPlace place) {
+std::optional<FoundValue> find_value(Tokens tokens, AnswerPlace place) {
   if (place == AnswerPlace::kWhole) return whole_value(tokens);
   if (!has_number(tokens)) return std::nullopt;
 
@@ -258,8 +244,7 @@ std::optional<Value> find_value(Tokens tokens, AnswerPlace place) {
   std::optional<ReadValue> read = read_value(formula);
   if (!read || read->num_tokens < num_needed) return std::nullopt;
   if (is_joined_behind(Tokens(formula).subspan(read->num_tokens))) return std::nullopt;
-  if (std::optional<Value> left = value_before(whole, read->value)) return left;
-  return std::move(read->value);
+  return FoundValue{std::move(read->value), static_cast<size_t>(side->data() - tokens.data())};
 }
 
 }  // namespace retort::data::detail

@@ -15,8 +15,13 @@ enum class AnswerPlace {
   kLast    // the last one
 };
 
+struct FoundValue {
+  Value value;
+  size_t begin = 0;  // of the tokens: where its formula stands
+};
+
 // The value there. Nothing where there is none, where it cannot be read, and where several numbers
 // might be meant ("x = 5 or x = 7").
-std::optional<Value> find_value(std::span<const Token> tokens, AnswerPlace place);
+std::optional<FoundValue> find_value(std::span<const Token> tokens, AnswerPlace place);
 
 }  // namespace retort::data::detail

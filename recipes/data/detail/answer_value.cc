@@ -36,15 +36,47 @@ Value number_value(Number number) {
   return value;
 }
 
-Value of_parts(std::string shape, std::vector<Value> parts) {
-  const bool product = std::ranges::any_of(parts, &Value::product);
-  const bool quotient = std::ranges::any_of(parts, &Value::quotient);
-  return {.number = {},
-          .parts = std::move(parts),
-          .shape = std::move(shape),
-          .half_day = {},
-          .product = product,
-          .quotient = quotient};
+bool is_bracket(const Token& token) {
+  return token.kind == TokenKind::kSign && token.text.find_first_of("(){}") == 0;
+}
+
+bool is_power(const Token& token) {
+  return token.is_sign('^') || token.is(TokenKind::kSign, "**");
+}
+
+// True for the signs of "3 * 10^8" in either order, brackets and signs left out.
+bool is_scientific(std::span<const Token> tokens) {
+  const auto is_digits = [](const Token& token) { return token.kind == TokenKind::kNumber; };
+  const auto is_ten_power = [&](std::span<const Token> three) {
+    return three[0].is(TokenKind::kNumber, "10") && is_power(three[1]) && is_digits(three[2]);
+  };
+  if (tokens.size() < 4 || tokens.size() > 5) return false;
+  const auto first = tokens.first(3), last = tokens.last(3);
+  const bool has_sign = tokens.size() == 5;
+  return (is_ten_power(last) && is_digits(tokens[0]) && (!has_sign || tokens[1].is_sign('*'))) ||
+         (is_ten_power(first) && is_digits(tokens.back()) && (!has_sign || tokens[3].is_sign('*')));
+}
+
+// Says how the number is written that these tokens were read as.
+Written written_as(std::span<const Token> number) {
+  std::vector<Token> tokens;
+  bool multiplies = false, divides = false;
+  for (size_t i = 0; i < number.size(); ++i) {
+    const Token& token = number[i];
+    const bool opens = token.is_sign('(') || token.is_sign('{');
+    // A bracket right behind a number or another bracket multiplies with what is in it.
+    if (token.is_sign('(') && i > 0)
+      multiplies |= number[i - 1].kind == TokenKind::kNumber || number[i - 1].is_sign(')') ||
+                    number[i - 1].is_sign('}');
+    multiplies |= token.is_sign('*');
+    divides |= token.is_sign('/') || token.is(TokenKind::kCommand, "frac");
+    if (!opens && !is_bracket(token) && !token.is_sign('-') && !token.is_sign('+'))
+      tokens.push_back(token);
+  }
+  if (tokens.size() == 1 && tokens[0].kind == TokenKind::kNumber) return Written::kDigits;
+  if (multiplies && !is_scientific(tokens)) return Written::kProduct;
+  const bool by_one = tokens.size() == 3 && tokens[2].is(TokenKind::kNumber, "1");
+  return divides && !by_one ? Written::kQuotient : Written::kOther;
 }
 
 class Parser {
@@ -84,21 +116,21 @@ class Parser {
   }
 
   MaybeValue item() {
+    const size_t begin = at_;
     MaybeValue first;
     if (sees('(') || sees('[') || sees(TokenKind::kSetOpen)) {
       first = group();
       if (!first) return std::nullopt;
       if (!first->shape.empty()) return unit(*first) ? first : std::nullopt;
     }
-    product_ = first && first->product;
-    quotient_ = first && first->quotient;
     MaybeNumber number = product(first ? MaybeNumber(first->number) : std::nullopt);
     if (!number) return std::nullopt;
     Value value = number_value(std::move(*number));
+    value.written = written_as(tokens_.subspan(begin, at_ - begin));
 
     // Numbers with colons between them, as of a time or a ratio, are one value of several parts.
     if (sees(':')) {
-      Value times = of_parts(":", {std::move(value)});
+      Value times{.number = {}, .parts = {std::move(value)}, .shape = ":", .half_day = {}};
       while (takes(':')) {
         number = product(std::nullopt);
         if (!number || times.parts.size() >= kMaxParts) return std::nullopt;
@@ -106,8 +138,6 @@ class Parser {
       }
       value = std::move(times);
     }
-    value.product = product_;
-    value.quotient = quotient_;
     if (!unit(value)) return std::nullopt;
     return value;
   }
@@ -125,7 +155,7 @@ class Parser {
     const std::string shape = open + tokens_[at_++].text;
     if (shape == "()" && parts->size() == 1) return std::move(parts->front());
     if (shape == "{}" && parts->size() > kMaxSetParts) return std::nullopt;
-    return of_parts(shape, std::move(*parts));
+    return Value{.number = {}, .parts = std::move(*parts), .shape = shape, .half_day = {}};
   }
 
   bool begins_factor() const { return sees('(') || sees_command("sqrt") || sees_command("pi"); }
@@ -134,15 +164,7 @@ class Parser {
     const bool negative = !first && takes('-');
     if (!first && !negative) takes('+');
 
-    int num_plain = 0;  // factors that are neither a power nor a root nor pi
-    const auto counted = [&](const auto& read) {
-      const bool is_symbol = sees_command("sqrt") || sees_command("pi");
-      took_power_ = false;
-      MaybeNumber factor = read();
-      num_plain += !is_symbol && !took_power_;
-      return factor;
-    };
-    MaybeNumber value = counted([&] { return first ? powered(std::move(first)) : mixed(); });
+    MaybeNumber value = first ? powered(std::move(first)) : mixed();
     bool divided = false;
     while (value) {
       const bool multiplies = takes('*');
@@ -150,14 +172,13 @@ class Parser {
       if (multiplies || (begins_factor() && !divided)) {
         if (divided) return std::nullopt;
         const bool minus = multiplies && takes('-');
-        const MaybeNumber next = counted([&] { return powered(atom()); });
-        if (num_plain > 1) product_ = true;
+        const MaybeNumber next = powered(atom());
         value = next ? multiply(*value, *next) : std::nullopt;
         if (value && minus) value->negative = !value->negative;
       } else if (sees('/') && !is_unit(1)) {
         if (divided) return std::nullopt;
         ++at_;
-        divided = quotient_ = true;
+        divided = true;
         const MaybeNumber next = powered(atom());
         value = next ? divide(*value, *next) : std::nullopt;
       } else {
@@ -198,7 +219,6 @@ class Parser {
     ++at_;
     const bool negative = takes('-');
     const MaybeNumber exponent = atom();
-    took_power_ = true;
     const std::optional<int> integer = exponent ? small_integer(*exponent) : std::nullopt;
     if (!integer || sees_power()) return std::nullopt;
     return power(*base, negative ? -*integer : *integer);
@@ -233,7 +253,6 @@ class Parser {
 
   // Reads the two arguments of \frac. In TeX \frac12 is 1/2.
   MaybeNumber fraction() {
-    quotient_ = true;
     if (sees(TokenKind::kNumber)) {
       const std::string& digits = look()->text;
       if (digits.find_first_not_of("0123456789") != std::string::npos) return std::nullopt;
@@ -295,15 +314,17 @@ class Parser {
   std::span<const Token> tokens_;
   size_t at_ = 0;
   int depth_ = 0;
-  // Of the item that is being read: those of its value, and whether its last factor was a power.
-  bool product_ = false, quotient_ = false, took_power_ = false;
 };
 
-bool same_set(const std::vector<Value>& a, const std::vector<Value>& b) {
+using SameNumber = bool (*)(const Value&, const Value&);
+
+bool same(const Value& a, const Value& b, SameNumber same_leaf);
+
+bool same_set(const std::vector<Value>& a, const std::vector<Value>& b, SameNumber same_leaf) {
   std::vector<bool> taken(b.size());
   for (const Value& part : a) {
     size_t i = 0;
-    while (i < b.size() && (taken[i] || !same_value(part, b[i])))
+    while (i < b.size() && (taken[i] || !same(part, b[i], same_leaf)))
       ++i;
     if (i == b.size()) return false;
     taken[i] = true;
@@ -311,24 +332,29 @@ bool same_set(const std::vector<Value>& a, const std::vector<Value>& b) {
   return true;
 }
 
-bool is_whole_value(const Value& value) {
-  return value.shape.empty() ? is_whole(value.number)
-                             : std::ranges::all_of(value.parts, is_whole_value);
+bool same(const Value& a, const Value& b, SameNumber same_leaf) {
+  if (a.shape != b.shape || a.parts.size() != b.parts.size()) return false;
+  // Where one of the two does not say which half of the day it means, the question did.
+  if (a.half_day != b.half_day && !a.half_day.empty() && !b.half_day.empty()) return false;
+  if (a.shape.empty()) return same_leaf(a, b);
+  if (a.shape == "{}") return same_set(a.parts, b.parts, same_leaf);
+  return std::equal(a.parts.begin(), a.parts.end(), b.parts.begin(),
+                    [&](const Value& x, const Value& y) { return same(x, y, same_leaf); });
 }
 
 }  // namespace
 
-bool leaves_work(const Value& value, const Value& wanted) {
-  return (value.product && !wanted.product) || (value.quotient && is_whole_value(wanted));
+bool same_value(const Value& a, const Value& b) {
+  return same(a, b, [](const Value& x, const Value& y) { return same_number(x.number, y.number); });
 }
 
-bool same_value(const Value& a, const Value& b) {
-  if (a.shape != b.shape || a.parts.size() != b.parts.size()) return false;
-  // Where one of the two does not say which half of the day it means, the question did.
-  if (a.half_day != b.half_day && !a.half_day.empty() && !b.half_day.empty()) return false;
-  if (a.shape.empty()) return same_number(a.number, b.number);
-  if (a.shape == "{}") return same_set(a.parts, b.parts);
-  return std::equal(a.parts.begin(), a.parts.end(), b.parts.begin(), same_value);
+bool says_value(const Value& value, const Value& wanted) {
+  return same(value, wanted, [](const Value& x, const Value& y) {
+    const bool undone = y.written == Written::kDigits &&
+                        (x.written == Written::kProduct ||
+                         (x.written == Written::kQuotient && is_whole(y.number)));
+    return !undone && same_number(x.number, y.number);
+  });
 }
 
 std::optional<ReadValue> read_value(std::span<const Token> tokens) {
@@ -336,7 +362,9 @@ std::optional<ReadValue> read_value(std::span<const Token> tokens) {
   std::optional<std::vector<Value>> parts = parser.list();
   if (!parts) return std::nullopt;
   const bool one = parts->size() == 1;
-  Value value = one ? std::move(parts->front()) : of_parts("()", std::move(*parts));
+  Value value =
+      one ? std::move(parts->front())
+          : Value{.number = {}, .parts = std::move(*parts), .shape = "()", .half_day = {}};
   return ReadValue{std::move(value), parser.num_taken()};
 }
 

@@ -11,6 +11,14 @@
 
 namespace retort::data::detail {
 
+// How a number is written: with digits, or as what somebody has to work out to have these.
+enum class Written {
+  kDigits,
+  kProduct,   // "6 * 7", "6(7)"; not "3 * 10^8"
+  kQuotient,  // "84/12", "\frac{84}{12}"; not "5/1"
+  kOther      // a power of ten with or without a factor, other powers, roots, pi
+};
+
 struct Value {
   Number number;             // of shape ""
   std::vector<Value> parts;  // of other shapes
@@ -18,16 +26,15 @@ struct Value {
   // "{}": a set; ":": a time or a ratio
   std::string shape;
   std::string half_day;  // "am", "pm", or ""
-  // How it is written, at any depth: "6 * 7", a product of numbers without a power, a root or pi;
-  // "84/12", with a line of a fraction.
-  bool product = false, quotient = false;
+  Written written = Written::kDigits;  // of shape ""
 };
 
 bool same_value(const Value& a, const Value& b);
 
-// True if `value`, which is the same as `wanted`, is a question rather than its answer: "6 * 7" of
-// 42, which is written without a product; "84/12" of 7, a whole number.
-bool leaves_work(const Value& value, const Value& wanted);
+// True if the two are the same and `value` leaves nothing to do that `wanted` has done: where a
+// number of `wanted` is written with digits, that of `value` is no product, and no quotient unless
+// the number has a fraction ("3/4" of 0.75). Both are compared as they stand otherwise.
+bool says_value(const Value& value, const Value& wanted);
 
 struct ReadValue {
   Value value;
