@@ -39,6 +39,7 @@ void set_conversation(PromptSample& sample, const Json& messages, const std::str
   sample.question = question_of(messages);
   sample.is_chat = true;
   sample.prompt_text = chat.render(messages.dump(), true, variables).text;
+  detail::expect_calls(messages, sample.prompt_text);
   sample.prompt_ids = tokenizer.encode(sample.prompt_text, false);
 }
 

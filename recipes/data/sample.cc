@@ -99,12 +99,15 @@ Draft from_messages(const Json& messages, const std::string& variables, const Co
                                  "assistant_only_loss: false trains on all tokens; remove the key "
                                  "or the option");
     const std::string text = context.chat.render(messages.dump(), false, variables).text;
+    detail::expect_calls(messages, text);
     draft.add(context.tokenizer.encode(text, false), true);
     draft.if_none = "the rendered conversation has fewer than two tokens";
     if (context.options.compare_prompts)
       draft.prompt_differs = prompt_of_last_differs(messages, variables, draft.ids, context);
     return draft;
   }
+  if (detail::has_calls(messages))
+    detail::expect_calls(messages, context.chat.render(messages.dump(), false, variables).text);
   // The template's marks say which tokens are the assistant's. The messages' own switches then take
   // answers out of these.
   models::ChatTokens tokens =

@@ -225,6 +225,31 @@ TEST_F(ProductRowsTest, OnlyCallsAndAnswersAreLearned) {
   }
 }
 
+// Of a template without a place for calls an empty turn would be learned.
+TEST_F(ProductRowsTest, ATemplateThatLeavesTheCallOutIsRefused) {
+  const JsonlFile file = rows();
+  const models::Tokenizer tokenizer = tokenizer_of(file, folder_ / "model");
+  const auto chat = models::ChatTemplate::load(folder_ / "model");
+  auto row = ordered_json::parse(file.line(0));
+  const auto expect_refused = [&](const auto& make) {
+    const std::string message = test::message_of(make);
+    EXPECT_NE(message.find("leaves out the call of \"calculate\""), std::string::npos) << message;
+  };
+  for (const bool assistant_only : {true, false})
+    expect_refused([&] {
+      make_sample(row.dump(), "f:1", {}, tokenizer, chat,
+                  {.max_length = 4096, .assistant_only_loss = assistant_only});
+    });
+
+  // As part of a prompt, too, and as an answer that is preferred.
+  const ordered_json question = ordered_json::array({row["messages"][0]});
+  const ordered_json call = ordered_json::array({row["messages"][1]});
+  const ordered_json pair{{"prompt", question}, {"completion", call}};
+  expect_refused([&] { make_sample(pair.dump(), "f:1", {}, tokenizer, chat, {}); });
+  row["messages"].erase(3);
+  expect_refused([&] { make_prompt(row.dump(), "f:1", {}, tokenizer, chat); });
+}
+
 TEST_F(ProductRowsTest, PromptsBeginEpisodesAndHaveTheirAnswer) {
   const JsonlFile file = rows({.rows = ProductRows::kPrompts});
   const models::Tokenizer tokenizer = tokenizer_of(file, folder_ / "model");

@@ -82,6 +82,28 @@ void check_messages(const Json& messages, std::string_view key) {
   }
 }
 
+bool has_calls(const Json& messages) {
+  return std::any_of(messages.begin(), messages.end(),
+                     [](const Json& message) { return message.contains("tool_calls"); });
+}
+
+void expect_calls(const Json& messages, std::string_view text) {
+  for (const Json& message : messages) {
+    const auto calls = message.find("tool_calls");
+    if (calls == message.end() || !calls->is_array()) continue;
+    for (const Json& call : *calls) {
+      const bool is_wrapped = call.is_object() && call.contains("function");
+      const Json& function = is_wrapped ? call["function"] : call;
+      if (!function.is_object() || !function.contains("name")) continue;
+      const Json& name = function["name"];
+      if (!name.is_string()) continue;
+      if (text.find(name.get_ref<const std::string&>()) != std::string_view::npos) continue;
+      bad_row("the chat template leaves out the call of " + name.dump() +
+              ": it has no place for calls of tools; give data.chat_template one that has");
+    }
+  }
+}
+
 bool are_messages(const Row& row, std::string_view first, std::string_view second) {
   const Json& one = row.require(first);
   const Json& other = row.require(second);
@@ -159,8 +181,10 @@ RenderedPair render_pair(const Json& prompt, const Json& completion,
   Json all = prompt;
   for (const Json& message : completion)
     all.push_back(message);
-  return {.prompt = chat.render(prompt.dump(), true, variables).text,
-          .whole = chat.render(all.dump(), false, variables).text};
+  RenderedPair pair{.prompt = chat.render(prompt.dump(), true, variables).text,
+                    .whole = chat.render(all.dump(), false, variables).text};
+  expect_calls(all, pair.whole);
+  return pair;
 }
 
 std::vector<int32_t> encode_beginning(const models::Tokenizer& tokenizer, std::string_view text) {
