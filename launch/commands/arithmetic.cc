@@ -41,10 +41,13 @@ int64_t write_problems(const ArithmeticCommand& command) {
 
 int run_data_arithmetic(const ArithmeticCommand& command) {
   const int64_t size = write_problems(command);
-  std::printf("wrote %s: problems %lld to %lld of %lld\n", command.output.c_str(),
+  const std::string calls = command.tools && !command.prompts
+                                ? ", " + std::to_string(command.calls_percent) + " % with a call"
+                                : "";
+  std::printf("wrote %s: problems %lld to %lld of %lld%s\n", command.output.c_str(),
               static_cast<long long>(command.first),
               static_cast<long long>(command.first + command.count - 1),
-              static_cast<long long>(size));
+              static_cast<long long>(size), calls.c_str());
   return 0;
 }
 

@@ -75,8 +75,9 @@ models::LoadedModel load_checked_student(const recipes::Recipe& recipe) {
 }
 
 int run_check(const CheckCommand& command) {
-  const recipes::Recipe recipe =
-      load_recipe(command.recipe, command.overrides, {.cuda = true, .env_values = false});
+  std::vector<std::string> warnings;
+  const recipes::Recipe recipe = load_recipe(command.recipe, command.overrides,
+                                             {.cuda = true, .env_values = false}, &warnings);
   recipes::check_models(recipe);
   const data::RowFindings found = recipes::look_at_rows(recipe);
   models::LoadedModel student = load_checked_student(recipe);
@@ -86,6 +87,8 @@ int run_check(const CheckCommand& command) {
       recipes::unheard_end(recipe, student.chat, student.tokenizer, found.has_messages);
   recipes::SelfCheck check(std::move(student));
   check.check("data", true, found.text() + ", " + std::to_string(found.bad.count()) + " bad");
+  for (const std::string& said : warnings)
+    check.warn("recipe", said);
   check.check("chat template", true, chat);
   if (warning) check.warn("chat template", *warning);
   recipes::recipe_type(recipe).self_check(recipe, check);
