@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -140,6 +141,9 @@ struct Completion {
   // under the distribution it was drawn from; 0 at temperature 0. Empty as logps may be.
   std::vector<float> sampling_logps;
   FinishReason finish_reason = FinishReason::kLength;
+  // Tokens of the prompt whose keys and values were still in the cache; not in answers of remote
+  // generators, nor of engines that are not ours.
+  std::optional<int64_t> reused_tokens;
 };
 
 }  // namespace retort::models

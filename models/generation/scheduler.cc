@@ -123,6 +123,7 @@ void Scheduler::plan_groups(int64_t& budget) {
     group->reserved = std::min(group->pending(), free_places());
     if (std::find(open_.begin(), open_.end(), group) == open_.end()) {
       ++group->request->next_group;
+      group->reused = group->cached.computed;
       open_.push_back(group);
     }
     plan_one(*group);
@@ -186,6 +187,7 @@ std::unique_ptr<Sequence> Scheduler::make_sequence(SampleGroup& group) const {
                                  ? request.draw.max_new_tokens
                                  : request.max_new_tokens_of_prompt[group.prompt];
   sequence->tokens = group.tokens();
+  sequence->result.reused_tokens = group.reused;
 
   // The repetition penalty applies to tokens of the prompt too, so the history begins with them.
   if (request.draw.sampling.repetition_penalty != 1.0) {

@@ -25,6 +25,7 @@ struct SampleGroup {
   size_t prompt = 0;     // its number in the request
   int64_t started = 0;   // samples that run, or have run
   int64_t reserved = 0;  // places kept free for its samples while the prompt is computed
+  int64_t reused = 0;    // tokens of the prompt that were in the cache when it began
   bool ready = false;    // the prompt is computed
   CachedTokens cached;
   at::Tensor state;  // [1, H], where the model computes

@@ -73,7 +73,7 @@ void Episode::forget_tokens() {
   logps_.clear();
   sampling_logps_.clear();
   knows_logps_ = knows_sampling_logps_ = true;
-  prompt_tokens_ = 0;
+  prompt_tokens_ = history_tokens_ = 0;
 }
 
 // Forgets an attempt: the next one begins from the row.
@@ -220,6 +220,7 @@ void Episode::drawn(const models::Completion& turn) {
   const models::ParsedTurn parsed = parse(turn);
   append(models::SpanSource::kModel, turn.token_ids);
   append_numbers(turn);
+  history_tokens_ = static_cast<int64_t>(ids_.size());
   conversation_.add_turn(parsed);
   ++turns_;
   if (parsed.malformed) ++malformed_;

@@ -101,6 +101,9 @@ class Episode {
   void failed(const std::string& why, bool again = true);
 
   int64_t restarts() const { return restarts_; }
+  // Tokens up to the end of the model's last turn, of which a next one may find whole blocks in a
+  // cache; 0 before its first.
+  int64_t history_tokens() const { return history_tokens_; }
   // Once next() is kEnd: all tokens with their spans, and a JSON object of "reward" (null without
   // one), "metrics", "messages", "turns", "calls" (that the environment was asked), "failed_calls",
   // "malformed" (turns), "restarts" and, if there is no telling its reward, "unscorable": why.
@@ -132,7 +135,7 @@ class Episode {
   std::vector<float> logps_, sampling_logps_;
   bool knows_logps_ = true, knows_sampling_logps_ = true;
   bool opens_thought_ = false;  // the prompt of each turn
-  int64_t prompt_tokens_ = 0;
+  int64_t prompt_tokens_ = 0, history_tokens_ = 0;
   int64_t turns_ = 0, calls_ = 0, failed_calls_ = 0, malformed_ = 0;
   models::FinishReason finish_reason_ = models::FinishReason::kLength;
   ClosedEpisode result_;

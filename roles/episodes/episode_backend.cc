@@ -405,6 +405,11 @@ void EpisodeBackend::take_turn(FinishedSample sample) {
   if (--drawing->second.unfinished == 0) turns_.erase(drawing);
   Running& running = running_.at(place);
   running.turn = 0;
+  if (const auto reused = sample.completion.reused_tokens) {
+    const int64_t history = running.episode.history_tokens();
+    history_tokens_ += history;
+    cached_tokens_ += std::min(*reused, history);  // what is behind the history is new
+  }
   running.episode.drawn(sample.completion);
   go_on(place);
 }

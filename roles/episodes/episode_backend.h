@@ -101,6 +101,11 @@ class EpisodeBackend final : public SampleBackend {
   void idle() override { inner_->idle(); }
   void stop() override;
   bool follow() override { return inner_->follow(); }
+  std::string summary() const override {
+    if (history_tokens_ == 0) return inner_->summary();
+    return inner_->summary() + "; of " + std::to_string(history_tokens_) +
+           " tokens before later turns " + std::to_string(cached_tokens_) + " were in the cache";
+  }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -193,6 +198,8 @@ class EpisodeBackend final : public SampleBackend {
   std::map<uint64_t, Passed> passed_;     // by the inner backend's number
   std::vector<FinishedSample> finished_;
   uint64_t last_request_ = 0, last_episode_ = 0, last_call_ = 0;
+  // Tokens before later turns, and those of them that were in the cache, where the engine says so.
+  int64_t history_tokens_ = 0, cached_tokens_ = 0;
 };
 
 }  // namespace retort::roles

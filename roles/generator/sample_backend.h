@@ -102,6 +102,9 @@ class SampleBackend {
     RETORT_CHECK(false) << "a backend of one rank has nobody to follow";
     return false;
   }
+
+  // What else there is to say in the log when it is over: "; ..." or nothing.
+  virtual std::string summary() const { return {}; }
 };
 
 }  // namespace retort::roles

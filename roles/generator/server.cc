@@ -300,7 +300,8 @@ Progress Generator::progress() const {
 }
 
 std::string Generator::summary() const {
-  return std::to_string(tokens_) + " tokens drawn in " + std::to_string(served_) + " requests";
+  return std::to_string(tokens_) + " tokens drawn in " + std::to_string(served_) + " requests" +
+         backend_->summary();
 }
 
 void Generator::serve(rpc::Agent& agent, std::shared_ptr<rpc::HandlerQueue> queue) {

@@ -67,6 +67,44 @@ TEST_F(EpisodeBackendTest, EachLaterTurnIsARequestOfItsOwn) {
   EXPECT_EQ(environment->opened[0].row, row_of("Task 0"));
 }
 
+// Of a first turn's prompt nothing is history, and what is behind the history is new, whatever the
+// engine says of it.
+TEST_F(EpisodeBackendTest, WhatTheCacheKeptOfEarlierTurnsIsTold) {
+  const auto backend = make({.max_turns = 3});
+  EXPECT_EQ(backend->summary(), "");
+  int64_t history = 0, kept = 0, said = 0;
+  engine->say = [&](const GenerateRequest& turn) {
+    models::Completion answer = call_then_end(turn);
+    const int64_t prompt = turn.prompt_ids.numel();
+    if (turn.continues > 0) {
+      history += said;
+      kept += said - 3;
+    }
+    answer.reused_tokens = turn.continues > 0 ? said - 3 : prompt;
+    said = prompt + static_cast<int64_t>(answer.token_ids.size());
+    return answer;
+  };
+  backend->submit(episode_request(1, 1, 1));
+  all_of(*backend);
+  ASSERT_GT(history, 0);
+  EXPECT_EQ(backend->summary(), "; of " + std::to_string(history) + " tokens before later turns " +
+                                    std::to_string(kept) + " were in the cache");
+
+  // An engine may have kept the beginning of the answer, too, from another episode.
+  engine->say = [&](const GenerateRequest& turn) {
+    models::Completion answer = call_then_end(turn);
+    answer.reused_tokens = turn.prompt_ids.numel();
+    if (turn.continues == 0)
+      said = turn.prompt_ids.numel() + static_cast<int64_t>(answer.token_ids.size());
+    return answer;
+  };
+  backend->submit(episode_request(1, 1, 1));
+  all_of(*backend);
+  EXPECT_EQ(backend->summary(),
+            "; of " + std::to_string(history + said) + " tokens before later turns " +
+                std::to_string(kept + said) + " were in the cache");
+}
+
 // One that is opened late does not hold up the others for long.
 TEST_F(EpisodeBackendTest, EpisodesOfAPromptWaitForEachOtherForAMoment) {
   environment->hangs = [](const std::string& verb, uint64_t episode) {
