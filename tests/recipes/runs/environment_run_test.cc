@@ -2,10 +2,16 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <map>
+#include <mutex>
+#include <numeric>
 #include <optional>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "tests/http/scripted_server.h"
 #include "tests/recipes/run_support/disturbed_run.h"
 #include "tests/recipes/run_support/environment_support.h"
 
@@ -76,6 +82,93 @@ TEST_F(EnvironmentRun, IsTheSameWhoeverIsLost) {
 
   EXPECT_EQ(timeless_metrics(run.folder / "run"), timeless_metrics(undisturbed_run()));
   EXPECT_EQ(read_samples(run.folder / "run"), read_samples(undisturbed_run()));
+}
+
+// That environment as a service, which is often busy or slow and fails each task once.
+class BusyService {
+ public:
+  std::string url() const { return server_.url("/env"); }
+  int num_failed() {
+    const std::lock_guard lock(mutex_);
+    return num_failed_;
+  }
+
+ private:
+  using Json = nlohmann::ordered_json;
+  struct Played {
+    uint64_t seed = 0;
+    int64_t said = 0, turns = 0;
+  };
+
+  void serve(Peer& peer) {
+    while (const std::optional<Received> received = peer.read()) {
+      const std::string answer = answer_to(Json::parse(received->body));
+      // A part of it comes late.
+      const size_t half = answer.size() / 2;
+      peer.write(answer.substr(0, half));
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      peer.write(answer.substr(half));
+    }
+  }
+
+  std::string answer_to(const Json& request) {
+    const std::lock_guard lock(mutex_);
+    if (request.contains("retort_environment"))
+      return reply(200, R"({"retort_environment": 1, "user_turns": true})");
+    if (const int number = num_asked_++; number % 17 == 1)
+      return reply(number % 2 == 0 ? 429 : 503, "later", "Retry-After: 0\r\n");
+    if (request.contains("open")) return reply(200, open(request));
+    if (request.contains("close")) return reply(200, close(request));
+
+    Played& episode = played_[request.at("step")];
+    if (failed_.insert(episode.seed).second) {
+      ++num_failed_;
+      return reply(500, "no");
+    }
+    return reply(200, step(request, episode));
+  }
+
+  std::string open(const Json& request) {
+    const uint64_t seed = request.at("seed");
+    played_[request.at("open")] = {.seed = seed};
+    const Json word{{"role", "user"}, {"content", "w" + std::to_string(seed % 20)}};
+    return Json{{"open", request["open"]}, {"messages", Json::array({word})}}.dump();
+  }
+  static std::string step(const Json& request, Played& episode) {
+    const std::string text = request.at("text");
+    episode.said += std::accumulate(text.begin(), text.end(), int64_t{0});
+    const bool done = ++episode.turns == 3;
+    Json messages = Json::array();
+    if (!done)
+      messages.push_back({{"role", "user"}, {"content", "w7 w" + std::to_string(episode.turns)}});
+    return Json{{"step", request["step"]}, {"messages", messages}, {"done", done}}.dump();
+  }
+  std::string close(const Json& request) {
+    const Played episode = played_[request.at("close")];
+    const uint64_t points = (episode.seed + static_cast<uint64_t>(episode.said)) % 7;
+    return Json{{"close", request["close"]},
+                {"reward", static_cast<double>(points) / 7},
+                {"metrics", {{"turns", episode.turns}}}}
+        .dump();
+  }
+
+  std::mutex mutex_;
+  std::map<uint64_t, Played> played_;  // by number of the episode
+  std::set<uint64_t> failed_;          // seeds
+  int num_asked_ = 0, num_failed_ = 0;
+  const ScriptedServer server_{[this](Peer& peer) { serve(peer); }};
+};
+
+TEST_F(EnvironmentRun, IsTheSameByABusyService) {
+  BusyService service;
+  std::vector<std::string> words = launch(*folder_ / "busy");
+  words.push_back("roles.tools={environment: {url: " + service.url() + "}}");
+  const CommandResult result = retort(words, std::chrono::seconds(240));
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+
+  EXPECT_GT(service.num_failed(), 1) << "or the test shows little";
+  EXPECT_EQ(read_samples(*folder_ / "busy/run"), read_samples(undisturbed_run()));
+  EXPECT_EQ(timeless_metrics(*folder_ / "busy/run"), timeless_metrics(undisturbed_run()));
 }
 
 }  // namespace
