@@ -9,8 +9,10 @@
     reward_model  held-out accuracy of a reward model
     reward        GRPO with that reward model, and with the exact rule
     grpo          each option of GRPO beside none
+    tools         GRPO of episodes with a calculator, and without
+    tools_sft     what that starts from
 
-seeds/experiments.py says what a variant is. A run takes about half a minute on one core. Its
+seeds/experiments.py says what a variant is. A run takes half a minute to three on one core. Its
 figures are a line of bench/results/three_seeds/EXPERIMENT.jsonl; what stands there already, with
 the same overrides, is not run again. --report runs nothing; --steps 4 shortens every run, to see
 that all of them begin and end, and keeps nothing. Pictures need matplotlib; without it they are
@@ -23,7 +25,7 @@ import os
 import pathlib
 import time
 
-from seeds import experiments, grpo_experiments, inputs, run
+from seeds import experiments, grpo_experiments, inputs, run, tools_experiments
 from seeds import report as reports
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -36,7 +38,15 @@ EXPERIMENTS = {
         experiments.REWARD_MODEL,
         grpo_experiments.REWARD,
         grpo_experiments.OPTIONS,
+        tools_experiments.SFT,
+        tools_experiments.TOOLS,
     )
+}
+# Files of the repository that overrides name; results keep the names.
+PATHS = {
+    "configs": run.CONFIGS,
+    "retort_env": ROOT / "python/retort_env.py",
+    "calculator": ROOT / "share/environments/calculator.py",
 }
 
 
@@ -78,6 +88,8 @@ def run_one(args, experiment, variant, seed):
         if not (args.work / model).exists():
             run_one(args, other, needed, seed)
         overrides = [word.replace("{needs}", model) for word in overrides]
+    for name, path in PATHS.items():
+        overrides = [word.replace(f"{{{name}}}", str(path)) for word in overrides]
 
     start = time.monotonic()
     folder = folder_of(experiment, variant, seed)
@@ -90,6 +102,8 @@ def run_one(args, experiment, variant, seed):
 
 def report(experiment, results, pictures):
     print(f"\n## {experiment.title}\n\n{reports.tables(experiment, results)}\n", flush=True)
+    if not experiment.panels:
+        return
     try:
         reports.draw(experiment, results, pictures / f"{experiment.name}.png")
     except ImportError as error:
@@ -117,7 +131,7 @@ def main():
     if args.steps:
         args.results = pictures = args.work / "trial"
     if not args.report:
-        inputs.prepare(args.retort, args.work)
+        inputs.prepare(args.retort, args.work, {EXPERIMENTS[name].start for name in chosen})
     for experiment in (EXPERIMENTS[name] for name in chosen):
         results = Results(args.results, experiment)
         todo = [(v, s) for s in range(1, args.seeds + 1) for v in experiment.variants]

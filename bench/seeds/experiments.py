@@ -34,10 +34,11 @@ class Experiment:
     overrides: str
     variants: tuple
     columns: tuple
-    panels: tuple  # (title, key, variants; none: all of them) of the picture
+    panels: tuple  # (title, key, variants; none: all of them) of the picture; (): no picture
     keys: tuple = ()  # of the curves that are kept besides those of evaluations
     measures: tuple = ()  # of the last checkpoint, by names of seeds/run.py
     columns_of_panels: int = 2
+    start: str = "problems"  # what there must be before: a key of seeds.inputs.STARTS
 
     def words(self, variant):
         """Overrides of a variant, but those that a seed decides."""
