@@ -197,11 +197,11 @@ def in_own_process(script, args, work):
     return json.loads([line for line in out.splitlines() if line.startswith("{")][-1])
 
 
-def arguments(steps):
-    """A parser of what all comparisons take."""
+def arguments(steps, data=None):
+    """A parser of what all comparisons take; `data`: the default, none if it has to be named."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--retort", default="build/bin/retort")
-    parser.add_argument("--data", required=True)
+    parser.add_argument("--data", default=data, required=data is None)
     parser.add_argument("--steps", type=int, default=steps)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
