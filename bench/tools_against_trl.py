@@ -2,7 +2,7 @@
 # that calls a calculator, the same environment class in both, prompts, number of completions, turns
 # and tokens, fp32, `--threads` cores in all. The reward is whether the last number is right.
 #   python bench/tools_against_trl.py --retort build/bin/retort \
-#       [--model runs/recipes/tools/sft/final] [--data runs/recipes/tools/prompts.jsonl] \
+#       [--model runs/recipes/tools/grpo/final] [--data runs/recipes/tools/prompts.jsonl] \
 #       [--steps 4] [--rounds 2] [--threads 2]
 # Model and prompts are those of docs/environments.md, "A task that needs the tool". A call takes
 # 100 ms in the mean, exponentially distributed, at most a second: each product its own time, the
@@ -236,7 +236,7 @@ def report(results):
 def main():
     recipes = pathlib.Path("runs/recipes/tools")
     parser = arguments(steps=4, data=recipes / "prompts.jsonl")
-    parser.add_argument("--model", type=pathlib.Path, default=recipes / "sft/final")
+    parser.add_argument("--model", type=pathlib.Path, default=recipes / "grpo/final")
     args = parser.parse_args()
     if args.device != "cpu":
         parser.error("this comparison is one of CPUs")
