@@ -14,14 +14,25 @@
 #include "tests/http/scripted_server.h"
 #include "tests/recipes/run_support/disturbed_run.h"
 #include "tests/recipes/run_support/environment_support.h"
+#include "tests/recipes/run_support/killed_run.h"
 
 namespace retort::test {
 namespace {
 
-// Both kills come while the run has steps to go.
+// All kills come while the run has steps to go.
 constexpr int64_t kSteps = 16;
 const std::vector<RoleSignal> kLosses{{.rows = 2, .role = "tools"},
-                                      {.rows = 6, .role = "generator"}};
+                                      {.rows = 6, .role = "generator"},
+                                      {.rows = 10, .role = "judge"}};
+
+// Episodes that their environment rewards, and a model that has a process of its own.
+std::vector<std::string> launch_scored(const fs::path& files, const fs::path& folder,
+                                       int64_t save_steps = 0) {
+  return launch_with_environment(
+      files, folder, {.steps = kSteps, .save_steps = save_steps},
+      {"rewards=[{type: environment}, {type: model, role: judge, label: 1, weight: 0.5}]",
+       "roles.judge={model: " + (goldens() / "reward_two").string() + ", world: {threads: 1}}"});
+}
 
 // The run that nothing disturbs is made once, for all tests.
 class EnvironmentRun : public testing::Test {
@@ -35,7 +46,7 @@ class EnvironmentRun : public testing::Test {
   void SetUp() override { ASSERT_EQ(undisturbed_.exit_code, 0) << undisturbed_.output; }
 
   static std::vector<std::string> launch(const fs::path& folder) {
-    return launch_with_environment(folder_->path(), folder, {.steps = kSteps});
+    return launch_scored(folder_->path(), folder);
   }
   static fs::path undisturbed_run() { return *folder_ / "undisturbed/run"; }
 
@@ -56,7 +67,10 @@ TEST_F(EnvironmentRun, TrainsOnWhatTheModelSaidInSeveralTurns) {
     for (size_t place = 0; place < own.size(); ++place)
       EXPECT_EQ(logps.at(place).is_null(), !own[place]) << place;
     answered += sample.at("spans").size() > 1;
-    EXPECT_EQ(sample.at("reward"), sample.at("rewards").at("environment"));
+    const nlohmann::json& rewards = sample.at("rewards");
+    EXPECT_NEAR(sample.at("reward").get<double>(),
+                rewards.at("environment").get<double>() + 0.5 * rewards.at("model").get<double>(),
+                1e-6);
     EXPECT_EQ(sample.at("prompt_ids").back(), 60) << "the prompt for the model's first turn";
 
     // The text is of these: the row's message, the environment's, and the beginning of a turn.
@@ -82,6 +96,15 @@ TEST_F(EnvironmentRun, IsTheSameWhoeverIsLost) {
 
   EXPECT_EQ(timeless_metrics(run.folder / "run"), timeless_metrics(undisturbed_run()));
   EXPECT_EQ(read_samples(run.folder / "run"), read_samples(undisturbed_run()));
+}
+
+// The student dies in the midst of episodes, by itself or with its launcher.
+TEST(EnvironmentKilled, ResumesBitForBit) {
+  const LaunchIn launch = [](const TemporaryFolder& data, const fs::path& folder) {
+    if (!fs::exists(data / "model")) write_environment(data.path());
+    return launch_scored(data.path(), folder, /*save_steps=*/3);
+  };
+  expect_same_after_kills({.name = "episodes", .steps = kSteps, .launch = launch});
 }
 
 // That environment as a service, which is often busy or slow and fails each task once.
