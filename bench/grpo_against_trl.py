@@ -15,7 +15,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
 from against import QUIET, arguments, in_own_process, init_model, train_tokenizer, write_jsonl
 
@@ -66,8 +65,9 @@ def run_retort(work, args, staleness):
 
 def run_trl(work, args):
     import torch
+    from against_trl import GRPO_SETTINGS, Clock
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 
     torch.set_num_threads(args.threads)
@@ -76,39 +76,16 @@ def run_trl(work, args):
     model = AutoModelForCausalLM.from_pretrained(work / "student", dtype=torch.float32)
     rows = [json.loads(line) for line in open(work / "rows.jsonl")]
     data = Dataset.from_list([{"prompt": row["prompt"]} for row in rows])
-    times, kept = [], []
-
-    class Clock(TrainerCallback):
-        def on_step_begin(self, *_, **__):
-            self.start = time.perf_counter()
-
-        def on_step_end(self, *_, **__):
-            times.append(time.perf_counter() - self.start)
-
-        def on_log(self, _args, _state, _control, logs=None, **__):
-            kept.append(logs)
+    clock = Clock()
 
     config = GRPOConfig(
         output_dir=str(work / "trl"),
-        use_cpu=True,
-        bf16=False,
-        fp16=False,
         per_device_train_batch_size=GENERATIONS,
         gradient_accumulation_steps=PROMPTS,
         num_generations=GENERATIONS,
         max_completion_length=args.new_tokens,
         max_steps=args.steps,
-        learning_rate=1e-6,
-        lr_scheduler_type="constant",
-        loss_type="dapo",
-        beta=0.0,
-        temperature=1.0,
-        shuffle_dataset=False,
-        logging_steps=1,
-        save_strategy="no",
-        report_to=[],
-        gradient_checkpointing=False,
-        dataloader_num_workers=0,
+        **GRPO_SETTINGS,
     )
     GRPOTrainer(
         model=model,
@@ -116,11 +93,11 @@ def run_trl(work, args):
         reward_funcs=lambda completions, **_: [float(text.count("a")) for text in completions],
         train_dataset=data,
         processing_class=tokenizer,
-        callbacks=[Clock()],
+        callbacks=[clock],
     ).train()
-    logs = [row for row in kept if "frac_reward_zero_std" in row]
+    logs = [row for row in clock.logs if "frac_reward_zero_std" in row]
     return {
-        "times": times,
+        "times": clock.times,
         "zero_std": [row["frac_reward_zero_std"] for row in logs],
         "lengths": [row["completions/mean_length"] for row in logs],
     }

@@ -11,7 +11,6 @@ import pathlib
 import statistics
 import subprocess
 import tempfile
-import time
 
 from against import QUIET, SHAPES, in_own_process, init_model, train_tokenizer, write_jsonl
 
@@ -48,47 +47,32 @@ train:
 
 def run_trl(work, args):
     import torch
+    from against_trl import SETTINGS, Clock
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import DistillationConfig, DistillationTrainer
 
     torch.set_num_threads(args.threads)
     tokenizer = AutoTokenizer.from_pretrained(work / "student")
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     load = lambda name: AutoModelForCausalLM.from_pretrained(work / name, dtype=torch.float32)
-    times = []
+    clock = Clock()
 
     rows = [json.loads(line) for line in open(work / "rows.jsonl")]
     chat = lambda row: [{"role": "user", "content": row["prompt"]}]
     data = Dataset.from_list([{"prompt": chat(row)} for row in rows])
 
-    class Clock(TrainerCallback):
-        def on_step_begin(self, *_, **__):
-            self.start = time.perf_counter()
-
-        def on_step_end(self, *_, **__):
-            times.append(time.perf_counter() - self.start)
-
     # beta 1: reverse KL, over the whole vocabulary.
     config = DistillationConfig(
         output_dir=str(work / "trl"),
-        use_cpu=True,
-        bf16=False,
-        fp16=False,
         per_device_train_batch_size=ROWS,
         gradient_accumulation_steps=1,
         max_steps=args.steps,
-        learning_rate=1e-6,
-        lr_scheduler_type="constant",
         beta=1.0,
-        temperature=1.0,
         top_p=1.0,
         max_completion_length=args.new_tokens,
         logging_steps=1000,
-        save_strategy="no",
-        report_to=[],
-        gradient_checkpointing=False,
-        dataloader_num_workers=0,
+        **SETTINGS,
     )
 
     DistillationTrainer(
@@ -97,9 +81,9 @@ def run_trl(work, args):
         args=config,
         train_dataset=data,
         processing_class=tokenizer,
-        callbacks=[Clock()],
+        callbacks=[clock],
     ).train()
-    return times
+    return clock.times
 
 
 def prepare(args, work):

@@ -19,14 +19,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
 from against import QUIET, arguments, in_own_process
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PROMPTS, GENERATIONS = 16, 8
 MICRO_BATCH = 64
-MAX_TURNS, MAX_TOKENS, LEARNING_RATE = 3, 192, 1e-6
+MAX_TURNS, MAX_TOKENS = 3, 192
 WARM_UP = 1  # steps of a run
 
 # Its clock is that of an episode: from reset() to the question for a reward, which it has none of.
@@ -77,7 +76,7 @@ train:
   max_steps: {args.steps}
   per_device_train_batch_size: {MICRO_BATCH}
   gradient_accumulation_steps: {PROMPTS * GENERATIONS // MICRO_BATCH}
-  learning_rate: {LEARNING_RATE}
+  learning_rate: 1.0e-6
   lr_scheduler_type: constant
   save_steps: 0
 """
@@ -118,8 +117,9 @@ def run_retort(work, args):
 def run_trl(work, args):
     import torch
     import trl.chat_template_utils
+    from against_trl import GRPO_SETTINGS, Clock
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 
     sys.path.insert(0, str(work))
@@ -133,17 +133,7 @@ def run_trl(work, args):
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
     rows = [json.loads(line) for line in open(work / "rows.jsonl")]
     data = Dataset.from_list([{"prompt": r["messages"], "answer": r["answer"]} for r in rows])
-    times, kept = [], []
-
-    class Clock(TrainerCallback):
-        def on_step_begin(self, *_, **__):
-            self.start = time.perf_counter()
-
-        def on_step_end(self, *_, **__):
-            times.append(time.perf_counter() - self.start)
-
-        def on_log(self, _args, _state, _control, logs=None, **__):
-            kept.append(logs)
+    clock = Clock()
 
     def right(completions, answer, **_):
         said = [re.findall(r"\d+", turns[-1].get("content") or "") for turns in completions]
@@ -151,26 +141,13 @@ def run_trl(work, args):
 
     config = GRPOConfig(
         output_dir=str(work / "trl"),
-        use_cpu=True,
-        bf16=False,
-        fp16=False,
         per_device_train_batch_size=MICRO_BATCH,
         gradient_accumulation_steps=PROMPTS * GENERATIONS // MICRO_BATCH,
         num_generations=GENERATIONS,
         max_completion_length=MAX_TOKENS,
         max_tool_calling_iterations=MAX_TURNS - 1,
         max_steps=args.steps,
-        learning_rate=LEARNING_RATE,
-        lr_scheduler_type="constant",
-        loss_type="dapo",
-        beta=0.0,
-        temperature=1.0,
-        shuffle_dataset=False,
-        logging_steps=1,
-        save_strategy="no",
-        report_to=[],
-        gradient_checkpointing=False,
-        dataloader_num_workers=0,
+        **GRPO_SETTINGS,
     )
     GRPOTrainer(
         model=model,
@@ -179,11 +156,11 @@ def run_trl(work, args):
         train_dataset=data,
         processing_class=tokenizer,
         environment_factory=Slow,
-        callbacks=[Clock()],
+        callbacks=[clock],
     ).train()
-    logs = [row for row in kept if "tools/call_frequency" in row]
+    logs = [row for row in clock.logs if "tools/call_frequency" in row]
     return {
-        "times": times,
+        "times": clock.times,
         "calls": [row["tools/call_frequency"] for row in logs],
         "lengths": [row["completions/mean_length"] for row in logs],
     }
