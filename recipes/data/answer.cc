@@ -144,16 +144,17 @@ Answer answer_of(std::string_view text) {
 bool leads_to_formula(const Token& token) {
   using enum TokenKind;
   if (token.kind == kSign && token.text.size() == 1)
-    return std::string_view("=([,:").find(token.text) != std::string_view::npos;
-  return token.kind == kLetter || token.kind == kWord || token.kind == kStop;
+    return std::string_view("=([,:-").find(token.text) != std::string_view::npos;
+  return token.kind == kLetter || token.kind == kWord || token.kind == kStop ||
+         token.kind == kUnknown;
 }
 
 // True if the answer says the value. A formula behind it that explains it does not unsay it: in
 // "42 = 6 * 7 = 2 * 21" and "42, which is 6 * 7" the first of equal ones is the answer.
 bool says(Answer answer, const detail::Value& wanted) {
-  for (int steps = 0; answer.value && detail::same_value(*answer.value, wanted); ++steps) {
+  for (int steps = 0; answer.value; ++steps) {
     if (detail::says_value(*answer.value, wanted)) return true;
-    if (steps == kMaxExplanations) return false;
+    if (steps == kMaxExplanations || !detail::same_value(*answer.value, wanted)) return false;
     std::vector<Token>& tokens = answer.before;
     while (!tokens.empty() && leads_to_formula(tokens.back()))
       tokens.pop_back();

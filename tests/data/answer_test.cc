@@ -192,6 +192,8 @@ TEST(Answer, WorkThatIsLeftIsNoAnswer) {
       {"0 84/12", "7"},
       {"\\{84/12, 3\\}", "\\{3, 7\\}"},
       {"[84/12, \\infty)", "[7, \\infty)"},
+      {"3:12/2", "3:6"},
+      {"84/2", "(42 m/s)"},
       {"41 = 6 * 7", "42"},
       {"41 = 6 * 7", "41"},
   };
@@ -218,6 +220,10 @@ TEST(Answer, ProductsAndFractionsAreComparedWhereNothingIsLeft) {
       {"2(\\sqrt{3})", "2\\sqrt{3}"},
       {"\\frac{\\sqrt{3}}{2} \\cdot 5", "\\frac{5\\sqrt{3}}{2}"},
       {"5 million", "5000000"},
+      {"\\boxed{2\\frac{1}{2} \\text{ million}}", "2500000"},
+      {"1/2 million", "0.5 million"},
+      {"\\boxed{(60 \\text{ km/h})}", "60"},
+      {"\\frac71", "7"},
       // What stands behind an answer explains it.
       {"6 * 7 = 42", "42"},
       {"x = 42 = 6 * 7", "42"},
@@ -228,6 +234,8 @@ TEST(Answer, ProductsAndFractionsAreComparedWhereNothingIsLeft) {
       {"The answer is 42, i.e. 6 * 7.", "42"},
       {"The answer is 42 (which is 6 \u00d7 7).", "42"},
       {"x = 42\nCheck: 6 * 7", "42"},
+      {"42 - that is, 6 * 7", "42"},
+      {"\\boxed{42 \\\\ = 6 \\cdot 7}", "42"},
       {"42 dollars = 6 * 7 dollars", "42"},
   };
   for (const auto& [completion, reference] : answers)

@@ -57,26 +57,30 @@ bool is_scientific(std::span<const Token> tokens) {
          (is_ten_power(first) && is_digits(tokens.back()) && (!has_sign || tokens[3].is_sign('*')));
 }
 
+// True for "5/1", "\frac{5}{1}", "\frac51", brackets and signs left out.
+bool is_by_one(std::span<const Token> tokens) {
+  if (tokens.size() == 3) return tokens[2].is(TokenKind::kNumber, "1");
+  return tokens.size() == 2 && tokens[1].text.size() == 2 && tokens[1].text.ends_with('1');
+}
+
 // Says how the number is written that these tokens were read as.
 Written written_as(std::span<const Token> number) {
   std::vector<Token> tokens;
   bool multiplies = false, divides = false;
   for (size_t i = 0; i < number.size(); ++i) {
     const Token& token = number[i];
-    const bool opens = token.is_sign('(') || token.is_sign('{');
     // A bracket right behind a number or another bracket multiplies with what is in it.
     if (token.is_sign('(') && i > 0)
       multiplies |= number[i - 1].kind == TokenKind::kNumber || number[i - 1].is_sign(')') ||
                     number[i - 1].is_sign('}');
     multiplies |= token.is_sign('*');
     divides |= token.is_sign('/') || token.is(TokenKind::kCommand, "frac");
-    if (!opens && !is_bracket(token) && !token.is_sign('-') && !token.is_sign('+'))
+    if (!is_bracket(token) && !token.is_sign('-') && !token.is_sign('+'))
       tokens.push_back(token);
   }
   if (tokens.size() == 1 && tokens[0].kind == TokenKind::kNumber) return Written::kDigits;
   if (multiplies && !is_scientific(tokens)) return Written::kProduct;
-  const bool by_one = tokens.size() == 3 && tokens[2].is(TokenKind::kNumber, "1");
-  return divides && !by_one ? Written::kQuotient : Written::kOther;
+  return divides && !is_by_one(tokens) ? Written::kQuotient : Written::kOther;
 }
 
 class Parser {
@@ -115,6 +119,10 @@ class Parser {
     return true;
   }
 
+  Written written_since(size_t begin) const {
+    return written_as(tokens_.subspan(begin, at_ - begin));
+  }
+
   MaybeValue item() {
     const size_t begin = at_;
     MaybeValue first;
@@ -123,18 +131,22 @@ class Parser {
       if (!first) return std::nullopt;
       if (!first->shape.empty()) return unit(*first) ? first : std::nullopt;
     }
+    // A number in brackets by itself may have its unit with it there.
+    const size_t end_of_group = at_;
     MaybeNumber number = product(first ? MaybeNumber(first->number) : std::nullopt);
     if (!number) return std::nullopt;
     Value value = number_value(std::move(*number));
-    value.written = written_as(tokens_.subspan(begin, at_ - begin));
+    value.written = first && at_ == end_of_group ? first->written : written_since(begin);
 
     // Numbers with colons between them, as of a time or a ratio, are one value of several parts.
     if (sees(':')) {
       Value times{.number = {}, .parts = {std::move(value)}, .shape = ":", .half_day = {}};
       while (takes(':')) {
+        const size_t begin_of_part = at_;
         number = product(std::nullopt);
         if (!number || times.parts.size() >= kMaxParts) return std::nullopt;
         times.parts.push_back(number_value(std::move(*number)));
+        times.parts.back().written = written_since(begin_of_part);
       }
       value = std::move(times);
     }
@@ -289,6 +301,8 @@ class Parser {
           value.shape.empty() && scale ? multiply(value.number, *scale) : std::nullopt;
       if (!scaled) return false;
       value.number = *scaled;
+      // So one writes it: "2 1/2 million".
+      if (value.written == Written::kQuotient) value.written = Written::kOther;
       ++at_;
       break;
     }

@@ -15,8 +15,8 @@ namespace retort::data::detail {
 enum class Written {
   kDigits,
   kProduct,   // "6 * 7", "6(7)"; not "3 * 10^8"
-  kQuotient,  // "84/12", "\frac{84}{12}"; not "5/1"
-  kOther      // a power of ten with or without a factor, other powers, roots, pi
+  kQuotient,  // "84/12", "\frac{84}{12}"; not "5/1", nor "1/2 million"
+  kOther      // what is left: a power of ten with a factor or without, other powers, roots, pi
 };
 
 struct Value {
@@ -33,7 +33,7 @@ bool same_value(const Value& a, const Value& b);
 
 // True if the two are the same and `value` leaves nothing to do that `wanted` has done: where a
 // number of `wanted` is written with digits, that of `value` is no product, and no quotient unless
-// the number has a fraction ("3/4" of 0.75). Both are compared as they stand otherwise.
+// `wanted` is no whole number ("3/4" of 0.75). Both are compared as they stand otherwise.
 bool says_value(const Value& value, const Value& wanted);
 
 struct ReadValue {
