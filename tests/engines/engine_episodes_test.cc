@@ -7,6 +7,7 @@
 
 #include "engines/served/backend.h"
 #include "roles/episodes/episode_backend.h"
+#include "tests/data/calls_template.h"
 #include "tests/engines/model_engine.h"
 #include "tests/roles/episode_support.h"
 #include "tests/roles/generator_fixture.h"
@@ -19,14 +20,7 @@ using namespace std::chrono_literals;
 using Ids = std::vector<int32_t>;
 using models::SpanSource;
 
-// A conversation of the golden models' words; <eos> is 63.
-constexpr const char* kTemplate =
-    "{% if tools %}w59 <tool_call> {% endif %}"
-    "{% for m in messages %}w60 {{ m.content }}{% for c in m.tool_calls or [] %}"
-    "<tool_call>{\"name\": \"{{ c.function.name }}\", \"arguments\": "
-    "{{ c.function.arguments | tojson }}}</tool_call>{% endfor %} <eos> w61 {% endfor %}"
-    "{% if add_generation_prompt %}w60 {% endif %}";
-const Ids kTurn{11, 12, 63};
+const Ids kTurn{11, 12, 63};  // of the golden models' words; <eos> is 63
 
 // Says one turn, whatever it is asked.
 class OneTurnEngine final : public ModelEngine {
@@ -55,12 +49,12 @@ class EngineEpisodesTest : public test::FolderTest {
                                .canaries = {.tokens = 64, .tolerance = 1e-4},
                                .drawn = DrawnMeaning::kRaw});
     return std::make_unique<roles::EpisodeBackend>(
-        std::move(inner), environment, models::ChatTemplate::from_source(kTemplate, "", "<eos>"),
-        std::move(tokenizer), roles::EpisodeOptions{.max_turns = 4, .max_tokens = 100});
+        std::move(inner), environment,
+        models::ChatTemplate::from_source(test::kCallsTemplate, "", "<eos>"), std::move(tokenizer),
+        roles::EpisodeOptions{.max_turns = 4, .max_tokens = 100});
   }
 
-  std::shared_ptr<OneTurnEngine> engine =
-      std::make_shared<OneTurnEngine>(roles::golden_decoder());
+  std::shared_ptr<OneTurnEngine> engine = std::make_shared<OneTurnEngine>(roles::golden_decoder());
   std::shared_ptr<roles::ScriptedEnvironment> environment =
       std::make_shared<roles::ScriptedEnvironment>();
 };

@@ -4,16 +4,10 @@
 
 #include <fstream>
 
+#include "tests/data/calls_template.h"
+
 namespace retort::test {
 namespace {
-
-// A conversation of words with hermes' calls, which an untrained model never says. <eos> is 63.
-constexpr const char* kTemplate =
-    "{% if tools %}w59 <tool_call> {% endif %}"
-    "{% for m in messages %}w60 {{ m.content }}{% for c in m.tool_calls or [] %}"
-    "<tool_call>{\"name\": \"{{ c.function.name }}\", \"arguments\": "
-    "{{ c.function.arguments | tojson }}}</tool_call>{% endfor %} <eos> w61 {% endfor %}"
-    "{% if add_generation_prompt %}w60 {% endif %}";
 
 // Answers two turns with words of its own, the third ends the episode. Its reward is a function of
 // the seed and of all that the model said.
@@ -46,7 +40,7 @@ for line in sys.stdin:
 
 void write_environment(const fs::path& folder) {
   fs::copy(goldens() / "qwen3", folder / "model", fs::copy_options::recursive);
-  std::ofstream(folder / "model/chat_template.jinja") << kTemplate;
+  std::ofstream(folder / "model/chat_template.jinja") << kCallsTemplate;
   std::ofstream(folder / "environment.py") << kEnvironment;
   std::ofstream prompts(folder / "prompts.jsonl");
   for (int i = 0; i < 10; ++i)
