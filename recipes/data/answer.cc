@@ -130,14 +130,21 @@ Answer answer_of(std::string_view text) {
   std::vector<Token> tokens = place == AnswerPlace::kLast
                                   ? detail::answer_tokens(without_bullets(text))
                                   : detail::answer_tokens(text);
-  // TeX breaks lines in a box where it likes.
-  std::vector<Token> before = tokens;
-  if (place == AnswerPlace::kWhole)
-    std::erase_if(before, [](const Token& token) { return token.is(TokenKind::kStop, "\n"); });
-  std::optional<detail::FoundValue> found = detail::find_value(before, place);
-  if (!found) return {.value = {}, .before = {}, .written = written_answer(std::move(tokens))};
-  before.resize(found->begin);
-  return {.value = std::move(found->value), .before = std::move(before), .written = {}};
+
+  // TeX breaks lines in a box where it likes. What is compared as it is written keeps them.
+  const bool is_box = place == AnswerPlace::kWhole;
+  std::vector<Token> broken;
+  if (is_box) {
+    broken = tokens;
+    std::erase_if(tokens, [](const Token& token) { return token.is(TokenKind::kStop, "\n"); });
+  }
+  std::optional<detail::FoundValue> found = detail::find_value(tokens, place);
+  if (!found) {
+    std::vector<Token> written = written_answer(std::move(is_box ? broken : tokens));
+    return {.value = {}, .before = {}, .written = std::move(written)};
+  }
+  tokens.resize(found->begin);
+  return {.value = std::move(found->value), .before = std::move(tokens), .written = {}};
 }
 
 // True for what may stand between an answer and a formula that explains it: "= ", ", which is (".
@@ -174,10 +181,10 @@ bool is_answer(const Answer& answer) { return answer.value || !answer.written.em
 bool has_answer(std::string_view text) { return is_answer(answer_of(text)); }
 
 bool same_answer(std::string_view completion, std::string_view reference) {
-  const Answer answer = answer_of(completion);
+  Answer answer = answer_of(completion);
   const Answer wanted = answer_of(reference);
   if (!is_answer(answer) || !is_answer(wanted)) return false;
-  if (answer.value && wanted.value) return says(answer, *wanted.value);
+  if (answer.value && wanted.value) return says(std::move(answer), *wanted.value);
   return !answer.value && !wanted.value && answer.written == wanted.written;
 }
 
