@@ -175,25 +175,36 @@ TEST(Answer, FractionsPowersAndRootsAreExact) {
 // A model that learns by this reward would else write the question down again.
 TEST(Answer, WorkThatIsLeftIsNoAnswer) {
   const std::pair<const char*, const char*> questions[] = {
+      // The question itself is repeated, as a formula, in the call of a tool or in other signs.
       {"771 * 9725", "7497975"},
       {"{\"expression\": \"771 * 9725\"}}", "7497975"},
       {"771**1 * 9725", "7497975"},
       {"(771)(9725)", "7497975"},
       {"What is 771 times 9725? 771 * 9725", "7497975"},
+
+      // A mark, a box or a name in front does not do the work.
       {"#### 6 * 7", "42"},
       {"\\boxed{6 \\times 7}", "42"},
       {"x = 6(7)", "42"},
+
+      // A power is one number, but its product is left.
       {"2 * 3^2", "18"},
       {"(3^5)(2)", "486"},
-      {"(6 * 7, 1)", "(42, 1)"},
-      {"(6 * 7, 2 * 3)", "(42, 2 * 3)"},
+
+      // A fraction that is a whole number has to be divided yet.
       {"84/12", "7"},
       {"\\boxed{\\frac{84}{12}}", "7"},
       {"0 84/12", "7"},
+      {"84/2", "(42 m/s)"},
+
+      // One part of several is enough, wherever it stands.
+      {"(6 * 7, 1)", "(42, 1)"},
+      {"(6 * 7, 2 * 3)", "(42, 2 * 3)"},
       {"\\{84/12, 3\\}", "\\{3, 7\\}"},
       {"[84/12, \\infty)", "[7, \\infty)"},
       {"3:12/2", "3:6"},
-      {"84/2", "(42 m/s)"},
+
+      // Behind a number that is not equal, a formula explains nothing: it is the answer.
       {"41 = 6 * 7", "42"},
       {"41 = 6 * 7", "41"},
   };
@@ -204,33 +215,48 @@ TEST(Answer, WorkThatIsLeftIsNoAnswer) {
 }
 
 TEST(Answer, ProductsAndFractionsAreComparedWhereNothingIsLeft) {
-  // What the reference leaves, too, and how one writes such numbers.
+  // The same text leaves nothing that its reference does not leave.
   for (const char* text : {"6 * 7", "1/1", "\\frac{5}{1}", "2^3 * 3", "2\\sqrt{3}", "3 1/2"})
     EXPECT_TRUE(same_answer(text, text)) << text;
+
   const std::pair<const char*, const char*> answers[] = {
+      // The reference leaves work of this kind as well.
       {"6 * 7", "2 * 21"},
       {"2 * 3 * 7", "42 = 2 * 3 * 7"},
       {"84/12", "14/2"},
+
+      // A fraction of two numbers is how one writes it, and needs no lowest terms.
       {"12/16", "3/4"},
       {"3/4", "0.75"},
       {"5/1", "5"},
+      {"\\frac71", "7"},
+
+      // A power of ten is how one writes a large number.
       {"3 \\times 10^8", "300000000"},
       {"3(10^8)", "300000000"},
       {"(10^8) * 3", "300000000"},
+
+      // A root has no shorter writing than a factor with it.
       {"2(\\sqrt{3})", "2\\sqrt{3}"},
       {"\\frac{\\sqrt{3}}{2} \\cdot 5", "\\frac{5\\sqrt{3}}{2}"},
+
+      // A million and a unit are read with the number before them, and leave nothing.
       {"5 million", "5000000"},
       {"\\boxed{2\\frac{1}{2} \\text{ million}}", "2500000"},
       {"1/2 million", "0.5 million"},
       {"\\boxed{(60 \\text{ km/h})}", "60"},
-      {"\\frac71", "7"},
-      // What stands behind an answer explains it.
+
+      // The work is done where its value stands behind it.
       {"6 * 7 = 42", "42"},
+
+      // A formula behind an answer explains it, where it has the same value.
       {"x = 42 = 6 * 7", "42"},
       {"42 = 6 * 7 = 2 * 21", "42"},
       {"That is 7 = 84/12.", "7"},
       {"\\boxed{42 = 6 \\cdot 7}", "42"},
       {"#### 42 = 6 * 7", "42"},
+
+      // So does one behind words, a dash, a line break or a unit.
       {"The answer is 42, i.e. 6 * 7.", "42"},
       {"The answer is 42 (which is 6 \u00d7 7).", "42"},
       {"x = 42\nCheck: 6 * 7", "42"},
