@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <string_view>
 
 #include "base/printable.h"
 #include "launch/status/terminal_text.h"
@@ -12,8 +13,8 @@ namespace retort::launch {
 namespace {
 
 constexpr std::chrono::milliseconds kRedraw{200};
-// Of every run with an environment, whatever its recipe is watched by.
-constexpr const char* kLostEpisodes = "episodes/num_lost";
+// In the name of a count, before the word that it is shown by.
+constexpr std::string_view kCountOf = "/num_";
 
 std::string format(const char* pattern, double value) {
   std::array<char, 48> buffer;
@@ -51,9 +52,12 @@ bool is_shown(const std::string& key, double value) {
 std::string watched_numbers(const std::vector<std::pair<std::string, double>>& watched) {
   std::string text;
   for (const auto& [key, value] : watched) {
-    if (key == kLostEpisodes)
-      text += value > 0 ? "  lost " + format("%.0f", value) : "";
-    else if (is_shown(key, value))
+    // A count is of what must not be: "lost 13", and nothing of none.
+    const size_t at = key.find(kCountOf);
+    const bool is_count = at != std::string::npos;
+    if (is_count && value > 0)
+      text += "  " + key.substr(at + kCountOf.size()) + " " + format("%.0f", value);
+    else if (!is_count && is_shown(key, value))
       text += "  " + key + " " + format("%.4f", value);
   }
   return text;
@@ -117,9 +121,6 @@ Progress::Progress(Options options)
     : options_(std::move(options)),
       writer_(options_.fd, options_.max_waiting),
       tail_(options_.metrics, options_.patience) {
-  // It stands first, because a narrow terminal cuts the line off at the right.
-  options_.watched.emplace(options_.watched.begin(), kLostEpisodes);
-
   state_.title = options_.title;
   state_.position = options_.max_steps ? std::to_string(options_.start_step) + "/" +
                                              std::to_string(*options_.max_steps)

@@ -33,7 +33,8 @@ struct ProgressState {
   std::string position;  // "120/200" or "epoch 0.52/1"
   std::optional<LoggedStep> last, last_eval;
   // Numbers that this kind of run is watched by beside its loss, as last logged: not every row has
-  // them. One that is no number (NaN) is not shown, unless it is a loss.
+  // them. One that is no number (NaN) is not shown, unless it is a loss; a count (".../num_lost")
+  // only above 0.
   std::vector<std::pair<std::string, double>> watched;
   std::optional<std::chrono::seconds> eta;
   std::string notice;   // "stopping ..."
@@ -72,7 +73,7 @@ class Progress : public SupervisorObserver {
     int columns = 0;
     std::string title;              // "<recipe> -> runs/gsm8k"
     std::filesystem::path metrics;  // followed for new rows
-    // names of its numbers that are shown beside the loss; before them, how many episodes were lost
+    // names of its numbers that are shown beside the loss (RecipeType::watched_metrics)
     std::vector<std::string> watched;
     int64_t start_step = 0;            // where a resumed run continues
     std::optional<int64_t> max_steps;  // one of the two

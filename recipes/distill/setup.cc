@@ -60,7 +60,9 @@ class DistillType : public RecipeType {
  public:
   std::string_view name() const override { return "distill"; }
 
-  std::vector<std::string> watched_metrics(const Recipe&) const override { return {"kd_loss"}; }
+  std::vector<std::string> watched_metrics(const Recipe&) const override {
+    return {"episodes/num_lost", "kd_loss"};
+  }
 
   std::vector<BlockUse> blocks() const override {
     return {{.name = "distill", .least = "distill: {teachers: [{role: teacher}]}"}};

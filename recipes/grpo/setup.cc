@@ -95,7 +95,7 @@ class GrpoType : public RecipeType {
   data::RowCheck row_check(const Recipe&) const override { return &data::check_prompt_row; }
 
   std::vector<std::string> watched_metrics(const Recipe&) const override {
-    return {"reward", "entropy", "completions/mean_length"};
+    return {"episodes/num_lost", "reward", "entropy", "completions/mean_length"};
   }
 
   std::vector<BlockUse> blocks() const override {

@@ -67,7 +67,7 @@ class RejectionSamplingType : public RecipeType {
   data::RowCheck row_check(const Recipe&) const override { return &data::check_prompt_row; }
 
   std::vector<std::string> watched_metrics(const Recipe&) const override {
-    return {"reward", "reward_kept"};
+    return {"episodes/num_lost", "reward", "reward_kept"};
   }
 
   std::vector<BlockUse> blocks() const override {

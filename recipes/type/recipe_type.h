@@ -82,7 +82,10 @@ class RecipeType {
   virtual void check_inputs(const Recipe&, const RecipePlaces&) const {}
 
   // Numbers of metrics.jsonl that its page says to watch, most telling first; the progress of a run
-  // shows them beside the loss. Some rows may lack one.
+  // shows them beside the loss. Some rows may lack one. A count (".../num_lost") is of what must
+  // not be: it is shown by the rest of its name ("lost 13"), and only above 0. Types with
+  // episodes_at_once() begin with that of lost ones, as nothing else says that a run goes on
+  // without them.
   virtual std::vector<std::string> watched_metrics(const Recipe&) const { return {}; }
 
   // `retort plan`.

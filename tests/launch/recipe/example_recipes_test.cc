@@ -50,10 +50,19 @@ class ExampleRecipes : public RecipeTest {
       const recipes::Recipe recipe = launch::load_recipe(file, {}, kWithoutFiles, &warnings);
       EXPECT_TRUE(warnings.empty()) << warnings.front();
       expect_loads_as_saved(recipe, kWithoutFiles);
+      expect_lost_are_watched(recipe);
       seen_.insert(recipe.recipe.text);
     } catch (const Error& error) {
       ADD_FAILURE() << error.what();
     }
+  }
+  // First, because a narrow terminal cuts the line off at the right.
+  static void expect_lost_are_watched(const recipes::Recipe& recipe) {
+    const recipes::RecipeType& type = recipes::recipe_type(recipe);
+    if (!type.episodes_at_once(recipe)) return;
+    const std::vector<std::string> watched = type.watched_metrics(recipe);
+    ASSERT_FALSE(watched.empty());
+    EXPECT_EQ(watched.front(), "episodes/num_lost");
   }
   void expect_all_types_seen() const {
     for (const std::string_view name : recipes::RecipeName::choices())

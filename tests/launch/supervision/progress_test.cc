@@ -209,13 +209,13 @@ TEST_F(ProgressTest, WatchedNumbersStandBesideTheLoss) {
       << "what is no number is left out: " << text;
 }
 
-// Whatever the run is watched by, as nothing else says that a run goes on without them.
-TEST_F(ProgressTest, LostEpisodesStandFirst) {
+// Not as other numbers: a run that lost none says nothing of them.
+TEST_F(ProgressTest, CountsAreShownAboveZero) {
   Progress progress({.fd = pipe_[1],
                      .plain_interval = Duration(0),
                      .title = "",
                      .metrics = folder_ / "metrics.jsonl",
-                     .watched = {"reward"},
+                     .watched = {"episodes/num_lost", "reward"},
                      .max_steps = 3});
   put(folder_ / "metrics.jsonl",
       "{\"step\": 1, \"loss\": 1, \"reward\": 0.5, \"episodes/num_lost\": 13}\n"
