@@ -297,9 +297,12 @@ void write_chat_template(const std::string& source, const std::filesystem::path&
 
 ChatTokens tokenize_chat(const Tokenizer& tokenizer, const ChatTemplate& chat,
                          std::string_view messages_json, std::string_view variables_json) {
-  const auto rendered = chat.for_training().run(messages_json, variables_json, false, true);
+  auto rendered = chat.for_training().run(messages_json, variables_json, false, true);
   const auto encoding = tokenizer.encode_with_offsets(rendered.text, false);
-  ChatTokens tokens{encoding.ids, std::vector<uint8_t>(encoding.ids.size(), 0), {}};
+  ChatTokens tokens{.ids = encoding.ids,
+                    .assistant = std::vector<uint8_t>(encoding.ids.size(), 0),
+                    .spans = {},
+                    .text = std::move(rendered.text)};
   for (const auto& span : rendered.generation_spans) {
     const auto [first, last] = tokens_of(encoding, span);
     std::fill(tokens.assistant.begin() + static_cast<std::ptrdiff_t>(first),

@@ -89,6 +89,7 @@ struct ChatTokens {
   // The tokens [first, last) of each generation mark or, without marks, of each message of the
   // assistant, in order; a token that straddles a border may belong to two.
   std::vector<std::pair<size_t, size_t>> spans;
+  std::string text;  // the conversation as it was rendered
 };
 ChatTokens tokenize_chat(const Tokenizer& tokenizer, const ChatTemplate& chat,
                          std::string_view messages_json, std::string_view variables_json = "{}");

@@ -106,13 +106,12 @@ Draft from_messages(const Json& messages, const std::string& variables, const Co
       draft.prompt_differs = prompt_of_last_differs(messages, variables, draft.ids, context);
     return draft;
   }
-  if (detail::has_calls(messages))
-    detail::expect_calls(messages, context.chat.render(messages.dump(), false, variables).text);
   // The template's marks say which tokens are the assistant's. The messages' own switches then take
   // answers out of these.
   models::ChatTokens tokens =
       models::tokenize_chat(context.tokenizer, context.chat, messages.dump(), variables);
   RETORT_CHECK(tokens.ids.size() == tokens.assistant.size());
+  detail::expect_calls(messages, tokens.text);
   const bool some_are_off = detail::apply_loss_switches(messages, context.chat, variables, tokens);
   draft.ids = std::move(tokens.ids);
   draft.targets = std::move(tokens.assistant);

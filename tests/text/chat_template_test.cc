@@ -162,6 +162,7 @@ TEST(ChatTemplate, ALastCharacterOfSeveralTokensIsWhollyTheAssistants) {
   const auto chat = ChatTemplate::from_source("a{% generation %}🙂{% endgeneration %}b", "", "");
   const auto tokens = tokenize_chat(tokenizer, chat, kChat);
   ASSERT_EQ(tokens.ids.size(), 2 + tokenizer.encode("🙂", false).size());
+  EXPECT_EQ(tokens.text, "a🙂b");
   for (size_t i = 0; i < tokens.ids.size(); ++i) {
     EXPECT_EQ(tokens.assistant[i], i > 0 && i + 1 < tokens.ids.size()) << i;
   }

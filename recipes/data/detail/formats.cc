@@ -82,11 +82,6 @@ void check_messages(const Json& messages, std::string_view key) {
   }
 }
 
-bool has_calls(const Json& messages) {
-  return std::any_of(messages.begin(), messages.end(),
-                     [](const Json& message) { return message.contains("tool_calls"); });
-}
-
 void expect_calls(const Json& messages, std::string_view text) {
   for (const Json& message : messages) {
     const auto calls = message.find("tool_calls");

@@ -24,8 +24,6 @@ Json sharegpt_messages(const Row& row);
 // parts, or absent.
 void check_messages(const Json& messages, std::string_view key);
 
-// Whether any message calls tools.
-bool has_calls(const Json& messages);
 // bad_row() where the rendered text lacks the name of a tool that the messages call: of such a row
 // an empty turn would be learned.
 void expect_calls(const Json& messages, std::string_view text);
