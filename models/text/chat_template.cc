@@ -242,6 +242,12 @@ const std::string& ChatTemplate::tool_use_source() const {
   return impl_ != nullptr && impl_->tool_use != nullptr ? impl_->tool_use->source : kNone;
 }
 
+bool ChatTemplate::mentions(std::string_view word) const {
+  const auto holds = [&](const std::string& text) { return text.find(word) != std::string::npos; };
+  return exists() && (holds(impl_->source) || holds(tool_use_source()) ||
+                      holds(impl_->settings.variables_json));
+}
+
 // A template without settings has the fingerprint that it had before there were any.
 std::string ChatTemplate::fingerprint() const {
   if (!exists()) return sha256_hex("");

@@ -61,6 +61,9 @@ class ChatTemplate {
                   std::string_view variables_json = "{}") const;
   const std::string& source() const;           // of the default; empty if only tool_use is there
   const std::string& tool_use_source() const;  // empty: conversations with tools take the default
+  // Whether a source or the settings' variables hold this word, so that a rendering may have it
+  // whatever it is given.
+  bool mentions(std::string_view word) const;
   // The source and what else the rendering of a conversation depends on.
   std::string fingerprint() const;
 

@@ -5,6 +5,7 @@
 #include "recipes/data/detail/formats.h"
 #include "recipes/data/detail/keys.h"
 #include "recipes/data/detail/message_loss_mask.h"
+#include "recipes/data/detail/printed_calls.h"
 #include "recipes/data/sample.h"
 
 namespace retort::data {
@@ -39,7 +40,7 @@ void set_conversation(PromptSample& sample, const Json& messages, const std::str
   sample.question = question_of(messages);
   sample.is_chat = true;
   sample.prompt_text = chat.render(messages.dump(), true, variables).text;
-  detail::expect_calls(messages, sample.prompt_text);
+  detail::expect_calls(messages, chat, variables, sample.prompt_text);
   sample.prompt_ids = tokenizer.encode(sample.prompt_text, false);
 }
 

@@ -6,6 +6,7 @@
 #include "recipes/data/detail/boundary.h"
 #include "recipes/data/detail/formats.h"
 #include "recipes/data/detail/message_loss_mask.h"
+#include "recipes/data/detail/printed_calls.h"
 
 namespace retort::data {
 namespace {
@@ -99,19 +100,20 @@ Draft from_messages(const Json& messages, const std::string& variables, const Co
                                  "assistant_only_loss: false trains on all tokens; remove the key "
                                  "or the option");
     const std::string text = context.chat.render(messages.dump(), false, variables).text;
-    detail::expect_calls(messages, text);
+    detail::expect_calls(messages, context.chat, variables, text);
     draft.add(context.tokenizer.encode(text, false), true);
     draft.if_none = "the rendered conversation has fewer than two tokens";
     if (context.options.compare_prompts)
       draft.prompt_differs = prompt_of_last_differs(messages, variables, draft.ids, context);
     return draft;
   }
+
   // The template's marks say which tokens are the assistant's. The messages' own switches then take
   // answers out of these.
   models::ChatTokens tokens =
       models::tokenize_chat(context.tokenizer, context.chat, messages.dump(), variables);
   RETORT_CHECK(tokens.ids.size() == tokens.assistant.size());
-  detail::expect_calls(messages, tokens.text);
+  detail::expect_calls(messages, context.chat, variables, tokens.text);
   const bool some_are_off = detail::apply_loss_switches(messages, context.chat, variables, tokens);
   draft.ids = std::move(tokens.ids);
   draft.targets = std::move(tokens.assistant);

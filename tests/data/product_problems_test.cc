@@ -250,6 +250,58 @@ TEST_F(ProductRowsTest, ATemplateThatLeavesTheCallOutIsRefused) {
   expect_refused([&] { make_prompt(row.dump(), "f:1", {}, tokenizer, chat); });
 }
 
+// A template that lists the tools. An answer is its words with `calls` behind them.
+models::ChatTemplate listing(const std::string& calls) {
+  return models::ChatTemplate::from_source(
+      "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}"
+      "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}"
+      "{% generation %}{{ m.content }}" +
+          calls + "<|im_end|>{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}",
+      "", "");
+}
+
+constexpr const char* kEachCall =
+    "{% for c in m.tool_calls or [] %}[{{ c.function.name }}]{% endfor %}";
+
+TEST_F(ProductRowsTest, AListOfToolsIsNoCall) {
+  const JsonlFile file = rows();
+  const models::Tokenizer tokenizer = tokenizer_of(file, folder_ / "model");
+  auto row = ordered_json::parse(file.line(0));
+  const auto make = [&](const std::string& calls, bool assistant_only = true) {
+    return make_sample(row.dump(), "f:1", {}, tokenizer, listing(calls),
+                       {.max_length = 4096, .assistant_only_loss = assistant_only});
+  };
+  const auto expect_refused = [&](const std::string& calls, bool assistant_only = true) {
+    const std::string message = test::message_of([&] { make(calls, assistant_only); });
+    EXPECT_NE(message.find("leaves out the call of \"calculate\""), std::string::npos) << message;
+  };
+
+  // The list holds the name of each call, whether the call is printed or not.
+  for (const bool assistant_only : {true, false}) {
+    expect_refused("", assistant_only);
+    EXPECT_NO_THROW(make(kEachCall, assistant_only));
+  }
+  EXPECT_NE(learned_of(make(kEachCall), tokenizer).at(0).find("[calculate]"), std::string::npos);
+
+  // One that takes no name but those that it knows has seen the call.
+  EXPECT_NO_THROW(
+      make("{% for c in m.tool_calls or [] %}{% if c.function.name != 'calculate' %}"
+           "{{ raise_exception('unknown') }}{% endif %}[{{ c.function.name }}]"
+           "{% endfor %}"));
+
+  // Without a list the words of the template may have the name.
+  row.erase("tools");
+  row["messages"][2].erase("name");
+  EXPECT_NO_THROW(make(kEachCall));
+  expect_refused("You may calculate.");
+
+  // Of several calls each has to be there.
+  const ordered_json call = row["messages"][1]["tool_calls"][0];
+  row["messages"][1]["tool_calls"].push_back(call);
+  EXPECT_NO_THROW(make(kEachCall));
+  expect_refused("{% if m.tool_calls %}[{{ m.tool_calls[0].function.name }}]{% endif %}");
+}
+
 TEST_F(ProductRowsTest, PromptsBeginEpisodesAndHaveTheirAnswer) {
   const JsonlFile file = rows({.rows = ProductRows::kPrompts});
   const models::Tokenizer tokenizer = tokenizer_of(file, folder_ / "model");

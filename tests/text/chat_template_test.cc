@@ -168,6 +168,13 @@ TEST(ChatTemplate, ALastCharacterOfSeveralTokensIsWhollyTheAssistants) {
   }
 }
 
+TEST(ChatTemplate, MentionsWhatItMayPrintOfItself) {
+  const auto bare = ChatTemplate::from_source("{{ one }} two", "", "");
+  EXPECT_TRUE(bare.mentions("two"));
+  EXPECT_FALSE(bare.mentions("three"));
+  EXPECT_TRUE(bare.with({.variables_json = R"({"one": "three"})"}).mentions("three"));
+}
+
 TEST(ChatTemplate, MarksNeverReachTheText) {
   // The block's text is changed after the block: it cannot be located, and nothing of the marks may
   // be seen.
@@ -247,6 +254,7 @@ TEST(ChatTemplate, LoadsFromAFolder) {
   EXPECT_EQ(named.render(kChat, false, R"({"tools": null})").text, "\n\n  D\n  ");
   EXPECT_EQ(named.render(kChat, false, tools).text, "\nT1 ");
   EXPECT_EQ(named.render(kChat, false, R"({"tools": []})").text, "\nT0 ");
+  EXPECT_TRUE(named.mentions("D\n") && named.mentions("length"));
 
   // chat_template.jinja comes first, with the one for tools beside it.
   write_file_atomically(folder.path() / "chat_template.jinja",

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "recipes/data/detail/message_loss_mask.h"
+#include "recipes/data/detail/printed_calls.h"
 
 namespace retort::data::detail {
 namespace {
@@ -79,23 +80,6 @@ void check_messages(const Json& messages, std::string_view key) {
     if (absent && !messages[i].contains("tool_calls")) bad_row(where + ".content is missing");
     if (!absent && !content->is_string() && !content->is_array())
       bad_row(where + ".content is " + a_type(*content) + "; expected a string");
-  }
-}
-
-void expect_calls(const Json& messages, std::string_view text) {
-  for (const Json& message : messages) {
-    const auto calls = message.find("tool_calls");
-    if (calls == message.end() || !calls->is_array()) continue;
-    for (const Json& call : *calls) {
-      const bool is_wrapped = call.is_object() && call.contains("function");
-      const Json& function = is_wrapped ? call["function"] : call;
-      if (!function.is_object() || !function.contains("name")) continue;
-      const Json& name = function["name"];
-      if (!name.is_string()) continue;
-      if (text.find(name.get_ref<const std::string&>()) != std::string_view::npos) continue;
-      bad_row("the chat template leaves out the call of " + name.dump() +
-              ": it has no place for calls of tools; give data.chat_template one that has");
-    }
   }
 }
 
@@ -178,7 +162,7 @@ RenderedPair render_pair(const Json& prompt, const Json& completion,
     all.push_back(message);
   RenderedPair pair{.prompt = chat.render(prompt.dump(), true, variables).text,
                     .whole = chat.render(all.dump(), false, variables).text};
-  expect_calls(all, pair.whole);
+  expect_calls(all, chat, variables, pair.whole);
   return pair;
 }
 

@@ -24,10 +24,6 @@ Json sharegpt_messages(const Row& row);
 // parts, or absent.
 void check_messages(const Json& messages, std::string_view key);
 
-// bad_row() where the rendered text lacks the name of a tool that the messages call: of such a row
-// an empty turn would be learned.
-void expect_calls(const Json& messages, std::string_view text);
-
 // True if the columns `first` and `second` are both arrays of messages; false: both are strings.
 // Anything else is refused.
 bool are_messages(const Row& row, std::string_view first, std::string_view second);
