@@ -206,6 +206,7 @@ def arguments(steps, data=None):
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: bfloat16")
+    parser.add_argument("--beside", help="another retort program, in the place of transformers")
     parser.add_argument("--reference", help=argparse.SUPPRESS)  # the second process of the script
     return parser
 
@@ -221,13 +222,20 @@ def compare(script, steps, prepare, run_retort, run_transformers):
         print(json.dumps(run_transformers(args, pathlib.Path(args.reference))))
         return
 
-    runs = {"retort": [], "transformers": []}
+    other = "other retort" if args.beside else "transformers"
+    runs = {"retort": [], other: []}
+
+    def run_other(work):
+        if not args.beside:
+            return in_own_process(script, args, work)
+        return run_retort(argparse.Namespace(**vars(args) | {"retort": args.beside}), work)
+
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
         prepare(args, work)
         for _ in range(args.rounds):
             runs["retort"].append(run_retort(args, work))
-            runs["transformers"].append(in_own_process(script, args, work))
+            runs[other].append(run_other(work))
 
     # The ratio of each round, as the machine may be busier in one than in another.
     rate = lambda run: statistics.median(run["rates"][WARM_UP:])
@@ -238,7 +246,7 @@ def compare(script, steps, prepare, run_retort, run_transformers):
         rates = ", ".join(f"{rate(run):.0f}" for run in of_name)
         peak, losses = mib[name] or float("nan"), of_name[0]["losses"]
         print(f"{name:14} {rates:>18} {peak:10.0f} {losses[0]:12.5f} {losses[-1]:12.5f}")
-    pairs = list(zip(runs["retort"], runs["transformers"]))
+    pairs = list(zip(runs["retort"], runs[other]))
     ratios = ", ".join(f"{rate(ours) / rate(theirs):.2f}" for ours, theirs in pairs)
-    memory = f"{mib['retort'] / mib['transformers']:.2f}" if mib["retort"] else "not comparable"
+    memory = f"{mib['retort'] / mib[other]:.2f}" if mib["retort"] else "not comparable"
     print(f"ratio of tokens/s: {ratios}   ratio of peak memory: {memory}")
