@@ -24,6 +24,7 @@
 #include "tests/losses/device_vocab.h"
 #include "tests/losses/distill_cases.h"
 #include "tests/losses/stand_in_device.h"
+#include "tests/losses/uld_cases.h"
 #include "tests/losses/vocab_ranks.h"
 #include "tests/support/thrown.h"
 
@@ -105,6 +106,32 @@ TEST(AnyDevice, Distillation) {
     ++turn;
   }
   EXPECT_GT(test::stand_in_operators() - before, static_cast<int64_t>(50 * turn));
+}
+
+TEST(AnyDevice, UldAndGold) {
+  const UldProblem p = random_uld_problem(31, 45, 62);
+  const auto compare_with_host = [&](const TeacherSignal& signal, const UldOptions& options) {
+    const UldOutcome expected = uld(p, signal, options);
+    const at::Tensor h = leaf_there(p.both.hidden), w = leaf_there(p.both.weight);
+    const at::Tensor b = leaf_there(p.both.bias);
+    test::RecordedReads reads;
+    const UnreadUld got =
+        unread_uld(h, w, b, p.both.targets, there(signal), p.teacher_targets, p.groups, options);
+    EXPECT_EQ(reads.take(), std::vector<std::string>());
+    got.loss_sum.backward();
+    const at::Tensor numbers = got.numbers.cpu();
+    const auto a = numbers_of(UldOutcome{
+        UldSums::of(numbers.const_data_ptr<double>()), got.loss_sum.item<double>(), {}, {}, {}});
+    for (size_t i = 0; i < a.size(); ++i)
+      require_near(a[i].second, numbers_of(expected)[i].second, 1e-6, a[i].first);
+    require_near(h.grad().cpu(), expected.dh, 2e-6, "dh");
+    require_near(w.grad().cpu(), expected.dw, 2e-6, "dw");
+    require_near(b.grad().cpu(), expected.db, 2e-6, "db");
+  };
+  ASSERT_NO_THROW(compare_with_host(hidden_signal(p.both), {.temperature = 2, .ce_weight = 0.3}));
+  ASSERT_NO_THROW(
+      compare_with_host(hidden_signal(p.both), {.matched = some_matched_ids(p, 20, 0.5)}));
+  ASSERT_NO_THROW(compare_with_host(top_k_signal(p.both, 1, 6), {.chunk_tokens = 4}));
 }
 
 TEST(AnyDevice, CrossEntropyAndLogProbabilities) {

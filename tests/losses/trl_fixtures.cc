@@ -13,13 +13,11 @@
 #include "tests/support/source_folder.h"
 
 namespace retort::losses {
-namespace {
 
-TrlGoldens read_trl_goldens() {
-  const std::string folder = (test::source_folder() / "tests/losses/").string();
-  std::ifstream manifest(folder + "trl_goldens.txt"),
-      binary(folder + "trl_goldens.bin", std::ios::binary);
-  if (!manifest || !binary) throw std::runtime_error("no TRL goldens in " + folder);
+TrlGoldens read_trl_goldens(const std::string& name_of_files) {
+  const std::string path = (test::source_folder() / "tests/losses" / name_of_files).string();
+  std::ifstream manifest(path + ".txt"), binary(path + ".bin", std::ios::binary);
+  if (!manifest || !binary) throw std::runtime_error("no goldens at " + path);
 
   TrlGoldens goldens;
   for (std::string text; std::getline(manifest, text);) {
@@ -41,13 +39,11 @@ TrlGoldens read_trl_goldens() {
     at::Tensor tensor = at::empty(shape, at::kFloat);
     binary.seekg(offset * 4);
     if (!binary.read(static_cast<char*>(tensor.data_ptr()), tensor.numel() * 4))
-      throw std::runtime_error("trl_goldens.bin is too short");
+      throw std::runtime_error(path + ".bin is too short");
     goldens.tensors[name] = tensor;
   }
   return goldens;
 }
-
-}  // namespace
 
 std::vector<TrlRecord> TrlGoldens::of_kind(const std::string& kind) const {
   std::vector<TrlRecord> found;
@@ -57,7 +53,7 @@ std::vector<TrlRecord> TrlGoldens::of_kind(const std::string& kind) const {
 }
 
 const TrlGoldens& trl_goldens() {
-  static const TrlGoldens read = read_trl_goldens();
+  static const TrlGoldens read = read_trl_goldens("trl_goldens");
   return read;
 }
 

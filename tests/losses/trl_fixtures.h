@@ -1,4 +1,4 @@
-// What make_trl_goldens.py wrote, and its padded batches as packed rows.
+// What make_trl_goldens.py and make_uld_goldens.py wrote, and padded batches as packed rows.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,7 +28,9 @@ struct TrlGoldens {
   const at::Tensor& tensor(const std::string& name) const { return tensors.at(name); }
   std::vector<TrlRecord> of_kind(const std::string& kind) const;
 };
-// Reads trl_goldens.txt and trl_goldens.bin beside this file.
+// Reads <name>.txt and <name>.bin beside this file.
+TrlGoldens read_trl_goldens(const std::string& name);
+// Those of trl_goldens, read once.
 const TrlGoldens& trl_goldens();
 
 // The positions of [B, L] where mask is 1, in order.

@@ -1,4 +1,5 @@
-// Distillation over a vocabulary that 2, 3 or 4 ranks share, against the same loss on one rank.
+// Distillation, ULD and GOLD over a vocabulary that 2, 3 or 4 ranks share, against the same loss on
+// one rank.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
@@ -14,6 +15,7 @@
 
 #include "base/error.h"
 #include "tests/losses/distill_cases.h"
+#include "tests/losses/uld_cases.h"
 #include "tests/losses/vocab_ranks.h"
 #include "tests/support/thrown.h"
 
@@ -167,14 +169,88 @@ void missing_part_scenario(parallel::Group& group) {
           "a missing part of the teacher changes the loss");
 }
 
+// Of ULD each rank has its part of the teacher's own vocabulary.
+TeacherSignal own_uld_signal(const TeacherSignal& signal, parallel::Group& group) {
+  if (const auto* hidden = std::get_if<TeacherHidden>(&signal)) {
+    const parallel::VocabShard shard = shard_of(group, hidden->weight.size(0));
+    return TeacherHidden{hidden->hidden, own_rows(hidden->weight, shard),
+                         own_rows(hidden->bias, shard)};
+  }
+  if (const auto* full = std::get_if<TeacherFull>(&signal)) {
+    const parallel::VocabShard shard = shard_of(group, full->logps.size(1));
+    return TeacherFull{own_rows(full->logps.t(), shard).t()};
+  }
+  return signal;
+}
+
+void compare_uld(parallel::Group& group, const UldProblem& p, const TeacherSignal& signal,
+                 const UldOptions& options, const std::string& name) {
+  const parallel::VocabShard vocab = shard_of(group, p.both.weight.size(0));
+  const UldOutcome whole = uld(p, signal, options);
+  UldProblem own = p;
+  own.both = own_part(p.both, vocab);
+  const UldOutcome mine = uld(own, own_uld_signal(signal, group), options, vocab);
+  const auto numbers = numbers_of(mine), expected = numbers_of(whole);
+  std::vector<double> values;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    require_near(numbers[i].second, expected[i].second, 1e-6, name + ": " + numbers[i].first);
+    values.push_back(numbers[i].second);
+  }
+  const at::Tensor all = group.all_gather(at::tensor(values, at::kDouble));
+  for (int r = 1; r < group.size(); ++r)
+    require(at::equal(all[r], all[0]), name + ": the same bits on every rank");
+  at::Tensor dh = mine.dh.clone();
+  group.all_reduce(dh);
+  require_near(dh, whole.dh, 2e-6, name + ": dH");
+  require_near(all_rows(mine.dw, vocab), whole.dw, 2e-6, name + ": dW");
+  require_near(all_rows(mine.db, vocab), whole.db, 2e-6, name + ": db");
+}
+
+// Neither 31 nor 45 is a multiple of two, 31 none of three.
+void uld_scenario(parallel::Group& group) {
+  for (const auto& [vocab, teacher_vocab] : {std::pair<int64_t, int64_t>{31, 45}, {45, 31}}) {
+    const UldProblem p = random_uld_problem(vocab, teacher_vocab, 48);
+    const MatchedIds matched = some_matched_ids(p, 20, 0.5);
+    compare_uld(group, p, hidden_signal(p.both), {.ce_weight = 0.3, .chunk_tokens = 4}, "uld");
+    compare_uld(group, p, full_signal(p.both, 2), {.temperature = 2, .matched = matched}, "gold");
+    compare_uld(group, p, top_k_signal(p.both, 1, 6), {.chunk_tokens = 4}, "uld of top-k");
+    UldProblem named = p;
+    named.teacher_targets = p.teacher_targets.clamp_max(teacher_vocab - 4);
+    compare_uld(
+        group, named, hidden_signal(p.both),
+        {.temperature = 2, .matched = matched, .teacher_ids = teacher_vocab - 3, .ce_weight = 0.1},
+        "gold of fewer ids");
+    if (teacher_vocab == 31) continue;
+
+    // The rows of another rank, and what one rank alone has wrong, are thrown on all.
+    const parallel::VocabShard shard = shard_of(group, vocab);
+    UldProblem own = p;
+    own.both = own_part(p.both, shard);
+    const auto refused = [&](ErrorCode code, const TeacherSignal& signal, double temperature) {
+      const std::optional<Error> error =
+          test::thrown([&] { uld(own, signal, {.temperature = temperature}, shard); });
+      require(error && error->code() == code, "a refusal of uld");
+    };
+    auto hidden = std::get<TeacherHidden>(own_uld_signal(hidden_signal(p.both), group));
+    refused(ErrorCode::kInvalidArgument, hidden, group.rank() == 1 ? -1.0 : 1.0);
+    if (group.rank() == 1) {
+      hidden.weight = hidden.weight.narrow(0, 0, 3);
+      hidden.bias = hidden.bias.narrow(0, 0, 3);
+    }
+    refused(ErrorCode::kMismatch, hidden, 1.0);
+  }
+}
+
 // Ranks do all that their number is good for one after the other, as to start them takes longer.
 void two_ranks_of_distill(parallel::Group& group) {
   cases_scenario(group);
+  uld_scenario(group);
   missing_part_scenario(group);
 }
 
 void three_ranks_of_distill(parallel::Group& group) {
   cases_scenario(group);
+  uld_scenario(group);
   no_rows_scenario(group);
   refusals_scenario(group);
 }

@@ -1,7 +1,9 @@
 #include "recipes/losses/detail/vocab_group.h"
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
@@ -46,6 +48,22 @@ int64_t VocabGroup::rows_of(int64_t rank) const {
 at::Tensor VocabGroup::gather(int64_t mine) const {
   const at::Tensor own = at::full({1}, mine, at::kLong);
   return split() ? group_->all_gather(own).flatten() : own;
+}
+
+at::Tensor VocabGroup::whole_rows(const at::Tensor& own) const {
+  if (!split()) return own;
+  // Every rank sends as much as the fullest one. Ranks are full up to the last ids, so that what
+  // was filled up stands behind all of them.
+  const int64_t count = own.size(0), part = rows_per_rank(), ranks = group_->size();
+  at::Tensor mine = at::zeros({count, part}, own.options());
+  mine.narrow(1, 0, rows_).copy_(own);
+  at::Tensor all = at::empty({ranks * count * part}, own.options());
+  group_->all_gather_into(all, mine.view({-1}));
+  return all.view({ranks, count, part})
+      .transpose(0, 1)
+      .reshape({count, ranks * part})
+      .narrow(1, 0, total_)
+      .contiguous();
 }
 
 void VocabGroup::reduce(const std::vector<at::Tensor*>& columns, parallel::ReduceOp op) const {

@@ -30,6 +30,9 @@ class VocabGroup {
   at::Tensor gather(int64_t mine) const;   // [ranks] int64 on the CPU. One all-gather of 8 bytes
   int64_t rows_of(int64_t rank) const;     // rows that a rank holds
   int64_t begin_of(int64_t rank) const;
+  // [n, total()] contiguous of every rank's [n, rows()] columns, the same on each; not split: the
+  // argument. One all-gather of n * rows_per_rank() elements (none if not split).
+  at::Tensor whole_rows(const at::Tensor& own) const;
 
   // Each column, [n] float32, becomes its maximum over the ranks. One all-reduce (none if not
   // split).
