@@ -1,7 +1,5 @@
 #include "base/printable.h"
 
-#include <cstddef>
-
 namespace retort {
 namespace {
 
@@ -39,13 +37,16 @@ void append_escape(std::string& to, char c) {
   }
 }
 
-bool is_utf8(std::string_view text) {
-  for (size_t at = 0; at < text.size();) {
+bool is_utf8(std::string_view text) { return utf8_prefix(text) == text.size(); }
+
+size_t utf8_prefix(std::string_view text) {
+  size_t at = 0;
+  while (at < text.size()) {
     const size_t size = utf8_size_at(text, at);
-    if (size == 0) return false;
+    if (size == 0) break;
     at += size;
   }
-  return true;
+  return at;
 }
 
 std::string printable(std::string_view text, LineEnds line_ends) {

@@ -1,6 +1,7 @@
 // Text of strangers (a server, another host, a file's name) that people read in a terminal or log.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -8,6 +9,8 @@ namespace retort {
 
 // True if all of it is UTF-8: no cut or overlong character, no surrogate, none above U+10FFFF.
 bool is_utf8(std::string_view text);
+// How many bytes of it are, from its beginning on.
+size_t utf8_prefix(std::string_view text);
 
 enum class LineEnds { kEscaped, kKept };
 

@@ -126,6 +126,36 @@ int32_t Tokenizer::bos_id() const { return impl_->info.bos; }
 int32_t Tokenizer::pad_id() const { return impl_->info.pad; }
 const std::filesystem::path& Tokenizer::folder() const { return impl_->folder; }
 
+std::vector<Tokenizer::Token> Tokenizer::vocabulary() const {
+  RustString entries;
+  call_rust("", rt_tokenizer_vocabulary, impl_->handle, /*limit=*/int64_t{0}, entries.out());
+  std::string_view rest = entries.view();
+  const auto take = [&](size_t bytes) {
+    RETORT_CHECK(bytes <= rest.size()) << "a token of the vocabulary is cut";
+    const std::string_view taken = rest.substr(0, bytes);
+    rest.remove_prefix(bytes);
+    return taken;
+  };
+  const auto take_number = [&] {
+    uint32_t number = 0;
+    for (int shift = 0; const char byte : take(4)) {
+      number |= uint32_t{static_cast<uint8_t>(byte)} << shift;
+      shift += 8;
+    }
+    return number;
+  };
+
+  // The crate writes them one behind the other: id, length, text, flag.
+  std::vector<Token> tokens;
+  while (!rest.empty()) {
+    Token token{.id = static_cast<int32_t>(take_number())};
+    token.text = take(take_number());
+    token.is_special = take(1)[0] != 0;
+    tokens.push_back(std::move(token));
+  }
+  return tokens;
+}
+
 std::string Tokenizer::vocabulary_fingerprint(int64_t limit) const {
   RustString entries;
   call_rust("", rt_tokenizer_vocabulary, impl_->handle, limit, entries.out());

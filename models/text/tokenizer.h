@@ -28,6 +28,12 @@ class Tokenizer {
   };
   Encoding encode_with_offsets(std::string_view text, bool add_special_tokens) const;
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens) const;
+  struct Token {
+    int32_t id = 0;
+    std::string text;         // as the vocabulary spells it
+    bool is_special = false;  // added, with the flag `special`
+  };
+  std::vector<Token> vocabulary() const;              // by id, added tokens too; a copy of all
   std::string id_to_token(int32_t id) const;          // "" if unknown
   int32_t token_to_id(std::string_view token) const;  // -1 if unknown
 

@@ -33,6 +33,10 @@ TEST(Printable, KnowsWhatIsUtf8) {
   for (const char* bad : {"\x80", "\xff", "\xc1\xbf", "\xe0\x9f\xbf", "\xc3", "\xe2\x82",
                           "\xed\xa0\x80", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80"})
     EXPECT_FALSE(is_utf8(bad)) << printable(bad);
+  EXPECT_EQ(utf8_prefix("a\xc3\xa9\xe6\xb0"), 3u) << "behind it a character is cut";
+  EXPECT_EQ(utf8_prefix("\xff"
+                        "a"),
+            0u);
 }
 
 }  // namespace

@@ -108,14 +108,15 @@ def llama3():
     return tok, config, None
 
 
-def fallback_bpe(size, normalizer, pre):
-    """BPE over characters with byte fallback, as sentencepiece models are converted."""
+def fallback_bpe(size, normalizer, pre, corpus=CORPUS, characters=70):
+    """BPE over the most frequent characters with byte fallback, as sentencepiece models are
+    converted."""
     # The merges are learnt without bytes, which get the lowest ids after the special tokens.
     base = Tokenizer(models.BPE(unk_token="<unk>"))
     base.normalizer = normalizers.Replace(" ", "▁")
     base.pre_tokenizer = pre_tokenizers.Metaspace()
-    options = dict(show_progress=False, limit_alphabet=70)
-    base.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=size, **options))
+    options = dict(show_progress=False, limit_alphabet=characters)
+    base.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=size, **options))
     learnt = json.loads(base.to_str())["model"]
     pieces = ["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)]
     pieces += [p for p, _ in sorted(learnt["vocab"].items(), key=lambda kv: kv[1])]
