@@ -203,6 +203,9 @@ ChatTemplate ChatTemplate::with(const TemplateSettings& settings) const {
 bool ChatTemplate::exists() const {
   return impl_ != nullptr && (impl_->handle != nullptr || impl_->tool_use != nullptr);
 }
+TemplateSettings ChatTemplate::settings() const {
+  return impl_ == nullptr ? TemplateSettings{} : impl_->settings;
+}
 bool ChatTemplate::has_generation_marks(std::string_view variables_json) const {
   if (!exists()) return false;
   const Impl& picked = impl_->pick(variables_json);

@@ -39,6 +39,8 @@ class ChatTemplate {
   ChatTemplate with(const TemplateSettings& settings) const;
 
   bool exists() const;
+  // Those of with(); the defaults where there is no template.
+  TemplateSettings settings() const;
   // {% generation %} ... {% endgeneration %} in the template that a rendering with these variables
   // takes
   bool has_generation_marks(std::string_view variables_json = "{}") const;

@@ -73,12 +73,35 @@ void Dataset::open_tokens(const std::filesystem::path& folder) {
 
 Sample Dataset::make(const Line& line) const {
   Sample sample = tokens_ ? tokens_->sample(line.row, line.origin) : tokenized(line);
+  if (rule_.reader) sample.reading = read_by_other(line);
   if (rule_.require) rule_.require(sample);
   return sample;
 }
 
 Sample Dataset::tokenized(const Line& line) const {
   return make_sample(line.text, line.origin, line.source, line.tokenizer, line.chat, options_);
+}
+
+// The row is read whole: where the student's is cut, what is said after the cut is compared with
+// nothing.
+Reading Dataset::read_by_other(const Line& line) const {
+  const RowReader& reader = *rule_.reader;
+  if (detect_format(line.text, line.origin, line.source) == Format::kInputIds)
+    throw Error(ErrorCode::kInvalidArgument,
+                line.origin +
+                    ": input_ids are the student's, and a teacher with another tokenizer needs the "
+                    "text; give rows of text or messages");
+  SampleOptions whole = options_;
+  whole.max_length = std::numeric_limits<int64_t>::max();
+  whole.compare_prompts = false;
+  Sample read =
+      make_sample(line.text, line.origin, line.source, reader.tokenizer, reader.chat, whole);
+  if (reader.max_length > 0 && read.longest() > reader.max_length)
+    throw Error(ErrorCode::kInvalidArgument, line.origin + ": " + std::to_string(read.longest()) +
+                                                 " tokens for the teacher, its context is " +
+                                                 std::to_string(reader.max_length) +
+                                                 "; shorten the row, or leave it out");
+  return {.input_ids = std::move(read.input_ids), .is_target = std::move(read.is_target)};
 }
 
 RowSet::Shaping Dataset::shaping() const {
@@ -112,8 +135,8 @@ PromptDataset::PromptDataset(std::vector<Source> sources, const DataOptions& opt
 }
 
 PromptSample PromptDataset::make(const Line& line) const {
-  PromptSample sample = make_prompt(line.text, line.origin, line.source, line.tokenizer, line.chat,
-                                    for_episodes_);
+  PromptSample sample =
+      make_prompt(line.text, line.origin, line.source, line.tokenizer, line.chat, for_episodes_);
   const auto length = static_cast<int64_t>(sample.prompt_ids.size());
   if (length + completion_tokens_ > max_length())
     throw Error(ErrorCode::kInvalidArgument,
@@ -130,8 +153,8 @@ RowSet::Shaping PromptDataset::shaping() const {
   // max_length with shorter completions is the same data.
   const int64_t too_long = max_length() - completion_tokens_ + 1;
   return {.kind = "prompts",
-          .options = "max_length=" + std::to_string(too_long) +
-                     (for_episodes_ ? " conversations" : "")};
+          .options =
+              "max_length=" + std::to_string(too_long) + (for_episodes_ ? " conversations" : "")};
 }
 
 }  // namespace retort::data

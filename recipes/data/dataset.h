@@ -15,12 +15,21 @@ namespace detail {
 class TokenFile;
 }
 
+// Another tokenizer by which rows are read beside the student's (Sample::reading).
+struct RowReader {
+  models::Tokenizer tokenizer;
+  models::ChatTemplate chat;
+  int64_t max_length = 0;  // a row that has more tokens there is a bad row; 0: any length
+};
+
 // A demand of a recipe on its samples beside their targets.
 struct SampleRule {
   // kInvalidArgument naming the sample's origin for one that is a bad row; null: none is.
   std::function<void(const Sample&)> require;
   // For the fingerprint, behind a space: the options by which it judges.
   std::string shaping;
+  // Who else reads the rows; null: nobody.
+  std::shared_ptr<const RowReader> reader;
 };
 
 // With data.tokenized_cache and a `cache` (that is, in a run) the tokens of all rows are in a file
@@ -40,6 +49,7 @@ class Dataset : public ItemSet<Sample> {
   Sample make(const Line& line) const override;
   Shaping shaping() const override;
   Sample tokenized(const Line& line) const;
+  Reading read_by_other(const Line& line) const;
   void open_tokens(const std::filesystem::path& folder);
 
   bool wraps_;

@@ -12,6 +12,12 @@
 
 namespace retort::data {
 
+// A row in the tokens of another tokenizer.
+struct Reading {
+  std::vector<int32_t> input_ids;
+  std::vector<uint8_t> is_target;  // as Sample's
+};
+
 struct Sample {
   std::vector<int32_t> input_ids;
   // same length; is_target[i]: the loss counts the prediction of input_ids[i] (i >= 1)
@@ -22,6 +28,11 @@ struct Sample {
   bool truncated = false;
   // a row of prompt and completion: the prompt alone has other tokens at its end than the row
   bool prompt_differs = false;
+  // Of a completion that was drawn: the log-probability of each of its tokens, the row's last ones,
+  // as its generator reported it; else empty.
+  std::vector<float> drawn_logps;
+  // What a teacher with another tokenizer reads of the same row; empty where nobody asked for it.
+  Reading reading;
   int64_t num_targets() const;
   int64_t longest() const { return static_cast<int64_t>(input_ids.size()); }
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <string>
 
 #include "engines/contract/traits.h"
@@ -9,6 +10,8 @@
 #include "models/text/tokenizer.h"
 #include "recipes/distill/cache_manifest.h"
 #include "recipes/distill/cached_teacher.h"
+#include "recipes/distill/matched_tokens.h"
+#include "recipes/distill/two_tokenizers.h"
 #include "recipes/rules/data.h"
 #include "recipes/rules/generation.h"
 #include "recipes/rules/references.h"
@@ -17,6 +20,9 @@ namespace retort::recipes {
 namespace {
 
 constexpr const char* kUsualName = "teacher";
+
+// Of fewer of the teacher's tokens than this share `gold` would compare next to nothing by name.
+constexpr double kLeastMatched = 0.01;
 
 void check_teachers(const std::vector<TeacherOptions>& teachers, const Roles& roles,
                     const RecipePlaces& places) {
@@ -142,6 +148,29 @@ void check_on_policy(const DistillOptions& distill, const GenerationOptions& gen
                   "has no effect: on-policy distillation draws one completion for each prompt");
 }
 
+// Weights are pushed before each batch is drawn.
+void check_weight_sync(const DistillOptions& distill, const WeightSyncOptions& weight_sync,
+                       const RecipePlaces& places) {
+  if (distill.max_staleness == 0) return check_draws_with_student_of_now(weight_sync, places);
+  if (weight_sync.every_steps != 1)
+    places.refuse({"weight_sync", "every_steps"},
+                  "is for grpo; this recipe pushes weights before it draws a batch, and "
+                  "distill.max_staleness says how old they may become");
+}
+
+// Rows are read twice, from one text: they must be whole on both sides.
+void check_cross_tokenizer(const Recipe& recipe, const RecipePlaces& places) {
+  const data::DataOptions& data = recipe.data;
+  check_no_wrapping(data, places, "rows that a teacher with another tokenizer reads whole");
+  check_keeps_start(data, places,
+                    "a teacher with another tokenizer reads the row from its beginning");
+  check_no_tokenized_cache(data, places, "rows as the teacher's tokenizer reads them, too");
+  if (recipe.environment)
+    places.refuse({"distill", "cross_tokenizer"},
+                  "is not for episodes, whose turns only the student's template lays out; use a "
+                  "teacher with the student's tokenizer");
+}
+
 // Episodes are drawn by number, and are as long as they come.
 void check_episodes(const Recipe& recipe, const RecipePlaces& places) {
   if (recipe.train.tokens_per_batch)
@@ -212,9 +241,18 @@ void check_distill(const Recipe& recipe, const RecipePlaces& places) {
   check_evaluation(distill, recipe.train, recipe.data, places);
   if (recipe.generation) {
     check_on_policy(distill, *recipe.generation, recipe.data, places);
-    check_draws_with_student_of_now(*recipe.weight_sync, places);
+    check_weight_sync(distill, *recipe.weight_sync, places);
   }
   if (recipe.environment) check_episodes(recipe, places);
+  if (recipe.environment && distill.max_staleness > 0)
+    places.refuse(
+        {"distill", "max_staleness"},
+        "is not for episodes, which this recipe draws with the student of now; remove it");
+  if (distill.max_staleness > 0 && distill.lmbda == 0)
+    places.refuse({"distill", "max_staleness"},
+                  "has no effect without on-policy batches (recipe: on_policy_distill, or lmbda "
+                  "above 0): remove it or change that");
+  if (distill.crosses_tokenizers()) check_cross_tokenizer(recipe, places);
   warn_of_idle_fields(distill, places);
 }
 
@@ -246,13 +284,38 @@ void check_loss_top_k(const Recipe& recipe, const RecipePlaces& places) {
                       "); write at most that, or payload: full, which sends all of it");
   };
   const std::string& student = recipe.student().model;
-  refuse_above("the student (" + student + ")", student);
+  if (!recipe.distill->crosses_tokenizers()) refuse_above("the student (" + student + ")", student);
   for (const TeacherOptions& teacher : recipe.distill->teachers) {
     if (teacher.is_cached()) continue;
     const RoleOptions& role = recipe.roles.at(teacher.role);
     if (role.model.empty()) continue;  // an engine's is known when it is probed
     refuse_above("'" + teacher.role + "' (" + role.model + ")", role.model);
   }
+}
+
+void check_two_tokenizers(const Recipe& recipe, const RecipePlaces& places) {
+  const KeyPath key{"distill", "cross_tokenizer"};
+  const CrossTokenizer way = recipe.distill->cross_tokenizer;
+  std::shared_ptr<const TwoTokenizers> both;
+  try {
+    both = load_two_tokenizers(recipe);
+  } catch (const Error& error) {
+    places.refuse(key, error.message(), error.code());
+  }
+  if (way != CrossTokenizer::kSpans &&
+      both->student.vocabulary_fingerprint() == both->teacher.vocabulary_fingerprint())
+    places.warn(key,
+                "student and teacher have the same tokens: none compares their distributions id "
+                "by id, which says more");
+  if (way != CrossTokenizer::kGold) return;
+
+  const auto matched =
+      matched_tokens(both->student_bytes, both->teacher_bytes, both->student, both->teacher);
+  const auto known = static_cast<double>(both->teacher_bytes.size());
+  if (static_cast<double>(matched.teacher.size()) < kLeastMatched * known)
+    places.refuse(key, "gold: the vocabularies share " + std::to_string(matched.teacher.size()) +
+                           " tokens of " + std::to_string(both->teacher_bytes.size()) +
+                           "; uld or spans would do");
 }
 
 void open_caches(const Recipe& recipe, const RecipePlaces& places) {

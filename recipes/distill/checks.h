@@ -25,6 +25,10 @@ void check_hidden_states(const Recipe& recipe, const RecipePlaces& places);
 // Refuses more ids for a target token than the vocabulary has that both sides know.
 void check_loss_top_k(const Recipe& recipe, const RecipePlaces& places);
 
+// With distill.cross_tokenizer: both tokenizers have tokens that stand for bytes, and for `gold`
+// enough of them are the same. A warning where the tokenizers are one.
+void check_two_tokenizers(const Recipe& recipe, const RecipePlaces& places);
+
 // A cache must hold what the recipe asks for.
 void open_caches(const Recipe& recipe, const RecipePlaces& places);
 

@@ -77,7 +77,7 @@ MetricsRow EpisodeRun::evaluate(int64_t step) {
   parallel::World& world = context_.world;
   const Rollout rollout = parallel::run_on_all(world.all(), [&] { return draw_held_out(step); });
   MetricsRow row = held_out_metrics(rollout, *context_.recipe().generation, world.dp(), step);
-  if (!teaching_.evaluated) return row;
+  if (!teaching_.evaluate) return row;
 
   // Every rank asks as often as the one that has the most.
   int64_t episodes = 0;
@@ -85,8 +85,8 @@ MetricsRow EpisodeRun::evaluate(int64_t step) {
     episodes += to_int64(group.samples.size());
   episodes = world.dp().all_reduce(episodes, parallel::ReduceOp::kMax);
   const int64_t rows = context_.batches().rows_per_micro_batch;
-  teaching_.evaluated->evaluate(
-      *trainer_, episode_batches(rollout, rows, divide_up(episodes, rows)), world, row);
+  teaching_.evaluate(*trainer_, episode_batches(rollout, rows, divide_up(episodes, rows)), world,
+                     row);
   return row;
 }
 

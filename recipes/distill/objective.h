@@ -9,11 +9,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "parallel/world.h"
 #include "recipes/data/batches.h"
+#include "recipes/distill/draw_ahead.h"
 #include "recipes/losses/distill_shares.h"
 #include "recipes/losses/divergence.h"
 #include "recipes/losses/teacher_signal.h"
@@ -54,6 +56,7 @@ class DistillObjective : public BatchObjective {
     std::function<bool(int64_t step)> is_on_policy;
     // steps whose answers may be in flight beyond the current one
     int64_t prefetch = 2;
+    std::optional<DrawAhead> draws = std::nullopt;  // instead: of batches that the student draws
     // above 0: how many ids of its own the student names at each row, for teachers whose payloads
     // need them (PayloadSpec::support)
     int64_t named_ids = 0;
@@ -66,7 +69,9 @@ class DistillObjective : public BatchObjective {
                    Options options);
   ~DistillObjective() override;
 
-  int64_t lookahead() const override { return options_.prefetch; }
+  int64_t lookahead(int64_t step) const override {
+    return options_.draws ? options_.draws->asked(step) : options_.prefetch;
+  }
   size_t num_values() const override { return kValues; }
   bool loss_falls() const override;
 

@@ -6,6 +6,7 @@
 #include "models/config/config.h"
 #include "parallel/vocab_shard.h"
 #include "recipes/distill/cache_manifest.h"
+#include "recipes/distill/draw_ahead.h"
 #include "recipes/losses/distill_shares.h"
 #include "recipes/losses/linear_log_probs.h"
 #include "roles/payload/payload.h"
@@ -51,7 +52,8 @@ LinkPlan plan_teacher_link(const Recipe& recipe, const std::string& role) {
   plan_named_ids(recipe, teacher, config, link);
 
   // `retort cache` would write so much, where the recipe allows a cache.
-  const bool is_kept = !teacher.external && recipe.distill->lmbda == 0 && !link.payload.names_ids();
+  const bool is_kept = !teacher.external && recipe.distill->lmbda == 0 &&
+                       !link.payload.names_ids() && !recipe.distill->crosses_tokenizers();
   if (!is_kept) return link;
   link.cache_bytes_per_sequence = static_cast<double>(kPayloadRecordBytes);
   if (link.payload.kind == roles::PayloadKind::kHiddenStates)
@@ -104,6 +106,14 @@ int64_t plan_naming(const Recipe& recipe) {
       student.world.device != parallel::Device::kCpu);
 }
 
+// Beside a chunk of both sides' logits stand their probabilities, in order and with the slopes that
+// come of it (losses/linear_uld.h).
+void widen_for_sorts(const DistillOptions& options, models::LossSizes& loss) {
+  const int64_t buffers = options.cross_tokenizer == CrossTokenizer::kGold ? 8 : 4;
+  loss.logits_bytes *= buffers;
+  loss.operator_buffers = 2 * buffers;
+}
+
 // Several teachers, or one of some rows, are a part for each where the vocabulary is split or on a
 // device, and one with larger chunks elsewhere (losses/distill_shares.h). A teacher's head lies
 // with each rank of the student, which holds its part of the vocabulary.
@@ -116,6 +126,7 @@ models::LossSizes plan_loss(const Recipe& recipe) {
   }
   loss.operator_buffers = 10;  // docs/losses.md
   loss.naming = plan_naming(recipe);
+  if (options.crosses_tokenizers()) widen_for_sorts(options, loss);
   const auto count = static_cast<int64_t>(options.teachers.size());
   const parallel::Layout& world = recipe.student().world;
   const bool shared = world.tp == 1 && world.device == parallel::Device::kCpu;
@@ -140,7 +151,9 @@ models::LossSizes plan_loss(const Recipe& recipe) {
 }  // namespace
 
 int64_t prefetched_steps(const DistillOptions& options) {
-  return options.lmbda > 0 ? 0 : options.prefetch;
+  if (options.lmbda == 0) return options.prefetch;
+  return DrawAhead{.max_staleness = options.max_staleness}.asked(/*step=*/options.max_staleness +
+                                                                 1);
 }
 
 RecipePlan plan_distill(const Recipe& recipe) {

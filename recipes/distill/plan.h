@@ -8,8 +8,8 @@
 
 namespace retort::recipes {
 
-// Steps whose answers are asked for ahead. On-policy batches hold what the student of now draws, so
-// that nothing can be.
+// Steps whose answers are asked for ahead. Where the student of now draws the batches nothing can
+// be.
 int64_t prefetched_steps(const DistillOptions& options);
 
 RecipePlan plan_distill(const Recipe& recipe);

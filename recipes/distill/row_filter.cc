@@ -1,11 +1,14 @@
 #include "recipes/distill/row_filter.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "recipes/distill/byte_groups.h"
 #include "recipes/distill/objective.h"
+#include "recipes/distill/two_tokenizers.h"
 
 namespace retort::recipes {
 namespace {
@@ -37,18 +40,35 @@ void require_prompt(const data::Sample& sample, int64_t max_prompt) {
                "data.max_length; raise the one, lower the other, or leave the row out");
 }
 
+void require_same_bytes(const data::Sample& sample, const TwoTokenizers& both) {
+  byte_groups({sample.input_ids, sample.is_target, both.student_bytes},
+              {sample.reading.input_ids, sample.reading.is_target, both.teacher_bytes},
+              sample.origin, /*student_is_cut=*/sample.truncated);
+}
+
+// What the teacher's tokens follow from, which a resumed run must have again.
+std::string reader_text(const data::RowReader& reader) {
+  return " reader=" + reader.tokenizer.vocabulary_fingerprint() +
+         reader.tokenizer.processing_fingerprint() + reader.chat.fingerprint();
+}
+
 }  // namespace
 
-data::SampleRule distill_row_rule(const Recipe& recipe) {
+data::SampleRule distill_row_rule(const Recipe& recipe, const models::ChatTemplate& chat) {
   const DistillOptions& distill = *recipe.distill;
   const bool draws = distill.lmbda > 0;
   const int64_t max_prompt = draws ? recipe.data.max_length - recipe.generation->max_new_tokens : 0;
+  const auto reader = teacher_reader(recipe, chat);
   return {.require =
-              [draws, max_prompt, teachers = distill.teachers](const data::Sample& sample) {
+              [draws, max_prompt, teachers = distill.teachers,
+               both = load_two_tokenizers(recipe)](const data::Sample& sample) {
                 require_teacher(sample, teachers);
                 if (draws) require_prompt(sample, max_prompt);
+                if (both) require_same_bytes(sample, *both);
               },
-          .shaping = draws ? " max_prompt=" + std::to_string(max_prompt) : ""};
+          .shaping = (draws ? " max_prompt=" + std::to_string(max_prompt) : "") +
+                     (reader ? reader_text(*reader) : ""),
+          .reader = reader};
 }
 
 }  // namespace retort::recipes

@@ -338,9 +338,10 @@ data::MicroBatch drawn_batch(SelfCheck& check, const Recipe& recipe) {
 }  // namespace
 
 void check_distill_numbers(SelfCheck& check, const Recipe& recipe) {
-  const data::MicroBatch batch = recipe.environment
-                                     ? drawn_batch(check, recipe)
-                                     : first_batch(recipe, check, distill_row_rule(recipe));
+  const data::MicroBatch batch =
+      recipe.environment
+          ? drawn_batch(check, recipe)
+          : first_batch(recipe, check, distill_row_rule(recipe, check.student().chat));
   c10::NoGradGuard no_grad;
   const CheckedRows student = rows_of(check.student().decoder, batch);
   const at::Tensor targets = batch.targets.narrow(0, 0, student.hidden.size(0));
@@ -354,6 +355,10 @@ void check_distill_numbers(SelfCheck& check, const Recipe& recipe) {
     if (is_elsewhere(check, recipe, options.role)) continue;
     const models::LoadedModel teacher =
         models::load_model_without_chat(recipe.roles.at(options.role).model, "float32");
+    if (recipe.distill->crosses_tokenizers()) {
+      check_other_tokenizer(check, recipe, batch, student, teacher);
+      continue;
+    }
     // A policy gradient is of drawn tokens, and forms no divergence that could be compared.
     if (recipe.distill->use_policy_gradient) {
       check_vocabularies(check, teacher, options.role);

@@ -1,6 +1,9 @@
 #include "recipes/distill/setup.h"
 
+#include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "recipes/audit/audit.h"
 #include "recipes/distill/checks.h"
@@ -10,10 +13,12 @@
 #include "recipes/distill/row_filter.h"
 #include "recipes/distill/self_check.h"
 #include "recipes/distill/teaching.h"
+#include "recipes/distill/two_tokenizers.h"
 #include "recipes/distill/write_cache.h"
 #include "recipes/rollout/audit.h"
 #include "recipes/rollout/rollout_worker_setup.h"
 #include "recipes/rollout/sample_files.h"
+#include "recipes/run/inputs/chat.h"
 #include "recipes/run/rank/sample_run.h"
 #include "roles/payload/payload.h"
 
@@ -23,24 +28,30 @@ namespace {
 class DistillRun : public SampleRun {
  public:
   explicit DistillRun(RunContext& context)
-      : SampleRun(context, distill_row_rule(context.recipe())),
+      : SampleRun(context, distill_row_rule(context.recipe(), context.chat)),
         options_(*context.recipe().distill) {}
 
  protected:
-  std::unique_ptr<Objective> make_objective(StepSource data) override {
-    StepSource source = options_.lmbda == 0 ? std::move(data) : on_policy(std::move(data));
-    Teaching teaching = make_teaching(context(), std::move(source), &train());
-    evaluated_ = teaching.evaluated;
+  std::unique_ptr<Objective> make_objective(StepSource data, int64_t start_step) override {
+    const DrawAhead draws = draw_ahead(context().recipe(), start_step);
+    std::shared_ptr<OnPolicySource> drawn;
+    if (options_.lmbda > 0) {
+      drawn = on_policy(std::move(data), draws);
+      data = [drawn](int64_t step) { return (*drawn)(step); };
+    }
+    Teaching teaching = make_teaching(context(), std::move(data), &train(), draws);
+    if (drawn) teaching.objective->also_add([drawn](MetricsRow& row) { drawn->add_metrics(row); });
+    evaluate_ = std::move(teaching.evaluate);
     return std::move(teaching.objective);
   }
   void add_to_evaluation(const std::vector<data::MicroBatch>& batches, MetricsRow& row) override {
-    if (evaluated_) evaluated_->evaluate(trainer(), batches, context().world, row);
+    if (evaluate_) evaluate_(trainer(), batches, context().world, row);
   }
 
  private:
-  StepSource on_policy(StepSource data) {
+  std::shared_ptr<OnPolicySource> on_policy(StepSource data, const DrawAhead& draws) {
     const Recipe& recipe = context().recipe();
-    auto source = std::make_shared<OnPolicySource>(
+    return std::make_shared<OnPolicySource>(
         context().world, trainer(), std::move(data), make_rollout_worker(context(), trainer()),
         OnPolicySource::Options{
             .lmbda = options_.lmbda,
@@ -48,12 +59,13 @@ class DistillRun : public SampleRun {
             .max_length = recipe.data.max_length,
             .max_new_tokens = recipe.generation->max_new_tokens,
             .samples_folder = samples_folder(*recipe.generation, context().rank.run_folder),
-            .tokenizer = context().tokenizer});
-    return [source](int64_t step) { return (*source)(step); };
+            .tokenizer = context().tokenizer,
+            .both = load_two_tokenizers(recipe),
+            .draws = draws});
   }
 
   const DistillOptions& options_;
-  DistillObjective* evaluated_ = nullptr;  // where there is a divergence to evaluate
+  Teaching::Evaluate evaluate_;  // empty where there is no divergence to evaluate
 };
 
 class DistillType : public RecipeType {
@@ -82,6 +94,12 @@ class DistillType : public RecipeType {
   std::vector<std::string> device_roles(const Recipe& recipe) const override {
     if (!roles::may_be_on_device(recipe.distill->payload)) return {};
     return teacher_roles(*recipe.distill);
+  }
+
+  bool reads_by_own_tokenizer(const Recipe& recipe, const std::string& role) const override {
+    const std::vector<std::string> teachers = teacher_roles(*recipe.distill);
+    return recipe.distill->crosses_tokenizers() &&
+           std::ranges::find(teachers, role) != teachers.end();
   }
 
   bool generates(const Recipe& recipe) const override { return recipe.distill->lmbda > 0; }
@@ -114,7 +132,10 @@ class DistillType : public RecipeType {
   void check_inputs(const Recipe& recipe, const RecipePlaces& places) const override {
     check_hidden_states(recipe, places);
     check_loss_top_k(recipe, places);
-    warn_of_more_ids(recipe, places);
+    if (recipe.distill->crosses_tokenizers())
+      check_two_tokenizers(recipe, places);
+    else
+      warn_of_more_ids(recipe, places);
     open_caches(recipe, places);
   }
 
@@ -125,7 +146,7 @@ class DistillType : public RecipeType {
 
   void audit(const Recipe& recipe, int64_t num_samples) const override {
     if (recipe.environment) return audit_prompts(recipe, num_samples);
-    audit_samples(recipe, num_samples, distill_row_rule(recipe));
+    audit_samples(recipe, num_samples, distill_row_rule(recipe, load_chat(recipe)));
   }
 
   void self_check(const Recipe& recipe, SelfCheck& check) const override {

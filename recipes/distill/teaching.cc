@@ -1,6 +1,7 @@
 #include "recipes/distill/teaching.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,8 +11,11 @@
 #include "models/config/config.h"
 #include "recipes/distill/cache_manifest.h"
 #include "recipes/distill/cached_teacher.h"
+#include "recipes/distill/cross_objective.h"
+#include "recipes/distill/objective.h"
 #include "recipes/distill/on_policy.h"
 #include "recipes/distill/plan.h"
+#include "recipes/distill/two_tokenizers.h"
 #include "recipes/rollout/drawn_ids.h"
 #include "recipes/run/rank/role_connections.h"
 #include "roles/payload/payload.h"
@@ -21,22 +25,44 @@ namespace {
 
 class TeachingMaker {
  public:
-  TeachingMaker(RunContext& context, const data::Dataset* cached_rows)
+  TeachingMaker(RunContext& context, const data::Dataset* cached_rows, const DrawAhead& draws)
       : context_(context),
         options_(*context.recipe().distill),
         spec_(options_.payload_spec(context.recipe().seed)),
-        cached_rows_(cached_rows) {}
+        cached_rows_(cached_rows),
+        draws_(draws),
+        both_(load_two_tokenizers(context.recipe())) {}
 
   Teaching sampled_tokens(StepSource source) {
     const parallel::World& world = context_.world;
     auto objective = std::make_unique<SampledTokenObjective>(
         std::move(source), connect(options_.teachers[0]),
-        SampledTokenObjective::Options{.temperature = options_.temperature,
-                                       .num_ids = num_drawn_ids(context_),
-                                       .dp_rank = world.coordinate().dp,
-                                       .dp_size = world.options().layout.dp,
-                                       .asks = world.forms_loss()});
-    return {.objective = std::move(objective)};
+        SampledTokenObjective::Options{
+            .temperature = options_.temperature,
+            .num_ids = num_drawn_ids(context_),
+            .dp_rank = world.coordinate().dp,
+            .dp_size = world.options().layout.dp,
+            .asks = world.forms_loss(),
+            .both = both_,
+            .draws = draws_,
+            .sampling_correction = options_.sampling_correction,
+            .importance_sampling_cap = options_.importance_sampling_cap});
+    return {.objective = std::move(objective), .evaluate = {}};
+  }
+
+  Teaching other_tokenizer(StepSource source) {
+    const parallel::World& world = context_.world;
+    auto objective = std::make_unique<CrossTokenizerObjective>(
+        std::move(source), context_.agent, connect(options_.teachers[0]), both_,
+        CrossTokenizerObjective::Options{.uld = uld_options(options_, *both_),
+                                         .kd_ratio = options_.kd_ratio,
+                                         .is_on_policy = on_policy_steps(context_.recipe()),
+                                         .prefetch = prefetched_steps(options_),
+                                         .draws = draws_of_batches(),
+                                         .dp_rank = world.coordinate().dp,
+                                         .dp_size = world.options().layout.dp,
+                                         .asks = world.forms_loss()});
+    return with_evaluation(std::move(objective), options_.eval_kd_loss);
   }
 
   Teaching divergence(StepSource source) {
@@ -50,6 +76,7 @@ class TeachingMaker {
         DistillObjective::Options{.divergence = options_.divergence(),
                                   .is_on_policy = on_policy_steps(context_.recipe()),
                                   .prefetch = prefetched_steps(options_),
+                                  .draws = draws_of_batches(),
                                   .named_ids = spec_.names_ids() ? options_.loss_top_k : 0,
                                   .dp_rank = world.coordinate().dp,
                                   .dp_size = world.options().layout.dp,
@@ -57,11 +84,27 @@ class TeachingMaker {
 
     // A cache has the answers of training rows alone.
     const bool can_be = std::ranges::none_of(options_.teachers, &TeacherOptions::is_cached);
-    DistillObjective* evaluated = options_.eval_kd_loss && can_be ? objective.get() : nullptr;
-    return {.objective = std::move(objective), .evaluated = evaluated};
+    return with_evaluation(std::move(objective), options_.eval_kd_loss && can_be);
   }
 
  private:
+  // Nothing where the batches are the data's.
+  std::optional<DrawAhead> draws_of_batches() const {
+    return options_.lmbda > 0 ? std::optional(draws_) : std::nullopt;
+  }
+
+  template <class Objective>
+  static Teaching with_evaluation(std::unique_ptr<Objective> objective, bool evaluates) {
+    Teaching::Evaluate evaluate;
+    if (evaluates)
+      evaluate = [asked = objective.get()](const roles::Trainer& student,
+                                           const std::vector<data::MicroBatch>& batches,
+                                           parallel::World& world, MetricsRow& row) {
+        asked->evaluate(student, batches, world, row);
+      };
+    return {.objective = std::move(objective), .evaluate = std::move(evaluate)};
+  }
+
   std::unique_ptr<roles::FrozenAnswers> answers_of(const TeacherOptions& teacher) {
     if (teacher.is_cached()) return open_cache(teacher);
     return connect(teacher);
@@ -92,8 +135,13 @@ class TeachingMaker {
   // Null on a rank where no loss is formed.
   std::unique_ptr<roles::TeacherClient> connect(const TeacherOptions& teacher) {
     if (!context_.world.forms_loss()) return nullptr;
-    return connect_frozen_role(context_, teacher.role, spec_of(teacher.role),
-                               {.tp = &context_.world.tp(), .same_rows = &context_.world.dp()});
+    FrozenRoleOptions options{.tp = &context_.world.tp(), .same_rows = &context_.world.dp()};
+    if (both_) {
+      const std::string& folder = context_.recipe().roles.at(teacher.role).model;
+      options.tokenizer = &both_->teacher;
+      options.vocab_rows = models::read_model_config(folder).vocab_size;
+    }
+    return connect_frozen_role(context_, teacher.role, spec_of(teacher.role), options);
   }
 
   // A teacher of ours gives the log-probability of a drawn token over the ids that are drawn, as
@@ -101,7 +149,7 @@ class TeachingMaker {
   roles::PayloadSpec spec_of(const std::string& role) const {
     roles::PayloadSpec spec = spec_;
     const RoleOptions& teacher = context_.recipe().roles.at(role);
-    if (spec.kind != roles::PayloadKind::kTargetLogProbs || teacher.external) return spec;
+    if (spec.kind != roles::PayloadKind::kTargetLogProbs || teacher.external || both_) return spec;
     const int64_t ids = context_.tokenizer.vocab_size();
     if (ids < models::read_model_config(teacher.model).vocab_size) spec.common_vocab = ids;
     return spec;
@@ -111,14 +159,19 @@ class TeachingMaker {
   const DistillOptions& options_;
   const roles::PayloadSpec spec_;
   const data::Dataset* const cached_rows_;
+  const DrawAhead draws_;
+  const std::shared_ptr<const TwoTokenizers> both_;  // null: the student's tokenizer is theirs
 };
 
 }  // namespace
 
-Teaching make_teaching(RunContext& context, StepSource source, const data::Dataset* cached_rows) {
-  TeachingMaker maker(context, cached_rows);
-  return context.recipe().distill->use_policy_gradient ? maker.sampled_tokens(std::move(source))
-                                                       : maker.divergence(std::move(source));
+Teaching make_teaching(RunContext& context, StepSource source, const data::Dataset* cached_rows,
+                       const DrawAhead& draws) {
+  TeachingMaker maker(context, cached_rows, draws);
+  const DistillOptions& options = *context.recipe().distill;
+  if (options.use_policy_gradient) return maker.sampled_tokens(std::move(source));
+  return options.crosses_tokenizers() ? maker.other_tokenizer(std::move(source))
+                                      : maker.divergence(std::move(source));
 }
 
 }  // namespace retort::recipes

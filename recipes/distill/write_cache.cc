@@ -260,6 +260,11 @@ void check_cache_recipe(const Recipe& recipe) {
                   " asks for ids that the student names in each step, so that nothing said of them "
                   "can be kept; write support: teacher");
 
+  if (distill.crosses_tokenizers())
+    refuse_recipe("distill.cross_tokenizer: " + std::string(enum_name(distill.cross_tokenizer)) +
+                  " asks a teacher for tokens of its own, which no cache holds; write "
+                  "cross_tokenizer: none");
+
   // A cache is one teacher's answers to every row, and names the weights that gave them.
   if (distill.teachers.size() != 1)
     refuse_recipe(

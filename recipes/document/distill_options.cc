@@ -58,6 +58,8 @@ void DistillOptions::validate() const {
 
   validate_sampled_tokens();
   validate_draws();
+  validate_cross_tokenizer();
+  validate_staleness();
   if (loss_top_k <= 0)
     refuse_option("loss_top_k must be at least 1, got " + std::to_string(loss_top_k));
   needs(top_k, loss_top_k == defaults.loss_top_k, "loss_top_k", "payload: topk");
@@ -130,6 +132,87 @@ void DistillOptions::validate_draws() const {
     refuse_option("payload: sampled works with loss_type: forward_kl only (" +
                   std::string(enum_name(loss_type)) +
                   " is a nonlinear function of the estimate, and would be biased)");
+}
+
+// Only tokens that a policy gradient takes for the student's own need a correction: a divergence at
+// given prefixes is right whoever drew them.
+void DistillOptions::validate_staleness() const {
+  const DistillOptions defaults;
+  const bool corrects = sampling_correction != defaults.sampling_correction;
+  if (max_staleness < 0)
+    refuse_option("max_staleness must be at least 0, got " + std::to_string(max_staleness));
+  needs(max_staleness > 0, !corrects, "sampling_correction", "max_staleness");
+  needs(use_policy_gradient, !corrects, "sampling_correction", "use_policy_gradient");
+  needs(corrects, importance_sampling_cap == defaults.importance_sampling_cap,
+        "importance_sampling_cap", "sampling_correction");
+  if (max_staleness > 0 && use_policy_gradient && !corrects)
+    refuse_option(
+        "use_policy_gradient with max_staleness learns from tokens of older weights as if they "
+        "were "
+        "the student's own: write sampling_correction: sequence_mask (TRL's), or another one");
+  if (corrects)
+    losses::PolicyOptions{.sampling_correction = sampling_correction,
+                          .importance_sampling_cap = importance_sampling_cap}
+        .validate();
+}
+
+// Keys of a comparison id by id have no meaning where the two sides have other ids.
+void DistillOptions::validate_cross_tokenizer() const {
+  const DistillOptions defaults;
+  const std::string way = "cross_tokenizer: " + std::string(enum_name(cross_tokenizer));
+  const bool gold_way = cross_tokenizer == CrossTokenizer::kGold;
+  const bool sorts = gold_way || cross_tokenizer == CrossTokenizer::kUld;
+  const bool crosses = crosses_tokenizers();
+  needs(crosses, teacher_template == defaults.teacher_template, "teacher_template",
+        "cross_tokenizer");
+  needs(sorts, uld_normalize == defaults.uld_normalize, "uld_normalize",
+        "cross_tokenizer: uld or gold");
+  needs(gold_way, !gold.matched_weight && !gold.unmatched_weight && gold.beta == defaults.gold.beta,
+        "gold", "cross_tokenizer: gold");
+  if (!crosses) return;
+
+  // The weights of both parts are given together, for one of them says nothing about the other.
+  if (!(gold.beta >= 0 && gold.beta <= 1)) refuse_option("gold.beta must be in [0, 1]");
+  if (gold.matched_weight.has_value() != gold.unmatched_weight.has_value())
+    refuse_option("gold: write matched_weight and unmatched_weight, or neither");
+  for (const auto& weight : {gold.matched_weight, gold.unmatched_weight})
+    if (weight && !(*weight >= 0 && std::isfinite(*weight)))
+      refuse_option("gold: weights must be finite numbers, not below 0");
+
+  // Each way needs one kind of answer.
+  if (cross_tokenizer == CrossTokenizer::kSpans && !use_policy_gradient)
+    refuse_option(way +
+                  " is a policy gradient on the student's own draws: write recipe: "
+                  "on_policy_distill, use_policy_gradient: true, payload: target_logps and "
+                  "loss_type: reverse_kl; uld and gold are for the rows of the data");
+  if (sorts && use_policy_gradient)
+    refuse_option(way +
+                  " is no policy gradient: write cross_tokenizer: spans, or leave "
+                  "use_policy_gradient out");
+  if (sorts && payload == PayloadKind::kSampled)
+    refuse_option(way +
+                  ": payload sampled has no distribution to sort; hidden_states, full or "
+                  "topk does");
+  if (gold_way && payload == PayloadKind::kTopK)
+    refuse_option(way +
+                  ": payload topk leaves most tokens that both know unsaid; hidden_states "
+                  "or full does, or cross_tokenizer: uld");
+  if (teachers.size() > 1 || (!teachers.empty() && !teachers[0].when.empty()))
+    refuse_option(way + " works with one teacher for all samples");
+  if (!teachers.empty() && teachers[0].is_cached())
+    refuse_option(way + ": no cache holds what a teacher says of its own tokens; name a role");
+
+  // What shapes a divergence id by id is refused rather than left without effect.
+  if (!sorts) return;
+  const auto refuse_idle = [&](bool is_default, const char* name) {
+    if (!is_default)
+      refuse_option(std::string(name) + " has no effect with " + way + ": remove it");
+  };
+  refuse_idle(loss_type == defaults.loss_type, "loss_type");
+  refuse_idle(tail == defaults.tail, "tail");
+  refuse_idle(support == defaults.support, "support");
+  refuse_idle(scale_by_temperature_squared == defaults.scale_by_temperature_squared,
+              "scale_by_temperature_squared");
 }
 
 losses::DivergenceOptions DistillOptions::divergence() const {

@@ -39,7 +39,7 @@ class DpoObjective : public Objective {
   DpoObjective(PairSource source, std::unique_ptr<Reference> reference, Options options);
   ~DpoObjective() override;
 
-  int64_t lookahead() const override { return reference_ ? options_.prefetch : 0; }
+  int64_t lookahead(int64_t) const override { return reference_ ? options_.prefetch : 0; }
   StepInfo next_step(int64_t step) override;
   std::string origins(size_t index) const override;
   size_t num_values() const override { return kValues; }

@@ -46,7 +46,7 @@ class KtoObjective : public Objective {
                std::unique_ptr<Reference> reference, Options options);
   ~KtoObjective() override;
 
-  int64_t lookahead() const override { return options_.prefetch; }
+  int64_t lookahead(int64_t) const override { return options_.prefetch; }
   StepInfo next_step(int64_t step) override;
   std::string origins(size_t index) const override;
   size_t num_values() const override { return kValues; }

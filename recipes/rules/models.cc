@@ -116,6 +116,7 @@ void check_tokenizers(const Recipe& recipe) {
       models::Tokenizer::load(recipe.roles.at(Recipe::kDrivingRole).model);
   for (const std::string& role : others) {
     if (is_judge(recipe, role) || recipe.is_environment(role)) continue;
+    if (recipe_type(recipe).reads_by_own_tokenizer(recipe, role)) continue;
     const std::string& folder = recipe.roles.at(role).model;
     const models::Tokenizer other = models::Tokenizer::load(folder);
 
@@ -133,13 +134,13 @@ void check_tokenizers(const Recipe& recipe) {
     const std::string mine = student.vocabulary_fingerprint(known),
                       theirs = other.vocabulary_fingerprint(known);
     if (mine != theirs)
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          "role '" + role + "': the tokenizer of " + folder +
-              " differs from the student's in the " + std::to_string(known) +
-              " ids that both know (fingerprints " + theirs.substr(0, 16) + " and " +
-              mine.substr(0, 16) +
-              "); distributions are compared id by id: use a model with the student's tokenizer");
+      throw Error(ErrorCode::kInvalidArgument,
+                  "role '" + role + "': the tokenizer of " + folder +
+                      " differs from the student's in the " + std::to_string(known) +
+                      " ids that both know (fingerprints " + theirs.substr(0, 16) + " and " +
+                      mine.substr(0, 16) +
+                      "); distributions are compared id by id: use a model with the student's "
+                      "tokenizer (a teacher may have another one: distill.cross_tokenizer)");
   }
 }
 

@@ -14,7 +14,7 @@ class SftRun : public SampleRun {
       : SampleRun(context), loss_type_(context.recipe().sft.value_or(SftOptions()).loss_type) {}
 
  protected:
-  std::unique_ptr<Objective> make_objective(StepSource data) override {
+  std::unique_ptr<Objective> make_objective(StepSource data, int64_t) override {
     return std::make_unique<SftObjective>(std::move(data), loss_type_);
   }
 

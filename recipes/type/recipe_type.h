@@ -51,6 +51,10 @@ class RecipeType {
   virtual double learning_rate(bool lora) const { return lora ? 2e-4 : 2e-5; }
   // Roles that hold a frozen model and answer for it.
   virtual std::vector<std::string> frozen_roles(const Recipe&) const { return {}; }
+  // Whether this frozen role is asked in ids of its own tokenizer, whatever the student's is.
+  virtual bool reads_by_own_tokenizer(const Recipe&, const std::string& /*role*/) const {
+    return false;
+  }
   // Whether what the student was before its training is compared with: is_own_reference
   // (recipes/rules/references.h).
   virtual bool compares_with_student(const Recipe&) const { return false; }

@@ -26,7 +26,6 @@ const Rules kKept{
             {"models/config/windows.h", "with it config.cc would be longer than 500 lines"},
             {"parallel/detail/sockets.h", "hides the system's sockets from a file about keys"},
             {"recipes/data/detail/plain_text.h", "with it answer_tokens.cc would pass 500 lines"},
-            {"recipes/distill/self_check.h", "the recipes' folders have the same names"},
             {"recipes/distill/write_cache.h", "with it setup.cc would be longer than 500 lines"},
             {"recipes/document/sft_options.h", "every block of a recipe has its file"},
             {"recipes/grpo/checks.h", "the recipes' folders have the same names"},

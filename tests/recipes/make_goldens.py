@@ -43,10 +43,10 @@ def save_tokenizer(folder):
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
 
 
-def build(name, config_class, model_class, seed, adjust=None, **extra):
+def build(name, config_class, model_class, seed, adjust=None, tokenizer=save_tokenizer, **extra):
     torch.manual_seed(seed)
-    config = config_class(
-        **({"vocab_size": VOCAB} | extra),
+    settings = dict(
+        vocab_size=VOCAB,
         hidden_size=16,
         intermediate_size=24,
         num_hidden_layers=2,
@@ -58,12 +58,13 @@ def build(name, config_class, model_class, seed, adjust=None, **extra):
         pad_token_id=VOCAB - 2,
         bos_token_id=None,
     )
+    config = config_class(**(settings | extra))
     model = model_class(config).float().eval()
     if adjust is not None:
         with torch.no_grad():
             adjust(model)
     model.save_pretrained(OUT / name)
-    save_tokenizer(OUT / name)
+    tokenizer(OUT / name)
     return model
 
 

@@ -18,8 +18,8 @@ class BatchObjective : public Objective {
  public:
   explicit BatchObjective(StepSource source) : source_(std::move(source)) {}
   // What a row of metrics says of its step beyond the objective's own: of the samples that its
-  // batches were made of. Called on every rank once the step is done, before the next one is drawn:
-  // for steps that are not drawn ahead (lookahead).
+  // batches were made of. Called on every rank once the step is done; with a lookahead later ones
+  // may be drawn by then.
   void also_add(std::function<void(MetricsRow& row)> add) { also_add_ = std::move(add); }
   StepInfo next_step(int64_t step) final;
   std::string origins(size_t index) const final;

@@ -40,12 +40,14 @@ struct StepInfo {
   std::optional<double> data_wait_time = std::nullopt;
 };
 
-// Steps are drawn in order, each once, up to `lookahead` ahead of the one that is computed.
+// Steps are drawn in order, each once, as far ahead of the one that is computed as lookahead() lets
+// them.
 // Threads: compute.
 class Objective {
  public:
   virtual ~Objective() = default;
-  virtual int64_t lookahead() const { return 0; }
+  // How many steps before it is computed `step` may be drawn.
+  virtual int64_t lookahead(int64_t /*step*/) const { return 0; }
   // Draws the batches of `step` (counted from 1) and asks for what they need from other roles. May
   // wait for what the step itself is made of (samples). The ranks vote afterwards.
   virtual StepInfo next_step(int64_t step) = 0;

@@ -88,7 +88,7 @@ class Lookahead {
       : objective_(objective), next_(next_step), max_(max_steps) {}
 
   StepInfo take() {
-    while (next_ < max_ && static_cast<int64_t>(queue_.size()) <= objective_.lookahead()) {
+    while (next_ < max_ && static_cast<int64_t>(queue_.size()) <= objective_.lookahead(next_ + 1)) {
       queue_.push_back(objective_.next_step(next_ + 1));
       ++next_;
     }

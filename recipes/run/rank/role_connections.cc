@@ -146,18 +146,19 @@ std::unique_ptr<roles::TeacherClient> connect_frozen_role(RunContext& context,
   if (has_device_map(context.recipe(), role)) device = context.world.device();
   return std::make_unique<roles::TeacherClient>(
       context.agent,
-      roles::TeacherClient::Options{.role = role,
-                                    .replicas = connect_replicas(context, role),
-                                    .spec = spec,
-                                    .timeout = context.recipe().rpc.timeout,
-                                    .links = links_to(context, role),
-                                    .patience = load_timeout_of(context.recipe(), role),
-                                    .student_vocab_rows = context.vocab_rows,
-                                    .weights_fingerprint = options.weights_fingerprint,
-                                    .tp = options.tp,
-                                    .same_rows = options.same_rows,
-                                    .device = device},
-      context.tokenizer);
+      roles::TeacherClient::Options{
+          .role = role,
+          .replicas = connect_replicas(context, role),
+          .spec = spec,
+          .timeout = context.recipe().rpc.timeout,
+          .links = links_to(context, role),
+          .patience = load_timeout_of(context.recipe(), role),
+          .student_vocab_rows = options.tokenizer ? options.vocab_rows : context.vocab_rows,
+          .weights_fingerprint = options.weights_fingerprint,
+          .tp = options.tp,
+          .same_rows = options.same_rows,
+          .device = device},
+      options.tokenizer ? *options.tokenizer : context.tokenizer);
 }
 
 std::unique_ptr<roles::RewardClient> connect_reward_role(RunContext& context,

@@ -37,6 +37,10 @@ struct FrozenRoleOptions {
   parallel::Group* tp = nullptr;
   // those that compare with the same rows of its head, and all connect now; null: this rank alone
   parallel::Group* same_rows = nullptr;
+  // The tokenizer in whose ids the role is asked, which must be its own, and the rows of a head for
+  // them; null: the student's.
+  const models::Tokenizer* tokenizer = nullptr;
+  int64_t vocab_rows = 0;
 };
 
 // A client of a frozen role, after the handshake with all its replicas.

@@ -41,8 +41,10 @@ StepSource with_embedding_noise(StepSource source, double alpha, uint64_t seed) 
 
 SampleRun::SampleRun(RunContext& context, data::SampleRule rule) : context_(context) {
   const data::DataOptions& data = context.recipe().data;
+  const auto reader = rule.reader;
   train_ = open(data.train, std::move(rule));
-  if (!data.eval.empty()) eval_ = data::eval_batches(*open(data.eval, {}), context.batches());
+  if (!data.eval.empty())
+    eval_ = data::eval_batches(*open(data.eval, {.reader = reader}), context.batches());
 }
 
 std::shared_ptr<data::Dataset> SampleRun::open(const std::vector<data::Source>& sources,
@@ -61,7 +63,8 @@ void SampleRun::start(roles::Trainer& trainer, const LoopState& state) {
   const Recipe& recipe = context_.recipe();
   objective_ = make_objective(with_embedding_noise([this](int64_t) { return stream_->next(); },
                                                    recipe.train.neftune_noise_alpha.value_or(0),
-                                                   static_cast<uint64_t>(recipe.seed)));
+                                                   static_cast<uint64_t>(recipe.seed)),
+                              state.step);
 }
 
 Evaluator SampleRun::evaluator() {

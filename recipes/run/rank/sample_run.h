@@ -2,6 +2,7 @@
 // cross-entropy.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -23,8 +24,9 @@ class SampleRun : public RecipeRun {
   Evaluator evaluator() final;
 
  protected:
-  // The objective over the batches that `data` yields; `trainer()` is set.
-  virtual std::unique_ptr<Objective> make_objective(StepSource data) = 0;
+  // The objective over the batches that `data` yields, of the steps behind `start_step`;
+  // `trainer()` is set.
+  virtual std::unique_ptr<Objective> make_objective(StepSource data, int64_t start_step) = 0;
   // What an evaluation says beside the cross-entropy, of this rank's batches. Every rank calls it.
   virtual void add_to_evaluation(const std::vector<data::MicroBatch>& batches, MetricsRow& row);
 

@@ -91,6 +91,43 @@ std::vector<KeyRow> divergence_rows() {
   };
 }
 
+std::vector<KeyRow> cross_tokenizer_rows() {
+  const std::string test = "tests/recipes/runs/cross_tokenizer_run_test.cc";
+  const std::string goldens = "tests/recipes/make_cross_goldens.py";
+  return {
+      in_run("distill.cross_tokenizer", goldens, "\"cross_tokenizer\": \"uld\""),
+      refused(kDistillBase, "distill.cross_tokenizer=spans", "on the student's own draws"),
+      refused(kDistillBase, "distill.cross_tokenizer=uld", "has no distribution to sort",
+              {"distill.payload=sampled"}),
+      refused(kDistillBase, "distill.cross_tokenizer=gold", "loss_type has no effect with",
+              {"distill.loss_type=reverse_kl"}),
+      in_run("distill.teacher_template", test, "distill.teacher_template=student"),
+      refused(kDistillBase, "distill.teacher_template=student",
+              "has no effect without cross_tokenizer"),
+      in_run("distill.uld_normalize", test, "distill.uld_normalize=true"),
+      refused(kDistillBase, "distill.uld_normalize=true",
+              "has no effect without cross_tokenizer: uld or gold"),
+      in_run("distill.gold.matched_weight", goldens, "\"matched_weight\": 0.7"),
+      in_run("distill.gold.unmatched_weight", goldens, "\"unmatched_weight\": 0.3"),
+      in_run("distill.gold.beta", goldens, "\"beta\": 1.0"),
+      refused(kDistillBase, "distill.gold.beta=0.2", "has no effect without cross_tokenizer: gold"),
+  };
+}
+
+std::vector<KeyRow> staleness_rows() {
+  const std::string test = "tests/recipes/runs/on_policy_resume_test.cc";
+  const std::string without = "has no effect without max_staleness";
+  return {
+      in_run("distill.max_staleness", test, "{\"max_staleness\", \"2\"}"),
+      refused(kDistillBase, "distill.max_staleness=1", "has no effect without on-policy batches"),
+      in_run("distill.sampling_correction", test, "{\"sampling_correction\", \"sequence_mask\"}"),
+      refused(kOnPolicyBase, "distill.sampling_correction=token_mask", without),
+      in_run("distill.importance_sampling_cap", test, "{\"importance_sampling_cap\", \"2\"}"),
+      refused(kOnPolicyBase, "distill.importance_sampling_cap=2",
+              "has no effect without sampling_correction"),
+  };
+}
+
 std::vector<KeyRow> dpo_rows() {
   const std::vector<std::string> simpo{"dpo.loss_type=simpo",
                                        "roles={student: {model: FOLDER/student}}"};
@@ -183,8 +220,9 @@ std::vector<KeyRow> sft_rows() {
 
 std::vector<KeyRow> loss_rows() {
   std::vector<KeyRow> all;
-  for (const auto& part : {sft_rows, teacher_rows, payload_rows, divergence_rows, dpo_rows,
-                           kto_rows, reward_model_rows})
+  for (const auto& part :
+       {sft_rows, teacher_rows, payload_rows, divergence_rows, cross_tokenizer_rows, staleness_rows,
+        dpo_rows, kto_rows, reward_model_rows})
     for (KeyRow& row : part())
       all.push_back(std::move(row));
   return all;

@@ -202,6 +202,51 @@ TEST_F(OnPolicySourceTest, AnEmptyCompletionIsLeftOut) {
   EXPECT_EQ(result.micro_batches[1].num_targets(), 0);
 }
 
+std::vector<uint64_t> versions_of(const std::vector<Asked>& asked) {
+  std::vector<uint64_t> versions;
+  for (const Asked& one : asked)
+    versions.push_back(one.version);
+  return versions;
+}
+
+// A batch is drawn two steps ahead and asked about one step ahead, but for what stands behind a
+// checkpoint.
+TEST_F(OnPolicySourceTest, StaleBatchesAreDrawnAheadUpToACheckpoint) {
+  const DrawAhead draws{.max_staleness = 2, .save_steps = 4, .max_steps = 8};
+  const Process process = start({.lmbda = 1, .draws = draws});
+  std::vector<int64_t> staleness;
+  for (int64_t step = 1; step <= 8; ++step) {
+    EXPECT_EQ((*process.source)(step).after.total, step) << "the rows of another step";
+    MetricsRow row{.step = step, .values = {}};
+    process.source->add_metrics(row);
+    ASSERT_EQ(row.values.back().first, "staleness");
+    staleness.push_back(std::get<int64_t>(row.values.back().second));
+  }
+  EXPECT_EQ(staleness, (std::vector<int64_t>{0, 1, 2, 2, 0, 1, 2, 2}));
+  EXPECT_EQ(versions_of(process.samples->asked), (std::vector<uint64_t>{1, 1, 1, 2, 5, 5, 5, 6}));
+  using Pushed = test::FakeSampleSource::Pushed;
+  EXPECT_EQ(process.samples->pushed, (std::vector<Pushed>{{.version = 1, .in_flight = 0},
+                                                          {.version = 2, .in_flight = 1},
+                                                          {.version = 5, .in_flight = 0},
+                                                          {.version = 6, .in_flight = 1}}));
+
+  // A run that begins at the checkpoint draws the rest with the same weights.
+  DrawAhead behind = draws;
+  behind.start_step = 4;
+  const Process resumed = start({.lmbda = 1, .draws = behind});
+  for (int64_t step = 5; step <= 8; ++step)
+    (*resumed.source)(step);
+  const std::vector<Asked>& all = process.samples->asked;
+  EXPECT_EQ(resumed.samples->asked, std::vector<Asked>(all.begin() + 4, all.end()));
+}
+
+TEST_F(OnPolicySourceTest, OfStalenessOneTheStepBeforeIsComputedMeanwhile) {
+  const Process process = start({.lmbda = 1, .draws = {.max_staleness = 1, .max_steps = 4}});
+  for (int64_t step = 1; step <= 4; ++step)
+    (*process.source)(step);
+  EXPECT_EQ(versions_of(process.samples->asked), (std::vector<uint64_t>{1, 1, 2, 3}));
+}
+
 TEST_F(OnPolicySourceTest, AResumedRunDrawsTheSame) {
   const OnPolicySource::Options options{.lmbda = 0.5, .seed = 11};
   const Process whole = start(options);

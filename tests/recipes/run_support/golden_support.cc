@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iterator>
 #include <numeric>
+#include <utility>
 
 #include "base/file.h"
 #include "base/sizes.h"
@@ -32,13 +33,18 @@ nlohmann::json golden_cases(const std::string& file) {
   return nlohmann::json::parse(read_file(goldens() / (file + ".json")));
 }
 
-fs::path run_recipe_text(const fs::path& folder, std::string recipe,
-                         const std::vector<std::string>& settings) {
+fs::path write_recipe_text(const fs::path& folder, std::string recipe) {
   fs::create_directories(folder);
   replace_all(recipe, "$GOLDENS", goldens().string());
   replace_all(recipe, "$RUN", (folder / "run").string());
-  std::ofstream(folder / "recipe.yaml") << recipe;
-  std::vector<std::string> args{"launch", (folder / "recipe.yaml").string()};
+  const fs::path path = folder / "recipe.yaml";
+  std::ofstream(path) << recipe;
+  return path;
+}
+
+fs::path run_recipe_text(const fs::path& folder, std::string recipe,
+                         const std::vector<std::string>& settings) {
+  std::vector<std::string> args{"launch", write_recipe_text(folder, std::move(recipe)).string()};
   args.insert(args.end(), settings.begin(), settings.end());
   const CommandResult result = retort(args);
   EXPECT_EQ(result.exit_code, 0) << result.output;

@@ -14,8 +14,11 @@ namespace retort::test {
 // goldens/<file>.json: case -> what its run must report.
 nlohmann::json golden_cases(const std::string& file);
 
-// Launches a case's recipe, whose $GOLDENS and $RUN stand for folders, with settings
-// "key.path=value"; the run's folder. A run that fails is a failure of the test.
+// Writes a case's recipe, whose $GOLDENS and $RUN stand for folders, beside its run folder; its
+// path. The run goes to folder/run.
+fs::path write_recipe_text(const fs::path& folder, std::string recipe);
+// Launches it, with settings "key.path=value"; the run's folder. A run that fails is a failure of
+// the test.
 fs::path run_recipe_text(const fs::path& folder, std::string recipe,
                          const std::vector<std::string>& settings = {});
 

@@ -55,6 +55,24 @@ OnPolicyRecipe rejection_sampling(const TemporaryFolder& folder) {
   return recipe;
 }
 
+// Batches are drawn two steps ahead, and the teacher is asked one step ahead, but not across a
+// checkpoint.
+OnPolicyRecipe stale_distill(const TemporaryFolder& folder) {
+  return {.recipe = "on_policy_distill",
+          .data = write_prompts(folder),
+          .teacher = "teacher",
+          .rows = 4,
+          .save_steps = 6,
+          .block = {{"max_staleness", "2"},
+                    {"payload", "target_logps"},
+                    {"loss_type", "reverse_kl"},
+                    {"use_policy_gradient", "true"},
+                    {"sampling_correction", "sequence_mask"},
+                    {"importance_sampling_cap", "2"}},
+          .generation = {{"max_new_tokens", "10"}, {"save_samples", "true"}},
+          .data_extra = "  packing: false\n"};
+}
+
 OnPolicyRecipe dpo(const TemporaryFolder& folder) {
   return {.recipe = "dpo",
           .data = write_pairs(folder),
@@ -111,7 +129,8 @@ INSTANTIATE_TEST_SUITE_P(
                     killed("grpo_as_used", 20, grpo_as_used),
                     killed("grpo_adapter", 20, grpo_of_adapter, kAdapter, 1),
                     killed("grpo_pushed_adapter", 20, grpo_of_adapter, kPushed, 0),
-                    killed("rejection_sampling", 20, rejection_sampling), killed("dpo", 24, dpo),
+                    killed("rejection_sampling", 20, rejection_sampling),
+                    killed("distill_stale", 20, stale_distill), killed("dpo", 24, dpo),
                     killed("dpo_adapter", 24, dpo_of_adapter, kAdapter, 1), killed("kto", 24, kto)),
     [](const auto& info) { return info.param.name; });
 
