@@ -38,8 +38,10 @@ const KernelTable& emulated_kernels() {{
 def preprocessed(compiler, root, source):
     command = [compiler, "-std=c++20", "-E", "-x", "c++", f"-I{root}", "-"]
     include = f'#include "{source.relative_to(root)}"\n'
+    # What comes from a pipe is looked for beside the working folder first, which may be another
+    # checkout, or the one of which `root` is a mutated copy.
     return subprocess.run(
-        command, input=include, stdout=subprocess.PIPE, check=True, text=True).stdout
+        command, cwd=root, input=include, stdout=subprocess.PIPE, check=True, text=True).stdout
 
 
 def line_directive(match):
