@@ -16,6 +16,9 @@ namespace retort::data {
 struct Reading {
   std::vector<int32_t> input_ids;
   std::vector<uint8_t> is_target;  // as Sample's
+  // Of a completion that was drawn: how many of its tokens this is a reading of, from its beginning
+  // on. What follows them is no text. -1: a row of the data, whose bytes must all be the same.
+  int64_t drawn_tokens = -1;
 };
 
 struct Sample {

@@ -97,10 +97,16 @@ at::Tensor CrossTokenizerObjective::loss_of(Asked asked, const models::Head& hea
                                             const losses::UldOptions& uld, StepSums& sums) {
   const losses::TeacherSignal signal = receive(asked, rows.device(), sums);
   const auto& groups = asked.aligned.groups;
+  // Where nothing was asked, there is no vocabulary of the teacher's either.
+  losses::UldOptions used = uld;
+  if (!asked.is_sent) {
+    used.matched.reset();
+    used.teacher_ids = 0;
+  }
   const at::Tensor teacher_targets =
       asked.is_sent ? asked.aligned.teacher.targets : at::empty({0}, at::kLong);
   const losses::UnreadUld result =
-      losses::unread_uld(rows, head.weight, {}, targets, signal, teacher_targets, groups, uld,
+      losses::unread_uld(rows, head.weight, {}, targets, signal, teacher_targets, groups, used,
                          head.vocab, head.softcap);
 
   for (const losses::TokenGroup& group : groups) {
@@ -108,6 +114,7 @@ at::Tensor CrossTokenizerObjective::loss_of(Asked asked, const models::Head& hea
     sums.values[kAlignedTokens] += static_cast<double>(group.student_end - group.student_begin);
   }
   sums.values[kGroups] += static_cast<double>(groups.size());
+  sums.values[kUnaligned] += static_cast<double>(asked.aligned.num_unaligned);
   sums.late.add(result.numbers, [&sums](const double* numbers) {
     const auto said = losses::UldSums::of(numbers);
     sums.values[kKd] += said.kd_sum;
@@ -183,6 +190,8 @@ void CrossTokenizerObjective::add_metrics(const StepSums& sums, MetricsRow& row)
         {{"matched_loss", kMatched, kGroups}, {"unmatched_loss", kUnmatched, kGroups}}};
     add_means(kGold, sums, sums.count, row);
   }
+  if (sums.values[kUnaligned] > 0)
+    row.add("num_unaligned", static_cast<int64_t>(sums.values[kUnaligned]));
   // The sums are those of all dp ranks, so this is what one of them waited on average.
   row.add("teacher_wait_time", sums.values[kWaitSeconds] / static_cast<double>(options_.dp_size));
   peers_.add_bytes_per_token(row, sums.values[kBytes], sums.num_tokens);

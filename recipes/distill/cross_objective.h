@@ -76,6 +76,7 @@ class CrossTokenizerObjective : public BatchObjective {
     kMergedGroups,
     kAlignedTokens,
     kTargets,
+    kUnaligned,
     kWaitSeconds,
     kBytes,
     kValues

@@ -20,8 +20,10 @@ namespace retort::recipes {
 // weights of that checkpoint, and so does one that goes on.
 struct DrawAhead {
   int64_t max_staleness = 0;
-  int64_t save_steps = 0, exit_interval = 0;  // steps after which a checkpoint is saved; 0: none
-  int64_t start_step = 0, max_steps = 0;      // of the run; max_steps 0: no end is known
+  // Steps after which a checkpoint is saved; 0: none. `best_steps`: where an evaluation may be the
+  // best.
+  int64_t save_steps = 0, exit_interval = 0, best_steps = 0;
+  int64_t start_step = 0, max_steps = 0;  // of the run; max_steps 0: no end is known
 
   // The most steps by which a batch is drawn before `step`, its own.
   int64_t drawn(int64_t step) const { return std::min(max_staleness, room(step)); }
@@ -33,19 +35,21 @@ struct DrawAhead {
  private:
   int64_t room(int64_t step) const {
     int64_t last = start_step;
-    for (const int64_t every : {save_steps, exit_interval})
+    for (const int64_t every : {save_steps, exit_interval, best_steps})
       if (every > 0) last = std::max(last, (step - 1) / every * every);
     return std::max<int64_t>(0, step - 1 - last);
   }
 };
 
-// That of a recipe's run which begins behind `start_step`.
-inline DrawAhead draw_ahead(const Recipe& recipe, int64_t start_step) {
+// That of a recipe's run of `max_steps` which begins behind `start_step`.
+inline DrawAhead draw_ahead(const Recipe& recipe, int64_t start_step, int64_t max_steps) {
+  const TrainOptions& train = recipe.train;
   return {.max_staleness = recipe.distill->max_staleness,
-          .save_steps = recipe.train.save_steps,
-          .exit_interval = recipe.train.exit_interval,
+          .save_steps = train.save_steps,
+          .exit_interval = train.exit_interval,
+          .best_steps = train.metric_for_best_model ? train.eval_steps : 0,
           .start_step = start_step,
-          .max_steps = recipe.train.max_steps.value_or(0)};
+          .max_steps = max_steps};
 }
 
 }  // namespace retort::recipes

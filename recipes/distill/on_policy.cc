@@ -212,6 +212,7 @@ SampledTokenObjective::Asked SampledTokenObjective::ask(const data::MicroBatch& 
   // A teacher with another tokenizer reads tokens of its own. The sign that ends a turn is a span
   // like the others: whether the student stops is its choice too.
   AlignedBatch aligned = align(batch, *options_.both);
+  asked.num_unaligned = aligned.num_unaligned;
   asked.spans = std::move(aligned.groups);
   asked.spans.insert(asked.spans.end(), aligned.ends.begin(), aligned.ends.end());
   if (!asked.spans.empty())
@@ -239,6 +240,7 @@ at::Tensor SampledTokenObjective::advantages(Asked asked, const at::Tensor& log_
   }
   const auto spans = losses::span_advantages(log_probs, teacher, asked.spans);
   sums.values[kReverseKl] += spans.reverse_kl_sum;
+  sums.values[kUnaligned] += static_cast<double>(asked.num_unaligned);
   for (const losses::TokenGroup& span : asked.spans)
     sums.values[kAlignedTokens] += static_cast<double>(span.student_end - span.student_begin);
   return spans.tokens;
@@ -283,6 +285,8 @@ void SampledTokenObjective::add_metrics(const StepSums& sums, MetricsRow& row) {
     row.add("sampling_logp_difference/mean", sums.values[kDifference] / sums.count)
         .add("sampling_ratio/mean", sums.values[kRatio] / sums.values[kRatios]);
   if (options_.both) row.add("aligned_tokens", sums.values[kAlignedTokens] / sums.count);
+  if (sums.values[kUnaligned] > 0)
+    row.add("num_unaligned", static_cast<int64_t>(sums.values[kUnaligned]));
   row.add("teacher_wait_time", sums.values[kWaitSeconds] / static_cast<double>(options_.dp_size));
 }
 

@@ -120,6 +120,7 @@ class SampledTokenObjective : public BatchObjective {
     kReverseKl,
     kEntropy,
     kAlignedTokens,
+    kUnaligned,
     kWaitSeconds,
     kDifference,
     kRatio,
@@ -130,6 +131,7 @@ class SampledTokenObjective : public BatchObjective {
   struct Asked {
     std::optional<roles::PendingPayload> pending;  // none where there is nothing to ask
     std::vector<losses::TokenGroup> spans;
+    int64_t num_unaligned = 0;  // AlignedBatch's
   };
   Asked ask(const data::MicroBatch& batch, uint64_t request, int64_t step);
   // The advantages of the drawn tokens.

@@ -71,4 +71,14 @@ data::SampleRule distill_row_rule(const Recipe& recipe, const models::ChatTempla
           .reader = reader};
 }
 
+data::SampleRule distill_evaluation_rule(const Recipe& recipe, const models::ChatTemplate& chat) {
+  const DistillOptions& distill = *recipe.distill;
+  const bool asks = distill.eval_kd_loss && !distill.use_policy_gradient;
+  if (!distill.crosses_tokenizers() || !asks) return {};
+  return {.require = [both = load_two_tokenizers(recipe)](
+                         const data::Sample& sample) { require_same_bytes(sample, *both); },
+          .shaping = "",
+          .reader = teacher_reader(recipe, chat)};
+}
+
 }  // namespace retort::recipes

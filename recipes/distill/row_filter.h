@@ -12,5 +12,7 @@ namespace retort::recipes {
 // its step. With distill.cross_tokenizer the teacher reads the rows too, and one whose bytes it
 // reads otherwise is bad. `chat`: the student's.
 data::SampleRule distill_row_rule(const Recipe& recipe, const models::ChatTemplate& chat);
+// Of the rows of an evaluation: the teacher reads them where it is asked about them.
+data::SampleRule distill_evaluation_rule(const Recipe& recipe, const models::ChatTemplate& chat);
 
 }  // namespace retort::recipes

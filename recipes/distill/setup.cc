@@ -20,6 +20,7 @@
 #include "recipes/rollout/sample_files.h"
 #include "recipes/run/inputs/chat.h"
 #include "recipes/run/rank/sample_run.h"
+#include "recipes/run/rank/student_options.h"
 #include "roles/payload/payload.h"
 
 namespace retort::recipes {
@@ -28,12 +29,13 @@ namespace {
 class DistillRun : public SampleRun {
  public:
   explicit DistillRun(RunContext& context)
-      : SampleRun(context, distill_row_rule(context.recipe(), context.chat)),
+      : SampleRun(context, distill_row_rule(context.recipe(), context.chat),
+                  distill_evaluation_rule(context.recipe(), context.chat)),
         options_(*context.recipe().distill) {}
 
  protected:
   std::unique_ptr<Objective> make_objective(StepSource data, int64_t start_step) override {
-    const DrawAhead draws = draw_ahead(context().recipe(), start_step);
+    const DrawAhead draws = draw_ahead(context().recipe(), start_step, last_step());
     std::shared_ptr<OnPolicySource> drawn;
     if (options_.lmbda > 0) {
       drawn = on_policy(std::move(data), draws);
@@ -49,6 +51,12 @@ class DistillRun : public SampleRun {
   }
 
  private:
+  // Counting the steps of epochs takes a walk over the rows, which only drawing ahead needs.
+  int64_t last_step() {
+    if (options_.max_staleness == 0) return 0;
+    return total_steps(context().recipe().train, [this] { return steps_per_epoch(); });
+  }
+
   std::shared_ptr<OnPolicySource> on_policy(StepSource data, const DrawAhead& draws) {
     const Recipe& recipe = context().recipe();
     return std::make_shared<OnPolicySource>(

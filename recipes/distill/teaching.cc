@@ -149,8 +149,8 @@ class TeachingMaker {
   roles::PayloadSpec spec_of(const std::string& role) const {
     roles::PayloadSpec spec = spec_;
     const RoleOptions& teacher = context_.recipe().roles.at(role);
-    if (spec.kind != roles::PayloadKind::kTargetLogProbs || teacher.external || both_) return spec;
-    const int64_t ids = context_.tokenizer.vocab_size();
+    if (spec.kind != roles::PayloadKind::kTargetLogProbs || teacher.external) return spec;
+    const int64_t ids = (both_ ? both_->teacher : context_.tokenizer).vocab_size();
     if (ids < models::read_model_config(teacher.model).vocab_size) spec.common_vocab = ids;
     return spec;
   }

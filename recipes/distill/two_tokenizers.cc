@@ -55,6 +55,80 @@ std::string text_of(std::span<const int32_t> ids, const models::TokenBytes& byte
   return text;
 }
 
+std::vector<ByteGroup> groups_of_row(const data::Sample& sample,
+                                     const std::vector<uint8_t>& is_target,
+                                     const TwoTokenizers& both) {
+  return byte_groups({sample.input_ids, is_target, both.student_bytes},
+                     {sample.reading.input_ids, sample.reading.is_target, both.teacher_bytes},
+                     sample.origin, /*student_is_cut=*/sample.truncated);
+}
+
+// A draw may be anything: tokens that the teacher has not read are no targets here, and one whose
+// bytes the teacher's tokenizer changes has no group.
+std::vector<ByteGroup> groups_of(const data::Sample& sample, const TwoTokenizers& both,
+                                 int64_t& num_unaligned) {
+  const data::Reading& reading = sample.reading;
+  if (reading.drawn_tokens < 0) return groups_of_row(sample, sample.is_target, both);
+  std::vector<uint8_t> is_read = sample.is_target;
+  const int64_t first = data::last_turn_begin(is_read) + reading.drawn_tokens;
+  std::fill(is_read.begin() + first, is_read.end(), uint8_t{0});
+  const auto has_targets = [](const std::vector<uint8_t>& marks) {
+    return std::ranges::find(marks, uint8_t{1}) != marks.end();
+  };
+  if (!has_targets(is_read) || !has_targets(reading.is_target)) return {};
+  try {
+    return groups_of_row(sample, is_read, both);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInvalidArgument) throw;
+    ++num_unaligned;
+    return {};
+  }
+}
+
+// The turn of a row of the data that the student says anew.
+struct LastTurn {
+  int64_t teacher_begin = 0;                     // where the teacher reads what was said there
+  int32_t student_sign = -1, teacher_sign = -1;  // by which both end it; -1: none is known
+};
+
+// Where the run of targets begins that has so many others before it; the last one, if it has fewer.
+int64_t run_begin(const std::vector<uint8_t>& is_target, int64_t before) {
+  int64_t begin = 0;
+  for (size_t i = 0; i < is_target.size() && before >= 0; ++i)
+    if (is_target[i] && (i == 0 || !is_target[i - 1])) {
+      begin = static_cast<int64_t>(i);
+      --before;
+    }
+  return begin;
+}
+
+int64_t num_runs(const std::vector<uint8_t>& is_target) {
+  int64_t runs = 0;
+  for (size_t i = 0; i < is_target.size(); ++i)
+    runs += is_target[i] && (i == 0 || !is_target[i - 1]) ? 1 : 0;
+  return runs;
+}
+
+// What the row's own answer says about it: behind what the teacher's template puts before an
+// answer, and by which signs both end one. A row that was cut may have lost turns that the teacher
+// reads.
+LastTurn last_turn(const data::Sample& row, const TwoTokenizers& both) {
+  const data::Reading& reading = row.reading;
+  LastTurn turn{.teacher_begin = run_begin(reading.is_target, num_runs(row.is_target) - 1),
+                .teacher_sign = both.teacher.eos_id()};
+  const int64_t student_begin = data::last_turn_begin(row.is_target);
+  bool is_first = true;
+  for (const ByteGroup& group : groups_of_row(row, row.is_target, both)) {
+    if (group.student_begin < student_begin) continue;
+    if (is_first) turn.teacher_begin = group.teacher_begin;
+    is_first = false;
+    if (!group.ends_turn) continue;
+    turn.student_sign = row.input_ids[static_cast<size_t>(group.student_begin)];
+    turn.teacher_sign = reading.input_ids[static_cast<size_t>(group.teacher_begin)];
+  }
+  return turn;
+}
+
 }  // namespace
 
 const std::string& other_tokenizer_folder(const Recipe& recipe) {
@@ -106,12 +180,7 @@ AlignedBatch align(const data::MicroBatch& batch, const TwoTokenizers& both) {
   for (const data::Sample& sample : batch.samples) {
     const data::Reading& reading = sample.reading;
     RETORT_CHECK(!reading.input_ids.empty()) << sample.origin << " was read by the student alone";
-    // A draw that is no text at all is nothing to the teacher.
-    std::vector<ByteGroup> groups;
-    if (std::ranges::find(reading.is_target, uint8_t{1}) != reading.is_target.end())
-      groups = byte_groups({sample.input_ids, sample.is_target, both.student_bytes},
-                           {reading.input_ids, reading.is_target, both.teacher_bytes},
-                           sample.origin, /*student_is_cut=*/sample.truncated);
+    const std::vector<ByteGroup> groups = groups_of(sample, both, aligned.num_unaligned);
 
     const RowsOfSample student(sample.is_target, student_row);
     const RowsOfSample teacher(reading.is_target, teacher_row);
@@ -136,27 +205,26 @@ AlignedBatch align(const data::MicroBatch& batch, const TwoTokenizers& both) {
 
 data::Reading reading_of_draw(const data::Sample& row, std::span<const int32_t> completion,
                               const TwoTokenizers& both) {
-  // The completion's last tokens may be the sign that ends a turn.
-  size_t said = completion.size();
-  while (said > 0 && both.student_bytes.is_special(completion[said - 1]))
-    --said;
+  const auto is_special = [&](int32_t id) { return both.student_bytes.is_special(id); };
+  const LastTurn turn = last_turn(row, both);
+  // What is said ends with the first special token. It ends the turn, if it is a sign for that and
+  // nothing but such tokens follow.
+  const auto sign = std::ranges::find_if(completion, is_special);
+  const auto said = static_cast<size_t>(sign - completion.begin());
+  const bool ends = sign != completion.end() &&
+                    (*sign == turn.student_sign || *sign == both.student.eos_id()) &&
+                    std::all_of(sign, completion.end(), is_special);
   const std::vector<int32_t> ids =
       both.teacher.encode(text_of(completion.first(said), both.student_bytes), false);
 
   // The teacher's own tokens stand before the row's last turn, and its sign behind it.
-  const auto& [read, is_target] = row.reading;
-  const auto begin = data::last_turn_begin(is_target);
-  data::Reading drawn;
-  drawn.input_ids.assign(read.begin(), read.begin() + begin);
+  const auto& read = row.reading.input_ids;
+  data::Reading drawn{
+      .input_ids = std::vector<int32_t>(read.begin(), read.begin() + turn.teacher_begin),
+      .drawn_tokens = static_cast<int64_t>(ends ? completion.size() : said)};
   drawn.is_target.assign(drawn.input_ids.size(), 0);
   drawn.input_ids.insert(drawn.input_ids.end(), ids.begin(), ids.end());
-  if (said < completion.size()) {
-    auto sign = read.begin() + begin;
-    const auto is_sign = [&](int32_t id) { return both.teacher_bytes.is_special(id); };
-    // The last one counts: what was said may name others.
-    const auto last = std::find_if(read.rbegin(), std::make_reverse_iterator(sign), is_sign);
-    if (last.base() != sign) drawn.input_ids.push_back(*last);
-  }
+  if (ends && turn.teacher_sign >= 0) drawn.input_ids.push_back(turn.teacher_sign);
   drawn.is_target.resize(drawn.input_ids.size(), 1);
   return drawn;
 }

@@ -52,13 +52,16 @@ struct AlignedBatch {
   std::vector<losses::TokenGroup> groups;
   // The signs by which both sides end a turn, which are no text.
   std::vector<losses::TokenGroup> ends;
+  int64_t num_unaligned = 0;  // draws of which the teacher's tokenizer reads other bytes
 };
-// kInvalidArgument naming the sample whose two readings are of other bytes.
+// kInvalidArgument naming the row of the data whose two readings are of other bytes. A draw is
+// never refused: what cannot be compared is in no group.
 AlignedBatch align(const data::MicroBatch& batch, const TwoTokenizers& both);
 
 // What the teacher reads of a row whose last turn the student has drawn: its own tokens up to
-// there, those of the completion's text, and if the student ended its turn, its own sign for that.
-// What is no text at the completion's end, as it was cut within a character, is left out.
+// where it reads that turn, those of the completion's text, and if the student ended its turn, its
+// own sign for that. Nothing is read behind a special token within a completion, or behind bytes
+// that are no text, as it was cut within a character.
 data::Reading reading_of_draw(const data::Sample& row, std::span<const int32_t> completion,
                               const TwoTokenizers& both);
 

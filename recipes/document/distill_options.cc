@@ -56,9 +56,9 @@ void DistillOptions::validate() const {
   const bool skewed =
       loss_type == DivergenceType::kSkewedKl || loss_type == DivergenceType::kSkewedReverseKl;
 
+  validate_cross_tokenizer();
   validate_sampled_tokens();
   validate_draws();
-  validate_cross_tokenizer();
   validate_staleness();
   if (loss_top_k <= 0)
     refuse_option("loss_top_k must be at least 1, got " + std::to_string(loss_top_k));
@@ -175,6 +175,8 @@ void DistillOptions::validate_cross_tokenizer() const {
   if (!(gold.beta >= 0 && gold.beta <= 1)) refuse_option("gold.beta must be in [0, 1]");
   if (gold.matched_weight.has_value() != gold.unmatched_weight.has_value())
     refuse_option("gold: write matched_weight and unmatched_weight, or neither");
+  if (gold.matched_weight && *gold.matched_weight + *gold.unmatched_weight == 0)
+    refuse_option("gold: both weights are 0, so that the teacher's answers count for nothing");
   for (const auto& weight : {gold.matched_weight, gold.unmatched_weight})
     if (weight && !(*weight >= 0 && std::isfinite(*weight)))
       refuse_option("gold: weights must be finite numbers, not below 0");
@@ -184,7 +186,7 @@ void DistillOptions::validate_cross_tokenizer() const {
     refuse_option(way +
                   " is a policy gradient on the student's own draws: write recipe: "
                   "on_policy_distill, use_policy_gradient: true, payload: target_logps and "
-                  "loss_type: reverse_kl; uld and gold are for the rows of the data");
+                  "loss_type: reverse_kl; uld and gold need no draws");
   if (sorts && use_policy_gradient)
     refuse_option(way +
                   " is no policy gradient: write cross_tokenizer: spans, or leave "

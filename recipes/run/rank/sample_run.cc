@@ -39,12 +39,12 @@ StepSource with_embedding_noise(StepSource source, double alpha, uint64_t seed) 
 
 }  // namespace
 
-SampleRun::SampleRun(RunContext& context, data::SampleRule rule) : context_(context) {
+SampleRun::SampleRun(RunContext& context, data::SampleRule rule, data::SampleRule evaluation_rule)
+    : context_(context) {
   const data::DataOptions& data = context.recipe().data;
-  const auto reader = rule.reader;
   train_ = open(data.train, std::move(rule));
   if (!data.eval.empty())
-    eval_ = data::eval_batches(*open(data.eval, {.reader = reader}), context.batches());
+    eval_ = data::eval_batches(*open(data.eval, std::move(evaluation_rule)), context.batches());
 }
 
 std::shared_ptr<data::Dataset> SampleRun::open(const std::vector<data::Source>& sources,

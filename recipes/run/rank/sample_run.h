@@ -15,8 +15,9 @@ namespace retort::recipes {
 
 class SampleRun : public RecipeRun {
  public:
-  // `rule`: of training rows.
-  explicit SampleRun(RunContext& context, data::SampleRule rule = {});
+  // The rules of training rows, and of those of an evaluation.
+  explicit SampleRun(RunContext& context, data::SampleRule rule = {},
+                     data::SampleRule evaluation_rule = {});
   const data::RowSet& rows() const final { return *train_; }
   int64_t steps_per_epoch() final;
   void start(roles::Trainer& trainer, const LoopState& state) final;

@@ -115,6 +115,43 @@ TEST_F(TwoTokenizersTest, ADrawIsReadBehindTheTeachersOwnPrompt) {
   }
 }
 
+// What the teacher's template puts before an answer, an empty thought for one, it reads before a
+// draw as well.
+TEST_F(TwoTokenizersTest, WhatStandsBeforeAnAnswerStandsBeforeADraw) {
+  const data::Sample of_data = row("No.", "metal; No.");
+  const Ids drawn = said(both_.student, "Yes.", "<end>");
+  const Ids read = reading_of_draw(of_data, drawn, both_).input_ids;
+  const size_t prompt = both_.teacher.encode(kPrompt, false).size();
+  const Ids behind(read.begin() + static_cast<std::ptrdiff_t>(prompt), read.end());
+  EXPECT_EQ(both_.teacher.decode(behind, false), "metal; Yes.<stop>");
+}
+
+// The student's row has lost its second answer, which the teacher reads.
+TEST_F(TwoTokenizersTest, ADrawOfACutConversationTakesThePlaceOfItsOwnTurn) {
+  data::Sample cut = row("No.", "No.");
+  cut.truncated = true;
+  append(cut.reading.input_ids, cut.reading.is_target, both_.teacher.encode(kPrompt, false), false);
+  append(cut.reading.input_ids, cut.reading.is_target, said(both_.teacher, "mercury", "<stop>"),
+         true);
+  const Ids read = reading_of_draw(cut, said(both_.student, "Yes.", "<end>"), both_).input_ids;
+  EXPECT_EQ(both_.teacher.decode(read, false), std::string(kPrompt) + "Yes.<stop>");
+}
+
+// Nothing is read behind a special token, and one that ends no turn is no end.
+TEST_F(TwoTokenizersTest, ADrawEndsWithItsFirstSpecialToken) {
+  const data::Sample of_data = row("No.", "No.");
+  Ids drawn = both_.student.encode("It is", false);
+  const auto said_tokens = static_cast<int64_t>(drawn.size());
+  drawn.push_back(both_.student.token_to_id("<|im_start|>"));
+  const data::Reading alone = reading_of_draw(of_data, drawn, both_);
+  EXPECT_EQ(alone.drawn_tokens, said_tokens);
+  drawn.push_back(both_.student.encode("t", false).front());
+  const data::Reading followed = reading_of_draw(of_data, drawn, both_);
+  EXPECT_EQ(followed.drawn_tokens, said_tokens);
+  EXPECT_EQ(both_.teacher.decode(followed.input_ids, false), std::string(kPrompt) + "It is");
+  EXPECT_EQ(alone.input_ids, followed.input_ids);
+}
+
 TEST_F(TwoTokenizersTest, WhatIsCutWithinACharacterIsLeftOut) {
   const data::Sample of_data = row("No.", "No.");
   Ids drawn = both_.student.encode(kAnswer, false);

@@ -95,6 +95,19 @@ TEST(CrossTokenizerOptions, NormalizedGroupsWeighNoEarlierTokens) {
   EXPECT_EQ(column(run, "one_to_one_groups").at(0), want.at("one_to_one_groups").at(0));
 }
 
+// There is nothing to ask the teacher about then, and no vocabulary of its either.
+TEST(CrossTokenizerOptions, RowsWithoutAGroupAreALossOfNothing) {
+  TemporaryFolder folder;
+  std::ofstream(folder / "rows.jsonl") << R"({"prompt": "The", "completion": ""})"
+                                       << "\n";
+  const fs::path run =
+      run_recipe_text(folder.path(), golden("gold").at("recipe"),
+                      {"data.train=[{path: " + (folder / "rows.jsonl").string() + "}]",
+                       "train.max_steps=2", "train.per_device_train_batch_size=1"});
+  ASSERT_FALSE(HasFailure());
+  EXPECT_EQ(column(run, "loss"), std::vector<double>(2, 0.0));
+}
+
 // A golden model whose chat template prints roles between these.
 std::string with_template(const TemporaryFolder& folder, const std::string& model,
                           const std::string& before, const std::string& behind) {
@@ -317,9 +330,10 @@ fs::path launched(const fs::path& folder, const OnPolicyRecipe& recipe,
   return folder / "run";
 }
 
-// A model whose tokens are letters: whatever it draws is what a tokenizer makes of that text.
+// A model whose tokens are letters: whatever it draws is what a tokenizer makes of that text. Its
+// head has more `rows` than there are tokens.
 std::string letters_model(const TemporaryFolder& folder, const std::string& arch,
-                          const std::string& seed) {
+                          const std::string& seed, const std::string& rows) {
   const fs::path model = folder / arch;
   const fs::path tokenizer = goldens() / "cross_letters";
   const CommandResult result = retort({"model",
@@ -343,7 +357,9 @@ std::string letters_model(const TemporaryFolder& folder, const std::string& arch
                                        "--initializer-range",
                                        "0.25",
                                        "--seed",
-                                       seed});
+                                       seed,
+                                       "--vocab-size",
+                                       rows});
   EXPECT_EQ(result.exit_code, 0) << result.output;
   return model.string();
 }
@@ -359,8 +375,9 @@ void expect_both_ends(const fs::path& run) {
 
 TEST(Spans, OfOneTokenizerAreItsTokens) {
   TemporaryFolder folder;
-  OnPolicyRecipe recipe = sampled_tokens(write_prompts(folder), letters_model(folder, "qwen3", "1"),
-                                         letters_model(folder, "llama", "2"));
+  OnPolicyRecipe recipe =
+      sampled_tokens(write_prompts(folder), letters_model(folder, "qwen3", "1", "48"),
+                     letters_model(folder, "llama", "2", "64"));
   recipe.steps = 6;
   const fs::path tokens = launched(folder / "tokens", recipe);
   recipe.block["cross_tokenizer"] = "spans";
